@@ -1,1 +1,1 @@
-"""Backends, which answer prompts: one package is one vendor; registry.py lists them."""
+"""Backends, which answer prompts; each package is a vendor, listed in registry.py."""

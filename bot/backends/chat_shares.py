@@ -1,4 +1,4 @@
-"""How many slots of a provider one chat may hold, given what other chats used lately."""
+"""How many of a provider's slots a chat may hold, based on other chats' recent use."""
 
 import math
 from collections import Counter, OrderedDict, deque
@@ -16,7 +16,7 @@ FEWEST_SHARED = 4
 
 @dataclass(slots=True)
 class ChatShares:
-    """Remembers, for each chat, how many slots other chats held when it got a slot."""
+    """Records, for each chat, how many slots other chats held when it got a slot."""
 
     clock: Clock
     limit: int
@@ -27,11 +27,11 @@ class ChatShares:
     _counts: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
-        """Return how many chats have got slots lately."""
+        """Return how many chats got slots recently."""
         return len(self._seen)
 
     def slot_quota(self, chat: str) -> int:
-        """Return how many slots a chat may hold: between a quarter and three quarters of all."""
+        """Return how many slots a chat may hold: between a quarter and three quarters of them."""
         seen = self._seen.get(chat, deque())
         _forget_before(self.clock.monotonic() - _LATELY_SECONDS, seen)
         kept = seen[0][1] + 1 if seen else 0  # one more may come at any time
@@ -40,7 +40,7 @@ class ChatShares:
         return max(least, self.limit - max(kept, self.limit // 4))
 
     def may_take(self, chat: str, free: int) -> bool:
-        """Return whether a chat may take a slot; chats with many slots leave the last two."""
+        """Return whether a chat may take a slot; chats with many leave the last two to others."""
         return free > _LAST_SLOTS or not self._is_ahead(chat)
 
     def _is_ahead(self, chat: str) -> bool:

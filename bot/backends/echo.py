@@ -1,4 +1,4 @@
-"""A backend without a model that repeats its prompt, for tests and for trying out presets."""
+"""A backend that repeats its prompt without a model, for tests and for trying out presets."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -19,8 +19,8 @@ from bot.templates.renderer import Renderer
 class EchoBackend(Backend):
     """Repeats the user's newest message, word by word.
 
-    Three parameters of a preset script it: `echo_answer` is the answer instead, `echo_chunks` the
-    number of deltas, `echo_delay_seconds` the pause before each of them.
+    Three parameters of a preset control it: `echo_answer` replaces the answer, `echo_chunks` sets
+    the number of deltas, `echo_delay_seconds` the pause before each.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Import and call the code of a provider's backend: make it, check parameters, prepare models."""
+"""Load and call backend code by kind: create backends, check parameters, prepare models."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from importlib import import_module  # noqa: TID251 # the specs name code, to be imported when used
@@ -14,14 +14,14 @@ from bot.templates.renderer import Renderer
 def make_backend(
     provider: str, settings: ProviderSettings, data_dir: Path, renderer: Renderer
 ) -> Backend:
-    """Build a provider's backend without starting it; close it before the renderer."""
+    """Create a provider's backend without starting it; close it before the renderer."""
     make = _load(backend_spec(settings.kind).factory)
     backend: Backend = make(provider, settings, data_dir, renderer)
     return backend
 
 
 def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:
-    """Return a line for each parameter of a preset that this provider does not understand."""
+    """Return a line for each preset parameter that this provider does not support."""
     path = backend_spec(settings.kind).parameter_check
     problems: list[str] = [] if path is None else _load(path)(settings, parameters)
     return problems
@@ -34,7 +34,7 @@ async def prepare_model(
     data_dir: Path,
     progress: Callable[[str], None],
 ) -> None:
-    """Download what a model needs; raises `SettingsError` where that is not possible."""
+    """Download what a model needs; raises `SettingsError` if that is impossible."""
     path = backend_spec(settings.kind).preparation
     if path is not None:
         await _load(path)(provider, model, settings, data_dir, progress)
@@ -43,7 +43,7 @@ async def prepare_model(
 def model_trials(
     providers: Iterable[ProviderSettings], data_dir: Path, renderer: Renderer
 ) -> Iterator[tuple[str, Awaitable[str]]]:
-    """Yield each model on this machine with its trial, once for each kind of backend."""
+    """Yield each local model with its trial, once per kind of backend."""
     by_kind: dict[str, ProviderSettings] = {}
     for settings in providers:
         by_kind.setdefault(settings.kind, settings)

@@ -1,6 +1,6 @@
-"""The kinds of backends that Troupe has; the code of one is not imported here.
+"""The available kinds of backends, whose code is imported only when used.
 
-A new kind is a package with a `SPEC` and one line here (docs/architecture.md).
+To add a kind, add a package with a `SPEC` and one line here (docs/architecture.md).
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ _SPECS = {spec.kind: spec for spec in (OPENAI, ANTHROPIC, LLAMA_CPP, ECHO)}
 
 
 def register(spec: BackendSpec) -> None:
-    """Add a kind of backend before the settings are read; raises ValueError if it exists."""
+    """Register a kind of backend before the settings are read; raises ValueError if it exists."""
     if spec.kind in _SPECS:
         raise ValueError(f"the backend {spec.kind!r} is registered already")
     _SPECS[spec.kind] = spec
@@ -42,12 +42,12 @@ def backend_specs() -> Sequence[BackendSpec]:
 
 
 def backend_spec(kind: str) -> BackendSpec:
-    """Return a registered kind of backend; raises KeyError for an unknown one."""
+    """Return the spec of a registered kind; raises KeyError if it is unknown."""
     return _SPECS[kind]
 
 
 def default_spec(provider: str) -> BackendSpec:
-    """Return the kind of backend that a provider's id implies."""
+    """Return the spec that a provider's id implies."""
     return next(
         (spec for spec in _SPECS.values() if provider in spec.provider_ids), _SPECS[DEFAULT_KIND]
     )

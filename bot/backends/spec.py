@@ -1,4 +1,4 @@
-"""The declaration of a backend package, and the settings that every provider has."""
+"""The spec of a backend package, and the settings common to all providers."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from bot.value_class import value_class
 
 
 class ModelPrice(BaseModel):
-    """The price of a million tokens of a model, in US dollars."""
+    """A model's price per million tokens, in US dollars."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -22,7 +22,7 @@ class ModelPrice(BaseModel):
     cache_write: float | None = Field(None, ge=0)
 
     def cost(self, usage: Usage) -> int:
-        """Return the price of some tokens in millionths of a dollar, rounded up."""
+        """Return the cost of some tokens in millionths of a dollar, rounded up."""
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
         plain = max(0, usage.prompt_tokens - usage.cached_tokens - usage.written_tokens)
@@ -38,7 +38,7 @@ FREE = ModelPrice(input=0, output=0)
 
 
 class ProviderSettings(BaseModel):
-    """One service or engine; its id is a preset's `provider`. Each kind derives its own model."""
+    """A service or engine; its id is a preset's `provider`. Each kind derives its own model."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -86,14 +86,14 @@ class ProviderSettings(BaseModel):
         return self.prices.get(model) or self.prices.get("*")
 
     def completed(self, provider: str) -> Self:
-        """Return a copy with the values that an id implies; raises ValueError if one is missing."""
+        """Return a copy with the defaults that an id implies; raises ValueError if incomplete."""
         del provider
         return self
 
 
 @value_class(kw_only=True)
 class BackendSpec:
-    """One kind of backend; code is named as "module:function", and imported when called."""
+    """A kind of backend; its code is given as "module:function" and imported when called."""
 
     kind: str
 

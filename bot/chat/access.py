@@ -1,4 +1,4 @@
-"""Who may use the console and its API, and what was changed there or by admins in chats."""
+"""Access to the console and its API, and the log of changes by admins."""
 
 from enum import StrEnum
 
@@ -9,7 +9,7 @@ COMMAND_LINE = "command line"
 
 
 class Scope(StrEnum):
-    """The scopes of API tokens; a logged-in person may do everything."""
+    """The scopes of API tokens; a logged-in person has all of them."""
 
     READ = "read"
     """Read answers, prompts, settings, usage."""
@@ -32,7 +32,7 @@ class ApiToken:
 
 @value_class
 class AuditEntry:
-    """One change, by whom, and what it replaced."""
+    """One change: who made it, and what it replaced."""
 
     at: float
     """In Unix seconds."""

@@ -1,4 +1,4 @@
-"""Stored answers, each with its receipt, and how to search them."""
+"""Stored answers with their receipts, and searching them."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from bot.value_class import value_class
 
 @value_class
 class StoredAnswer:
-    """One given answer, with its time and place."""
+    """A given answer, with its time and place."""
 
     number: int
     conversation: str
@@ -19,7 +19,7 @@ class StoredAnswer:
 
 @value_class
 class AnswerSearch:
-    """Filters for answers; an empty one matches everything."""
+    """Filters for answers; without any, all answers match."""
 
     conversation: str = ""
     preset: str = ""

@@ -1,4 +1,4 @@
-"""Commands and buttons as data."""
+"""Data types for commands and buttons."""
 
 import re
 from enum import StrEnum
@@ -42,7 +42,7 @@ class CommandSpec:
 
 @value_class
 class MessageCommandSpec:
-    """A command in a message's menu; equals a command that replies to the message."""
+    """A command in a message's context menu; it acts like a command that replies to the message."""
 
     name: str
     """What people read there; in English, and translated where the platform can."""
@@ -53,7 +53,7 @@ class MessageCommandSpec:
 
 @value_class
 class Command:
-    """A command as it was called: name "preset", text "use nova"."""
+    """A parsed command: name "preset", text "use nova"."""
 
     name: str
     text: str = ""
@@ -61,7 +61,7 @@ class Command:
 
 
 def parse(text: str) -> Command | None:
-    """Parse a line like `/preset use nova`, whatever its name; None: it is not a command."""
+    """Parse a line such as `/preset use nova`, known or not; None if it is not a command."""
     if not text.startswith("/") or len(text) < 2 or not text[1].isalnum():
         return None
     name, _, rest = text[1:].partition(" ")
@@ -118,7 +118,7 @@ _DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):
 
 @value_class
 class ButtonData:
-    """The data of a button, which a press of it returns."""
+    """A button's data, which its press returns."""
 
     action: ButtonAction
     part: str
@@ -128,12 +128,12 @@ class ButtonData:
 
 
 def encode_button(action: ButtonAction, part: str, number: int = 0) -> str:
-    """Encode a `ButtonData` as text, without the bot, which a press names anyway."""
+    """Encode a `ButtonData` as text, omitting the bot, which every press identifies."""
     return f"{action}{number or ''}:{part.partition(':')[2]}"
 
 
 def read_button(pressed: Pressed) -> ButtonData | None:
-    """Return the pressed button's data; None if it is not a button of an answer."""
+    """Return the pressed button's data; None for buttons that are not under an answer."""
     found = _DATA.fullmatch(make_storable(pressed.data))
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Drafts of presets, and the points in conversations that they are tried on."""
+"""Preset drafts, and the scenes from conversations to try them on."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def recorded_scene(
     scopes: Sequence[str] = (),
     answered_by: str = "",
 ) -> Scene | None:
-    """Return the newest message to somebody in a history as a scene; None if there is none."""
+    """Return the newest addressed message of a history as a scene; None if there is none."""
     asked = [at for at, one in enumerate(turns) if one.speaker and not one.observed]
     if not asked:
         return None
@@ -56,7 +56,7 @@ class ImportedFile:
 
 @value_class
 class PresetDraft:
-    """A text that may become a version of a preset."""
+    """A text that may be published as a preset's next version."""
 
     name: str
     base_version: int

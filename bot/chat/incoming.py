@@ -1,4 +1,4 @@
-"""Incoming events: the values that every platform converts its own to, with storable texts."""
+"""Incoming events in the form shared by all platforms; their texts can be stored."""
 
 import re
 from datetime import datetime
@@ -10,7 +10,7 @@ from bot.value_class import value_class
 
 @value_class
 class Person:
-    """Who wrote a message."""
+    """The author of a message."""
 
     id: str
     """The platform and its user id: "discord:81384788765712384". Two persons differ by this."""
@@ -20,7 +20,7 @@ class Person:
 
 @value_class
 class Address:
-    """A channel on a platform, where messages come from and answers are sent to."""
+    """A place on a platform that messages come from and answers go to."""
 
     platform: str
     chat: str
@@ -34,17 +34,17 @@ class Address:
 
     @property
     def source(self) -> str:
-        """The platform, and the bot on it where an installation has several."""
+        """The platform, with the bot's id if it is an additional bot."""
         return source_name(self.platform, self.bot_id) if self.bot_id else self.platform
 
     @property
     def lane(self) -> str:
-        """The key within which messages are sent in order and share one rate limit."""
+        """The key within which messages are sent in order and share a rate limit."""
         return f"{self.source}:{self.chat}"
 
     @property
     def channel(self) -> str:
-        """The key of the channel or topic, and of the conversation that everybody in it shares."""
+        """The key of the channel or topic, and of its shared conversation."""
         return self.lane if self.thread is None else f"{self.lane}:{self.thread}"
 
     @property
@@ -65,7 +65,7 @@ PERSON_MARK = "user="
 
 
 def address_of(key: str) -> Address:
-    """Return the address of a conversation, from its key."""
+    """Parse a conversation's key to its address."""
     channel, _, history = key.partition(HISTORY_MARK)
     source, chat, *thread = channel.split(":", 2)
     platform, _, bot_id = source.partition("@")
@@ -73,17 +73,17 @@ def address_of(key: str) -> Address:
 
 
 def source_name(platform: str, bot_id: str) -> str:
-    """Name a bot of a platform: "telegram", or "telegram@77" for one that is not the first."""
+    """Name a platform's bot: "telegram", or "telegram@77" for an additional bot."""
     return f"{platform}@{bot_id}" if bot_id else platform
 
 
 def source_of(key: str) -> str:
-    """Return the bot that a lane or a conversation belongs to, from its key."""
+    """Return the bot that a lane or conversation belongs to, given its key."""
     return key.partition(":")[0]
 
 
 class WakeReason(StrEnum):
-    """The reason that a message is meant for the bot."""
+    """Why a message is meant for the bot."""
 
     DM = "dm"
     MENTION = "mention"
@@ -92,7 +92,7 @@ class WakeReason(StrEnum):
 
 
 class MediaKind(StrEnum):
-    """The kind of an attachment; the values are stored."""
+    """The kind of an attachment; the values are stored in the database."""
 
     IMAGE = "image"
     ANIMATION = "animation"
@@ -109,7 +109,7 @@ class MediaKind(StrEnum):
 
 @value_class
 class MediaItem:
-    """One attachment of a message; it is not downloaded when the message is received."""
+    """An attachment of a message; it is not downloaded on arrival."""
 
     kind: MediaKind
     name: str = ""
@@ -122,7 +122,7 @@ class MediaItem:
 
 @value_class
 class Quote:
-    """The message that another one replies to. Its text is somebody's, never an instruction."""
+    """The replied-to message. Its text is somebody's, never an instruction."""
 
     author: Person | None
     """None: unknown."""
@@ -137,7 +137,7 @@ class Quote:
 
 @value_class
 class Said:
-    """One message or command without vendor types; stored in the inbox as JSON."""
+    """A message or command in platform-independent form; stored in the inbox as JSON."""
 
     address: Address
     external_key: str
@@ -193,29 +193,29 @@ class Said:
 
     @property
     def charged_people(self) -> tuple[str, ...]:
-        """The ids of everybody whose question is answered, the newest first: one of them pays."""
+        """The ids of everybody whose question is answered, newest first; one of them is charged."""
         others = () if self.asked_again_by else self.asked_with
         return tuple(dict.fromkeys((self.charged_person, *others)))
 
     @property
     def charged_person(self) -> str:
-        """The id of the person whose limits and budgets an answer counts against."""
+        """The id of the person whose limits and budgets an answer is charged to."""
         return self.asked_again_by or self.author.id
 
     @property
     def own_text(self) -> str:
-        """The author's own words: none in a forwarded message, which addresses nobody."""
+        """The author's own text; empty for a forwarded message, which addresses nobody."""
         return "" if self.is_forward else self.text
 
     @property
     def is_answered_in_public(self) -> bool:
-        """Whether this is a native command that can no longer be answered to its author alone."""
+        """Whether this is a native command too old for a private response."""
         is_native_command = self.wake is WakeReason.COMMAND and self.message_id is None
         return is_native_command and self.interaction is None
 
     @property
     def is_for_author_alone(self) -> bool:
-        """Whether only the author reads the answer; a message in the terminal has no id."""
+        """Whether only the author sees the answer; messages in the terminal have no id."""
         in_terminal = len(self.scopes) == 1 and self.message_id is None
         is_private = self.is_private or self.wake is WakeReason.DM or in_terminal
         return is_private or (self.interaction is not None and not self.has_public_response)
@@ -223,7 +223,7 @@ class Said:
 
 @value_class
 class Edited:
-    """A message was changed by its author."""
+    """An author edited a message."""
 
     external_key: str
     """Unique for each edit."""
@@ -290,7 +290,7 @@ class Pressed:
 
 @value_class
 class Joined:
-    """The bot was added to a group or a server, or a chat was opened; it may greet there."""
+    """The bot was added to a group or server, or a chat was opened; the bot may send a greeting."""
 
     address: Address
     external_key: str
@@ -307,7 +307,7 @@ class Joined:
 
 @value_class
 class ForgetRequested:
-    """Forget what a person has said in a conversation."""
+    """A request to delete a person's messages in a conversation."""
 
     address: Address
     external_key: str
@@ -330,9 +330,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def make_storable(text: str) -> str:
-    """Replace NUL and lone surrogates, which JSON can spell, by U+FFFD, and join surrogate pairs.
+    """Replace NUL and lone surrogates, both valid in JSON, by U+FFFD; join surrogate pairs.
 
-    PostgreSQL stores no NUL and UTF-8 encodes no surrogates.
+    PostgreSQL cannot store NUL, and UTF-8 cannot encode surrogates.
     """
     if "\0" not in text and text.isascii():
         return text
@@ -341,7 +341,7 @@ def make_storable(text: str) -> str:
 
 
 def make_json_storable(value: Any) -> Any:
-    """Make all texts of a JSON value storable."""
+    """Apply `make_storable` to all texts of a JSON value."""
     match value:
         case str():
             return make_storable(value)
@@ -354,13 +354,13 @@ def make_json_storable(value: Any) -> Any:
 
 
 class SurrogateJoiner:
-    """Joins the pieces of a stream that may end in the first half of a surrogate pair."""
+    """Joins surrogate pairs that are split between two pieces of a stream."""
 
     def __init__(self) -> None:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Return the text so far without a trailing half, which waits for the next piece."""
+        """Return the text; an incomplete pair at its end is kept for the next piece."""
         if not self._held and not _SURROGATE.search(text):
             return text
         text = self._held + text
@@ -369,6 +369,6 @@ class SurrogateJoiner:
         return whole.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def flush(self) -> str:
-        """Return the replacement for a first half that nothing followed."""
+        """Return a replacement character if the stream ended with an incomplete pair."""
         held, self._held = self._held, ""
         return "\ufffd" if held else ""

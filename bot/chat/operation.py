@@ -1,4 +1,4 @@
-"""An installation: its processes, queues, models and failures; times are Unix seconds."""
+"""The state of an installation: processes, queues, models, failures. Times are Unix seconds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -9,7 +9,7 @@ from bot.value_class import value_class
 
 @value_class
 class QueueState:
-    """The work that is waiting."""
+    """The amount of waiting work."""
 
     conversations: int
     """With unanswered messages that wait or are being answered."""
@@ -23,7 +23,7 @@ class QueueState:
 
 @value_class
 class KnownChannel:
-    """A conversation in which somebody was answered."""
+    """A conversation that has answers."""
 
     channel: str
     """The key of the conversation."""
@@ -48,7 +48,7 @@ class KnownSession:
 
 @value_class
 class MadeSetting:
-    """A setting that somebody made in a chat."""
+    """A setting made in a chat."""
 
     scope: str
     """A server, a channel or a thread."""
@@ -60,7 +60,7 @@ class MadeSetting:
 
 @value_class
 class ModelHealth:
-    """How the newest requests for a model went."""
+    """The results of a model's newest requests."""
 
     model: str
     paused: bool
@@ -75,7 +75,7 @@ class ModelHealth:
 
 @value_class
 class ModelInMemory:
-    """A model that is loaded on this machine."""
+    """A model loaded on this machine."""
 
     model: str
     slots: int
@@ -91,7 +91,7 @@ class ModelInMemory:
 
 @value_class
 class RefusedCalls:
-    """Calls that a platform refuses for now."""
+    """Calls that a platform currently refuses."""
 
     scope: str
     """A kind of call in a chat, a chat, or a bot."""
@@ -101,7 +101,7 @@ class RefusedCalls:
 
 @value_class
 class LoggedStep:
-    """One event of the log."""
+    """One log event."""
 
     at: str
     """In ISO 8601, UTC."""
@@ -112,7 +112,7 @@ class LoggedStep:
 
 @value_class
 class FailedMessage:
-    """A message with warnings or errors, and its log."""
+    """A message that logged warnings or errors, with its log."""
 
     error_id: str
     """What its author was told."""
@@ -121,14 +121,14 @@ class FailedMessage:
 
     @property
     def newest_failure(self) -> LoggedStep:
-        """The last warning or error; the last step if there is none."""
+        """The last warning or error, or else the last step."""
         failed = (one for one in reversed(self.steps) if one.level not in {"debug", "info"})
         return next(failed, self.steps[-1])
 
 
 @value_class
 class ProcessReport:
-    """The report of a process to the others."""
+    """The report that a process sends to the others."""
 
     errors: tuple[FailedMessage, ...] = ()
     """Those with the newest failures first."""
@@ -138,7 +138,7 @@ class ProcessReport:
 
 @value_class
 class DeliveredPart:
-    """A part of an answer on its way to the platform."""
+    """A part of an answer that is being delivered."""
 
     part: int
     op: str
@@ -187,7 +187,7 @@ HEARTBEAT_SECONDS = 10.0
 
 @value_class
 class BackgroundWork:
-    """One kind of work that waits or is in progress."""
+    """One kind of background work that waits or runs."""
 
     name: str
     count: int
@@ -197,7 +197,7 @@ class BackgroundWork:
 
 @value_class
 class HeldJob:
-    """A role that one process holds at a time, and since when."""
+    """A role that only one process holds at a time, and since when."""
 
     role: str
     owner: str
@@ -212,7 +212,7 @@ EVERYWHERE = "all"
 
 @value_class
 class Pause:
-    """A pause: nothing is answered in a scope, from a moment on."""
+    """A pause: from its start on, nothing in its scope is answered."""
 
     scope: str
     """`EVERYWHERE`, a platform, one of its bots, a chat or a topic, as keys spell them."""
@@ -220,7 +220,7 @@ class Pause:
     at: float
 
     def covers(self, conversation: str) -> bool:
-        """Return whether a conversation, by its key, is in the scope."""
+        """Return whether a conversation, given by its key, is in the scope."""
         address = address_of(conversation)
         scopes = (EVERYWHERE, address.platform, address.source, address.lane, address.channel)
         return self.scope in scopes
@@ -228,7 +228,7 @@ class Pause:
 
 @value_class
 class DeadLetter:
-    """A message that was set aside: one received, or a part of an answer."""
+    """A received message or a part of an answer that was set aside after repeated failures."""
 
     name: str
     """"in-12" for a received message, "out-7" for one that was not delivered."""

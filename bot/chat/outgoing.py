@@ -1,4 +1,4 @@
-"""Outgoing messages: the parts of an answer, the rows of the outbox, the limits of a channel."""
+"""Outgoing messages: parts of answers, rows of the outbox, and channels' limits."""
 
 import math
 from collections.abc import Callable, Set
@@ -13,7 +13,7 @@ from bot.value_class import value_class
 
 @value_class
 class Limits:
-    """What a channel supports. Differences between platforms are data, never `if platform ==`."""
+    """The capabilities of a channel. Platforms differ by this data, never by `if platform ==`."""
 
     max_units: int
     """The longest message, counted in `unit`."""
@@ -68,13 +68,13 @@ class Limits:
     outcome must be looked up before it is repeated."""
 
     def units(self, text: str) -> int:
-        """Return the length of a text, counted in `unit`."""
+        """Return a text's length in units of `unit`."""
         if self.unit == "characters" or text.isascii():
             return len(text)
         return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
     def below_name(self, face: "Face | None") -> "Limits":
-        """Return the limits of the text below the line with the name of its character."""
+        """Return the limits of the text below its character's name line."""
         line = face.name_line if face is not None and self.shows_faces else ""
         units = len(line.encode("utf-16-le")) // 2
         return replace(self, max_units=self.max_units - units) if units else self
@@ -101,7 +101,7 @@ class OutboxState(StrEnum):
 
 @value_class
 class Face:
-    """The character that a message comes from, for readers."""
+    """The character shown as a message's author."""
 
     name: str
     avatar: str | None = None
@@ -111,7 +111,7 @@ class Face:
 
     @property
     def name_line(self) -> str:
-        """The line that names the character where a platform has no other way."""
+        """The line that names the character on platforms without another way."""
         return f"**{self.name}**\n" if self.is_one_of_several else ""
 
 
@@ -137,7 +137,7 @@ class Button:
 
 @value_class
 class MenuOption:
-    """One thing that can be chosen from a menu."""
+    """One choice in a menu."""
 
     label: str
     value: str
@@ -148,7 +148,7 @@ class MenuOption:
 
 @value_class
 class Menu:
-    """A list under a message, from which one thing is chosen."""
+    """A list of choices under a message."""
 
     data: str
     """What a choice brings back (`Pressed.data`); with a value, at most 64 bytes."""
@@ -160,7 +160,7 @@ class Menu:
 
 @value_class
 class MessageContent:
-    """A message's text and other content; each surface renders it for its platform."""
+    """A message's text and other content, which each surface renders for its platform."""
 
     text: str
     """Markdown, as the model wrote it."""
@@ -175,13 +175,13 @@ class MessageContent:
 
     @property
     def named_text(self) -> str:
-        """The text, with the name of its character in front where readers need it."""
+        """The text, prefixed with its character's name where needed."""
         return self.text if self.face is None else self.face.name_line + self.text
 
 
 @value_class
 class Attachment:
-    """A text file that is sent in one request with its message."""
+    """A text file sent together with its message."""
 
     name: str
     """A plain file name that no platform has to escape."""
@@ -190,7 +190,7 @@ class Attachment:
 
 @value_class
 class MessageThread:
-    """A thread that is opened from a message unless it exists."""
+    """A thread to open from a message, unless it exists."""
 
     message_id: str
     title: str
@@ -198,7 +198,7 @@ class MessageThread:
 
 @value_class
 class OutgoingMessage:
-    """One message for a platform; each attempt to send it passes the same value."""
+    """One message for a platform; every attempt to send it uses the same value."""
 
     address: Address
     content: MessageContent
@@ -220,7 +220,7 @@ class OutgoingMessage:
 
 @value_class
 class MessageSearch:
-    """The criteria for finding a message whose outcome is unknown."""
+    """How to find a message whose outcome is unknown."""
 
     after: str | None
     """Only newer messages than this one are considered."""
@@ -233,7 +233,7 @@ class MessageSearch:
 
 @value_class
 class AnswerThread:
-    """The thread with the rest of a long answer."""
+    """The thread for the rest of a long answer."""
 
     first_part: str
     """The name of the part (`InboxMessage.part_name`) whose message it is opened from."""
@@ -246,7 +246,7 @@ class OutgoingPart:
     """The final text of one part of an answer; the parts of a turn are numbered from 0.
 
     A part with a file is never opened early: it is sent as a whole, and its text is one short line,
-    because some platforms allow less text beside a file.
+    because some platforms limit the text beside a file.
     """
 
     part: int

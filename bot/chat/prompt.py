@@ -1,4 +1,4 @@
-"""Prompts for a model, the tools it may call, and the events that it generates."""
+"""Prompts, tools, and the events of a generated answer."""
 
 import operator
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ UNKNOWN_TOOL = "unknown"
 
 @value_class
 class ToolSpec:
-    """A tool as it is described to a model."""
+    """A tool, as described to a model."""
 
     name: str
     description: str
@@ -27,7 +27,7 @@ class ToolSpec:
 
 @value_class
 class ToolCall:
-    """A call as the model wrote it, untrusted."""
+    """A tool call as the model wrote it; untrusted."""
 
     id: str
     name: str
@@ -39,7 +39,7 @@ class ToolCall:
 
 @value_class
 class ToolExchange:
-    """The calls of one response, with their results: the model reads them in the next request."""
+    """The calls of one response and their results, which the model reads in the next request."""
 
     text: str
     """What it wrote before them."""
@@ -52,7 +52,7 @@ class ToolExchange:
 
 @value_class
 class ToolRecord:
-    """A call in a receipt."""
+    """A tool call, as recorded in a receipt."""
 
     name: str
     arguments: str
@@ -62,7 +62,7 @@ class ToolRecord:
 
 @value_class
 class Capabilities:
-    """The orders of messages that a template renders without losing text."""
+    """The orders of roles that a template renders without losing text."""
 
     accepts_system: bool
     """A system message at the beginning."""
@@ -87,14 +87,14 @@ OUTPUT_LIMIT_PARAMETERS = (
 def lowest_output_limit(
     max_output_tokens: int | None, parameters: Mapping[str, object]
 ) -> int | None:
-    """Return the lowest limit of output tokens, under any name; below 1 there is no limit."""
+    """Return the lowest output token limit, under any name; values below 1 mean no limit."""
     limits = (max_output_tokens, *(parameters.get(name) for name in OUTPUT_LIMIT_PARAMETERS))
     return min((each for each in limits if isinstance(each, int) and each > 0), default=None)
 
 
 @value_class
 class Image:
-    """An image's address; the image is never fetched here."""
+    """An image's address; the image itself is never fetched here."""
 
     url: str
     """A link or a `data:` URI."""
@@ -103,7 +103,7 @@ class Image:
 
 @value_class
 class Message:
-    """One message in the form that every chat API shares."""
+    """A message in the form that all chat APIs share."""
 
     role: Role
     content: str
@@ -121,7 +121,7 @@ class Message:
 
 @value_class
 class TemplateNames:
-    """The names that a template writes itself, as SillyTavern's instruct sequences do."""
+    """The names that a template writes by itself, as SillyTavern's instruct sequences do."""
 
     char: str
     """Who answers."""
@@ -133,7 +133,7 @@ class TemplateNames:
 
 @value_class
 class TemplateChoice:
-    """The template that renders a prompt as text; with no field set, the model's own."""
+    """The template to render a prompt with; without any field set, the model's own."""
 
     named: str | None = None
     """The name of a registered template."""
@@ -151,7 +151,7 @@ class TemplateChoice:
 
 @value_class
 class Prompt:
-    """Everything that one generation needs: a backend looks nothing up elsewhere."""
+    """Everything needed for one generation; backends look up nothing else."""
 
     messages: tuple[Message, ...]
     model: str
@@ -184,7 +184,7 @@ class Prompt:
 
     @property
     def output_limit(self) -> int | None:
-        """The lowest limit of output tokens, under any name."""
+        """The lowest output token limit, under any name."""
         return lowest_output_limit(self.max_output_tokens, self.parameters)
 
 
@@ -197,19 +197,19 @@ class Delta:
 
 @value_class
 class ReasoningDelta:
-    """A piece of a model's reasoning before its answer: never shown, never sent back to it."""
+    """A piece of a model's reasoning; it is never shown or sent back to the model."""
 
     text: str
 
 
 @value_class
 class Retraction:
-    """All text of the response so far was reasoning: an end tag came without a start tag."""
+    """All text so far was reasoning, because an end tag came without a start tag."""
 
 
 @value_class
 class QueuePosition:
-    """The position in a backend's queue; sent before the first delta, whenever it changes."""
+    """A position in a backend's queue; sent at each change before the first delta."""
 
     position: int
     """1 is the next."""
@@ -219,14 +219,14 @@ class QueuePosition:
 
 @value_class
 class RateLimitWait:
-    """The provider wants no request for a while; sent before the first delta."""
+    """The provider is rate limiting; sent before the first delta."""
 
     seconds: float
 
 
 @value_class
 class Usage:
-    """The tokens of an answer, as the model reports them; 0 if it reports none."""
+    """An answer's token counts according to the model; 0 if not reported."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -251,7 +251,7 @@ class FinishReason(StrEnum):
 
 @value_class
 class Finish:
-    """The end of an answer. A stream without one was cut off and is an error."""
+    """The end of an answer; a stream without it was cut off, which is an error."""
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
@@ -269,7 +269,7 @@ GenerationEvent: TypeAlias = Waiting | ReasoningDelta | Retraction | Delta | Fin
 
 @value_class
 class PromptDescription:
-    """The request that a backend would send to its model, in a form to display."""
+    """The request that a backend would send to its model, formatted for display."""
 
     model: str
     """The model that the backend would ask, by its own name."""

@@ -17,12 +17,12 @@ class Rate:
 
     @property
     def interval(self) -> float:
-        """The seconds between two events once the burst is used up."""
+        """The seconds between events once the burst is used up."""
         return self.seconds / self.count
 
     @property
     def tolerance(self) -> float:
-        """How many seconds a burst may be ahead of the average rate."""
+        """How many seconds a burst may run ahead of the average rate."""
         return self.interval * (self.count - 1)
 
 
@@ -40,7 +40,7 @@ class Waiter:
 
 @value_class
 class CallWindow:
-    """Sliding window: at most `count` calls in any `seconds`."""
+    """A sliding window: at most `count` calls in any `seconds`."""
 
     count: int
     seconds: float
@@ -53,7 +53,7 @@ class CallWindow:
 
 @value_class
 class CallScope:
-    """A scope of a platform's rate limits: a bot, a chat, or a kind of call in a chat."""
+    """What a platform's rate limit applies to: a bot, a chat, or a kind of call in a chat."""
 
     key: str
     windows: tuple[CallWindow, ...] = ()

@@ -1,4 +1,4 @@
-"""Receipts: what exactly was sent for an answer, what was left out, and what it took."""
+"""Receipts: the exact input of an answer, what was left out, and its cost."""
 
 from dataclasses import field
 
@@ -9,7 +9,7 @@ from bot.value_class import value_class
 
 @value_class
 class PromptSpan:
-    """The position of a section in a prompt: whole messages or a range of one."""
+    """A section's position in a prompt: whole messages, or a range of one."""
 
     section: str
     """One of "system", "persona", "lore", "stories"; "pinned"; "summary"; "history"; within the
@@ -26,7 +26,7 @@ class PromptSpan:
 
 @value_class
 class DroppedItem:
-    """Something that did not fit into the prompt, and why."""
+    """Content that did not fit into the prompt, and why."""
 
     section: str
     name: str
@@ -39,7 +39,7 @@ class DroppedItem:
 
 @value_class
 class Timings:
-    """How long an answer took, by this machine's clock."""
+    """The times of an answer's steps, by this machine's clock."""
 
     queued_seconds: float
     """From the receipt of the message to the model request, the composing included."""
@@ -58,7 +58,7 @@ class Timings:
 
 @value_class
 class Receipt:
-    """Everything that one answer was generated from: enough to send the request again."""
+    """Everything that an answer was generated from, which is enough to repeat the request."""
 
     preset: str
     preset_version: int | None
@@ -84,7 +84,7 @@ class Receipt:
 
 @value_class
 class ConsideredCharacter:
-    """A character of the channel, and why it would answer or not."""
+    """A character of the channel, and why it would or would not answer."""
 
     preset: str
     name: str
@@ -95,7 +95,7 @@ class ConsideredCharacter:
 
 @value_class
 class NextAnswer:
-    """Who would answer a message, and the first speaker's prompt."""
+    """The characters that would answer a message, and the first one's prompt."""
 
     characters: tuple[ConsideredCharacter, ...] = ()
     """Those who would answer come first, in their order."""

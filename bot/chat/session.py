@@ -1,4 +1,4 @@
-"""The stored history of a conversation, what a message adds to it, and how its files read there."""
+"""A conversation's stored history, changes to it, and texts for attached files."""
 
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ class Turn:
 
 @value_class
 class TurnRange:
-    """Consecutive turns of a session, counted back from its newest one."""
+    """Consecutive turns of a session, counted back from the newest."""
 
     newer: int
     count: int
@@ -56,7 +56,7 @@ class TurnRange:
 
 @value_class
 class Claim:
-    """The right to process a conversation; a later claim has a higher epoch and fences this one."""
+    """The right to process a conversation; a claim with a higher epoch fences earlier ones."""
 
     conversation: str
     epoch: int
@@ -70,7 +70,7 @@ MAX_CRASHES = 24
 
 
 class Attempt(IntEnum):
-    """What a process is doing with a message; stored, to be read after the process's death."""
+    """What a process is doing with a message; stored, for use after a crash."""
 
     NONE = 0
     """Nothing that could kill the process."""
@@ -103,12 +103,12 @@ class InboxMessage:
 
     @property
     def newest(self) -> "InboxMessage":
-        """The newest message that is answered together with this one."""
+        """The newest message that this one's answer covers."""
         return self.gathered[-1] if self.gathered else self
 
     @property
     def replied_to(self) -> "InboxMessage":
-        """The message that the answer replies to: the newest, or the one with words in an album."""
+        """The message that the answer replies to: the newest, or the captioned one of an album."""
         newest = self.newest
         album = newest.incoming.album if isinstance(newest.incoming, Said) else None
         if album is None:
@@ -122,32 +122,32 @@ class InboxMessage:
 
     @property
     def turn(self) -> str:
-        """The name of the turn that answers it, the same on every attempt."""
+        """The name of the turn that answers it, identical on every attempt."""
         return f"{self.incoming.address.source}:{self.incoming.external_key}"
 
     @property
     def error_id(self) -> str:
-        """A short id of its failure, for people and for the log."""
+        """A short id of its failure, for users and the log."""
         return error_id_of(self.turn)
 
     def part_name(self, part: int) -> str:
-        """Name a part of the answer; its messages keep this name for good."""
+        """Name a part of the answer; its messages keep this name permanently."""
         return f"{self.turn}/{part}"
 
     def part_name_in(self, replaced: Sequence[str], part: int) -> str:
-        """Name a part of an answer that reuses the messages of these parts, except files."""
+        """Name a part of an answer that reuses earlier messages, except files."""
         names = [name for name in replaced if int(name.rpartition("/")[2]) < FILE_PARTS]
         return names[part] if part < len(names) else self.part_name(part)
 
 
 def error_id_of(turn: str) -> str:
-    """Return the short id of a failure in a turn."""
+    """Return the short id of a turn's failure."""
     return hashlib.sha256(turn.encode()).hexdigest()[:6]
 
 
 @value_class
 class ClaimedMessage:
-    """A conversation that was claimed, and its oldest unanswered message."""
+    """A claimed conversation, and its oldest unanswered message."""
 
     claim: Claim
     message: InboxMessage
@@ -177,7 +177,7 @@ class HistoryChange:
 
 @value_class
 class TurnResult:
-    """What the processing of one inbox message produced; stored in one transaction."""
+    """The result of processing one inbox message; stored in one transaction."""
 
     turns: Sequence[Turn] = ()
     outgoing: Sequence[OutgoingPart] = ()
@@ -208,7 +208,7 @@ class TurnResult:
 
 @value_class
 class FinishedTurn:
-    """What follows a finished message."""
+    """What to do after a message is finished."""
 
     next_message: InboxMessage | None
     """The next one of the conversation; None: it was released."""
@@ -218,20 +218,20 @@ class FinishedTurn:
 
 @value_class
 class OpenedPart:
-    """The first message of an answer, queued while the answer is being written."""
+    """The first message of an answer, queued while the answer is still being written."""
 
     row_id: int
     row: OutboxRow | None
 
     def opens_with(self, content: MessageContent) -> bool:
-        """Return whether the message has this text: a process that died may have opened it."""
+        """Return whether this message has this content; a crashed process may have opened it."""
         row = self.row
         return row is not None and row.id == self.row_id and row.content == content
 
 
 @value_class
 class Session:
-    """A copy of a session as it is stored."""
+    """A session loaded from the database."""
 
     number: int
     """/new starts the next one; earlier ones are kept."""
@@ -242,7 +242,7 @@ class Session:
 
     @property
     def is_answered(self) -> bool:
-        """Whether one of these turns answers a question; a greeting answers none."""
+        """Whether any turn answers a question; greetings do not count."""
         since_question = dropwhile(lambda one: one.observed or one.role != "user", self.turns)
         return any(one.role == "assistant" for one in since_question)
 
@@ -265,7 +265,7 @@ class StoredTurn:
 
 @value_class
 class Exchange:
-    """A person's message in the history, and what answers it."""
+    """A person's message in the history, and its answers."""
 
     question: StoredTurn
     answers: tuple[StoredTurn, ...]
@@ -280,7 +280,7 @@ class Exchange:
 
 @value_class
 class Summary:
-    """A summary of the turns of a session up to one of them."""
+    """A summary of a session's turns up to one of them."""
 
     session: int
     covers_to: int
@@ -292,7 +292,7 @@ class Summary:
 
 @value_class
 class SessionTurns:
-    """A whole session, oldest first, and the summary of its first turns."""
+    """A whole session, oldest turn first, and the summary of its beginning."""
 
     session: int
     turns: tuple[StoredTurn, ...]
@@ -300,7 +300,7 @@ class SessionTurns:
 
     @property
     def has_stale_summary(self) -> bool:
-        """Whether turns that the summary covers were edited or deleted since."""
+        """Whether any summarized turn was edited or deleted since."""
         if self.summary is None:
             return False
         covered = [one for one in self.turns if one.id <= self.summary.covers_to]
@@ -308,7 +308,7 @@ class SessionTurns:
 
 
 def fingerprint_turns(turns: Iterable[StoredTurn]) -> str:
-    """Hash the ids and texts of turns, to notice later whether any of them changed."""
+    """Hash the ids and texts of turns, to detect later changes."""
     digest = hashlib.sha256()
     for one in turns:
         digest.update(f"{one.id}:{len(one.turn.text)}:{one.turn.text}".encode())
@@ -317,20 +317,20 @@ def fingerprint_turns(turns: Iterable[StoredTurn]) -> str:
 
 @value_class
 class ChatSetting:
-    """The value of a setting that was made in a chat, and its scope."""
+    """The value of a setting made in a chat, and its scope."""
 
     scope: str
     value: str
 
 
 def scopes_of_person(person_id: str, scopes: Sequence[str]) -> list[str]:
-    """Return where a person's own settings are, the narrowest first: in a channel, everywhere."""
+    """Return the scopes of a person's own settings, narrowest first: the channel's, then all."""
     return [*(f"{person_id}@{scope}" for scope in scopes), person_id]
 
 
 @value_class
 class PresetVersion:
-    """One stored version of a preset."""
+    """A stored version of a preset."""
 
     name: str
     content: str
@@ -340,7 +340,7 @@ class PresetVersion:
 
 
 class HistoryScope(StrEnum):
-    """Whose messages share one history in a channel; the values are stored."""
+    """Whose messages share a history in a channel; the values are stored."""
 
     SHARED = "shared"
     """Everybody in a channel; a thread or a topic is a channel of its own."""
@@ -354,7 +354,7 @@ class HistoryScope(StrEnum):
 
 @value_class
 class MessagePlace:
-    """The place of a platform's message in the histories of its channel."""
+    """A platform message's place in the histories of its channel."""
 
     conversation: str
     turn: int | None
@@ -394,7 +394,7 @@ READABLE = frozenset({MediaKind.IMAGE, MediaKind.FILE})
 
 @value_class
 class AttachedText:
-    """The text of a file."""
+    """The text of an attached file."""
 
     name: str
     """As the model reads it; may be empty."""
@@ -413,7 +413,7 @@ class UnreadFile:
 
 @value_class
 class AttachedFiles:
-    """What was read from the files of a message and of the message that it quotes."""
+    """The contents of the files of a message and of the message it quotes."""
 
     images: tuple[Image, ...] = ()
     texts: tuple[AttachedText, ...] = ()
@@ -425,7 +425,7 @@ NO_FILES = AttachedFiles()
 
 
 def clean_file_name(name: str) -> str:
-    """Return a file name in one line, without folders, and brackets that could end a note."""
+    """Return a file name in one line, without folders or brackets, which could end a note."""
     _, _, last = name.replace("\\", "/").rpartition("/")
     return " ".join(last.translate(_WITHOUT_BRACKETS).split())[:_MAX_NAME_CHARS]
 
@@ -434,18 +434,18 @@ _WITHOUT_BRACKETS = str.maketrans("[]", "()")
 
 
 def has_readable_file(said: Said) -> bool:
-    """Return whether a message has a file that may be read when it is answered."""
+    """Return whether a message has a file that can be read when answering."""
     return any(one.kind in READABLE and one.source for one in said.attachments)
 
 
 def files_to_keep(said: Said) -> tuple[MediaItem, ...]:
-    """Return a question's attachments that may be read again, without their contents."""
+    """Return a question's attachments that can be read again later, without their contents."""
     own = (*said.repeated_files, *said.attachments)
     return tuple(one for one in own if one.kind in READABLE and one.source)[:_MAX_KEPT_FILES]
 
 
 def ask_again(by: Said, question: Turn, before: Sequence[Turn]) -> Said:
-    """Return a question as somebody asks it again, with its original files."""
+    """Return a question as repeated by somebody, with its original files."""
     return replace(
         by,
         text=question.text,
@@ -460,18 +460,18 @@ def ask_again(by: Said, question: Turn, before: Sequence[Turn]) -> Said:
 
 
 def files_of_gathered(before: Sequence[Turn]) -> tuple[MediaItem, ...]:
-    """Return the files of the questions that were answered together with the next one."""
+    """Return the files of the questions that the same answer covers, oldest first."""
     gathered = list(takewhile(lambda one: one.role == "user", reversed(before)))
     return tuple(file for one in reversed(gathered) for file in one.files)
 
 
 def described_text(said: Said) -> str:
-    """Return a text with a short line for each attachment, as the history keeps it."""
+    """Return a message's text, with a short line for each attachment."""
     if not said.attachments:
         return said.text
     return "\n".join([*([said.text] if said.text else []), *describe_items(said.attachments)])
 
 
 def describe_items(items: Sequence[MediaItem]) -> list[str]:
-    """Return a short description of each attachment, in brackets."""
+    """Describe each attachment briefly, in brackets."""
     return [f"[{' '.join([_NOUNS[one.kind], clean_file_name(one.name)]).strip()}]" for one in items]

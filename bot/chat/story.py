@@ -1,4 +1,4 @@
-"""Stories: dialogues that show how a character talks, retrieved by similarity."""
+"""Stories: dialogues that show how a character talks, found by similarity."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -24,7 +24,7 @@ class Story:
 
 @value_class
 class StoryVector:
-    """The text of a story with its vector from one embedding model."""
+    """A story's text with its vector from one embedding model."""
 
     text: str
     vector: PackedVector

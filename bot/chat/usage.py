@@ -1,4 +1,4 @@
-"""What answers cost, budgets, and usage as a table for spreadsheets."""
+"""The cost of answers, budgets, and usage as a table for spreadsheets."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ MICROS = 1_000_000
 
 @value_class
 class AnswerCharge:
-    """What one answer cost, and who is charged; it outlives the answer's text."""
+    """An answer's cost, and who is charged; kept longer than the answer's text."""
 
     person: str | None = None
     server: str | None = None
@@ -40,7 +40,7 @@ class BudgetKind(StrEnum):
 
 @value_class
 class BudgetCap:
-    """The most that may be spent for one thing in one day or month."""
+    """The maximum spending of one budget in a day or month."""
 
     kind: BudgetKind
     period: Period
@@ -70,7 +70,7 @@ class UsageTotal:
 
 @value_class
 class UsageRow:
-    """One day's answers that have everything but their number in common."""
+    """One day's answers, grouped by everything that they have in common."""
 
     day: str
     person: str
@@ -83,7 +83,7 @@ class UsageRow:
 
 
 def format_cost(micros: int) -> str:
-    """Write an amount in US dollars, small ones with more digits."""
+    """Format an amount in US dollars; small amounts get more digits."""
     digits = 2 if micros >= MICROS or micros % (MICROS // 100) == 0 else 4
     return f"${micros / MICROS:.{digits}f}"
 
@@ -96,7 +96,7 @@ _FORMULA_STARTS = (*"=+-@", *"＝＋－＠")  # as OWASP lists them
 
 
 def format_usage_table(rows: Sequence[UsageRow]) -> str:
-    """Return CSV with a line of names and a line for each row."""
+    """Return CSV with a header and a line for each row."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -114,6 +114,6 @@ def _cells(row: UsageRow) -> list[object]:
 
 
 def _without_formula(text: str) -> str:
-    """Keep spreadsheets from running a name that begins like a formula, or holds a row."""
+    """Keep spreadsheets from running a name as a formula, or splitting it into rows."""
     text = " ".join(text.replace("\0", " ").split())
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

@@ -1,4 +1,4 @@
-"""Channels of the web platform: what is said there is kept here, because no vendor keeps it."""
+"""Channels of the web platform, whose messages are stored here because no vendor does."""
 
 from datetime import datetime
 
@@ -12,7 +12,7 @@ WEB_PLATFORM = "web"
 
 @value_class
 class WebChannel:
-    """A channel in which the console's users talk."""
+    """A channel in which the console's users chat."""
 
     id: str
     name: str
@@ -33,7 +33,7 @@ class WebChannel:
 
 @value_class
 class WebMessage:
-    """A message in a web channel, as it reads now."""
+    """A message in a web channel, in its current form."""
 
     id: str
     """Unique in its channel; that of an answer is the key of its outbox row."""
@@ -64,20 +64,20 @@ class WebMessage:
     """The revision of its channel that it was changed by last."""
 
     def emptied(self) -> "WebMessage":
-        """Return the remains of a deleted message: only that it existed."""
+        """Return what is left of a deleted message: no text, only the fact that it existed."""
         return WebMessage(self.id, self.author, "", self.at, is_deleted=True)
 
     @property
     def is_shown(self) -> bool:
-        """Whether readers see the message."""
+        """Whether the message is visible to readers."""
         return self.press is None
 
 
 def web_person(name: str) -> Person:
-    """Return the person with a name; the same name is always the same person."""
+    """Return the person with this name; equal names are the same person."""
     return Person(f"{WEB_PLATFORM}:{name.casefold()}", name)
 
 
 def inbox_key(channel_id: str, message: WebMessage) -> str:
-    """Return the key under which the inbox knows a message: ids differ within a channel only."""
+    """Return a message's key in the inbox; message ids are only unique within a channel."""
     return f"{channel_id}:{message.id}"

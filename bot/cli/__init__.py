@@ -1,1 +1,1 @@
-"""The command line: one Typer app a file, imported when its command runs."""
+"""The command line: each Typer app has a module, imported when its command runs."""

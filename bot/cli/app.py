@@ -1,4 +1,4 @@
-"""The list of all commands; an expected error ends one in a line on stderr."""
+"""The table of all commands; an expected error exits with one line on stderr."""
 
 import gc
 import sys
@@ -25,38 +25,38 @@ Settings are read from the environment (TROUPE_...), the file .env and the file 
 _INSTALLATION = "bot.cli.installation"
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "run": ("bot.cli.run", "Start the service on Discord, Telegram or here."),
-    "chat": ("bot.cli.run", "Talk to your presets in this terminal."),
+    "run": ("bot.cli.run", "Start the service on Discord, Telegram or in this terminal."),
+    "chat": ("bot.cli.run", "Chat with your presets in this terminal."),
     "init": ("bot.cli.init", "Set up a model, Telegram and Discord, and write .env."),
     "check": ("bot.cli.check", "Test every setting, preset and connection."),
     "preset": ("bot.cli.preset_files", "List, show, check, import and export presets."),
     "character": ("bot.cli.preset_files", "Import, list and export character cards."),
-    "model": ("bot.cli.model", "Fetch and describe models for this machine."),
-    "render": ("bot.cli.render", "Show exactly what a model would be sent."),
+    "model": ("bot.cli.model", "Download, list and describe local models."),
+    "render": ("bot.cli.render", "Show the exact prompt that a model would receive."),
     "replay": ("bot.cli.render", "Ask a model again for an earlier answer."),
-    "usage": (_INSTALLATION, "Print what answers cost, as CSV."),
-    "keys": (_INSTALLATION, "Keep the keys of providers in the database, encrypted."),
+    "usage": (_INSTALLATION, "Print the cost of answers as CSV."),
+    "keys": (_INSTALLATION, "Store providers' keys in the database, encrypted."),
     "console": ("bot.cli.console", "Log in to the console in a browser."),
     "nodes": (_INSTALLATION, "Show the processes of the installation."),
     "jobs": (_INSTALLATION, "Show the exclusive roles and the background work."),
-    "dead-letters": (_INSTALLATION, "Show, retry or drop what was set aside."),
-    "pause": (_INSTALLATION, "Answer nobody until `troupe resume`."),
-    "resume": (_INSTALLATION, "Answer again after `troupe pause`."),
-    "export": (_INSTALLATION, "Write what a person said, and said of themselves, as JSON."),
-    "forget": (_INSTALLATION, "Delete what is stored of a person, a channel or a server."),
+    "dead-letters": (_INSTALLATION, "Show, retry or drop messages that were set aside."),
+    "pause": (_INSTALLATION, "Stop answering until `troupe resume`."),
+    "resume": (_INSTALLATION, "Start answering again after `troupe pause`."),
+    "export": (_INSTALLATION, "Export a person's messages and descriptions as JSON."),
+    "forget": (_INSTALLATION, "Delete the stored data of a person, a channel or a server."),
     "db": ("bot.cli.db", "Upgrade, copy, back up, restore or encrypt the database."),
 }
 """The module of each command, and the first line of its help."""
 
 
 def load_command(name: str) -> Any:
-    """Import the module of a command; return the command in its Typer app, or the whole app."""
+    """Import a command's module; return its Typer command, or the whole app."""
     command = get_command(import_module(COMMANDS[name][0]).app)
     return getattr(command, "commands", {}).get(name, command)
 
 
 class _Commands(TyperGroup):
-    """Lists commands from the table, and imports one only to run it or to show its help."""
+    """Lists commands from the table, and imports a command only to run it or show its help."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -109,7 +109,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; a TroupeError ends in one line on stderr and exit code 1."""
+    """Run the command line; a TroupeError prints one line on stderr and exits with code 1."""
     sys.stderr = stderr = JsonLines(sys.stderr, _wants_json_output)
     try:
         app(prog_name="troupe")

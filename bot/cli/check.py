@@ -1,4 +1,4 @@
-"""`troupe check`: test everything an operator set up; say what is wrong and how to fix it."""
+"""`troupe check`: test everything that an operator has set up; name problems and their fixes."""
 
 import asyncio
 import contextlib
@@ -80,8 +80,8 @@ def check(
 ) -> None:
     """Test every setting, preset and connection.
 
-    Prints a line for each, with what is wrong and how to fix it. The exit code is 1 if anything
-    is wrong.
+    Prints a line for each, with the problem and how to fix it. The exit code is 1 if there is any
+    problem.
     """
     os.putenv("RES_OPTIONS", _RESOLVER_OPTIONS)
     lines = JsonLines(sys.stdout, wants_json_output)
@@ -105,7 +105,7 @@ def check(
 async def check_everything(
     settings: Settings, report: Report, *, asks_models: bool = False
 ) -> bool:
-    """Test all things side by side, report a line for each; return True if nothing is wrong."""
+    """Run all checks concurrently and report a line for each; return True if none failed."""
     unknown = describe_unknown_variables()
     for line in unknown:
         report(f"WRONG  settings: {line}")
@@ -129,7 +129,7 @@ async def check_everything(
 
 
 async def _outcome(subject: Awaitable[str], seconds: float | None) -> tuple[str, Sequence[str]]:
-    """Return the result of a check, or a line for each problem."""
+    """Return a check's result, or a line for each problem."""
     try:
         async with asyncio.timeout(seconds):
             return await subject, ()
@@ -143,7 +143,7 @@ async def _outcome(subject: Awaitable[str], seconds: float | None) -> tuple[str,
 def _list_checks(
     settings: Settings, renderer: Renderer, *, asks_models: bool
 ) -> Iterator[tuple[str, Awaitable[str], float | None]]:
-    """Yield the name of each check, its work, and its time limit unless it has its own."""
+    """Yield each check's name, its work, and its timeout; None if it has its own."""
     folder = _read_folder(settings)
     presets = folder.presets
     yield "presets", _test_presets(settings, renderer), _SECONDS
@@ -179,7 +179,7 @@ def _read_folder(settings: Settings) -> ReadPresets:
 def _models_by_provider(
     presets: Mapping[str, Preset], settings: Settings
 ) -> Mapping[str, Sequence[str]]:
-    """Return the models that presets use, by provider; without presets, those that are set up."""
+    """Return the presets' models by provider; without presets, the configured models."""
     if not presets:
         implied = {name for spec in backend_specs() for name in spec.providers_without_settings}
         return {name: ["default"] for name in settings.providers if name not in implied}
@@ -238,7 +238,7 @@ async def _test_platform(spec: PlatformSpec, settings: Settings) -> str:
 
 
 def describe_account(account: BotAccount) -> str:
-    """Return one line: the name of the bot, its link, and what it may not do."""
+    """Return one line with the bot's name, its link, and what it is not allowed to do."""
     return "; ".join((f"{account.name}, {account.link_title}: {account.link}", *account.notes))
 
 
@@ -279,7 +279,7 @@ async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) ->
 
 
 def _lowest_output_limit(presets: Mapping[str, Preset], provider: str, model: str) -> Preset | None:
-    """Return the preset that limits a model's answers to the fewest tokens; None: no limit."""
+    """Return the preset with a model's lowest output limit; None without a limit."""
     limited = [
         (limit, one.name, one)
         for one in presets.values()
@@ -291,7 +291,7 @@ def _lowest_output_limit(presets: Mapping[str, Preset], provider: str, model: st
 async def _ask_model(
     name: str, model: str, capped: Preset | None, settings: Settings, renderer: Renderer
 ) -> str:
-    """Ask for a one-word answer; return how long it took and its token usage."""
+    """Request a one-word answer; return its duration and token usage."""
     limit = None if capped is None else capped.output_limit
     prompt = Prompt((Message("user", _QUESTION),), model, "check", max_output_tokens=limit)
     started, finish = time.monotonic(), Finish(FinishReason.STOP)
@@ -349,7 +349,7 @@ _C = TypeVar("_C", bound=_Closable)
 
 @contextlib.asynccontextmanager
 async def _closing(tested: _C) -> AsyncIterator[_C]:
-    """Close the tested object after the block; if that hangs, the process's exit closes it."""
+    """Close the tested object after the block; if closing hangs, exiting the process closes it."""
     try:
         yield tested
     finally:

@@ -1,4 +1,4 @@
-"""`troupe console`: links that log in, sessions, and tokens for the API."""
+"""`troupe console`: login links, sessions, and API tokens."""
 
 import difflib
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ app.add_typer(tokens_app, name="token")
 def url() -> None:
     """Print a link that logs in once.
 
-    It opens the console of the running service, and works for 10 minutes.
+    It opens the running service's console, and expires after 10 minutes.
     """
     settings = read_settings()
     address = settings.console.url or find_address(settings.data_dir)
@@ -46,7 +46,7 @@ def url() -> None:
 def revoke() -> None:
     """End all sessions of the console.
 
-    Unused login links stop working, too.
+    Unused login links also stop working.
     """
     ended = _change(lambda tokens: tokens.end_all_sessions(), "end sessions", "all")
     print_line(f"ended {ended} session{'' if ended == 1 else 's'}")
@@ -63,7 +63,7 @@ def add_token(
         ),
     ],
 ) -> None:
-    """Make a token for the API and print it; only its hash is stored."""
+    """Create an API token and print it; only its hash is stored."""
     scopes = frozenset(_parse_scope(name) for given in scope for name in given.split(","))
     token = new_api_token()
     digest, new = token_digest(token), ApiToken(name, tuple(sorted(scopes)), SystemClock().now())
@@ -82,14 +82,14 @@ def add_token(
 
 @tokens_app.command("list")
 def list_tokens() -> None:
-    """List the tokens for the API, and what each may do."""
+    """List the API tokens and their scopes."""
     for token in _use(lambda tokens: tokens.api_tokens()):
         print_line(f"{token.name}: {', '.join(sorted(token.scopes))}")
 
 
 @tokens_app.command("revoke")
 def revoke_token(name: Annotated[str, typer.Argument(help="The token's name.")]) -> None:
-    """Delete a token for the API."""
+    """Delete an API token."""
     if not _change(lambda tokens: tokens.revoke_api_token(name), "revoke token", name):
         raise UserError(f"there is no token {name!r}; `troupe console token list` names them")
     print_line(f"revoked {name}")

@@ -1,4 +1,4 @@
-"""`troupe db`: upgrade the database, copy, back up, restore or encrypt it."""
+"""`troupe db`: upgrade, copy, back up, restore or encrypt the database."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -51,13 +51,13 @@ app = command_app("Upgrade, copy, back up, restore or encrypt the database.")
 
 @app.command("upgrade")
 def upgrade_database() -> None:
-    """Upgrade the tables to the newest revision; `troupe run` does this by itself."""
+    """Upgrade the tables to the newest revision; `troupe run` does this automatically."""
     print_line(f"the database is at {uvloop.run(_upgrade(read_settings()))}")
 
 
 @app.command("current")
 def show_revision() -> None:
-    """Show the revision of the tables, and the one that this version of Troupe needs."""
+    """Show the tables' revision, and the one that this version of Troupe needs."""
     found = uvloop.run(read_revision(read_settings().sqlalchemy_url)) or "no tables yet"
     if found == NEWEST_REVISION:
         print_line(found)
@@ -91,7 +91,7 @@ def copy_database(
 def back_up_database(
     file: Annotated[Path, typer.Argument(help="The new file that the backup is written to.")],
 ) -> None:
-    """Back up the SQLite database into a new file, also while the service runs."""
+    """Back up the SQLite database to a new file, even while the service runs."""
     settings = read_settings()
     require_database(settings)
     database = sqlite_file(settings.sqlalchemy_url)
@@ -105,8 +105,8 @@ def back_up_database(
 def encrypt_database() -> None:
     """Encrypt all texts with the first of TROUPE_ENCRYPTION_KEYS.
 
-    These are the texts stored before TROUPE_ENCRYPT_TEXTS was set, or with another key. The service
-    may run meanwhile. An interrupted run resumes.
+    This covers texts stored before TROUPE_ENCRYPT_TEXTS was set, or with another key. The service
+    may keep running. An interrupted run resumes.
     """
     settings = read_settings()
     require_database(settings)
@@ -117,7 +117,7 @@ def encrypt_database() -> None:
 
 @app.command("decrypt")
 def decrypt_database() -> None:
-    """Decrypt all texts, after TROUPE_ENCRYPT_TEXTS was unset.
+    """Decrypt all texts, after unsetting TROUPE_ENCRYPT_TEXTS.
 
     Stop the service first. An interrupted run resumes. Afterwards, no key is needed.
     """
@@ -136,9 +136,9 @@ def restore_database(
 ) -> None:
     """Replace the SQLite database with a backup; stop the service first.
 
-    What people wrote until now is not answered again, messages that may have been sent are looked
-    for on the platforms, and forgotten texts are deleted again. The old database is kept as
-    troupe.db.replaced, or with a number after that name.
+    Messages that people have written so far are not answered again, messages that may have been
+    sent are looked up on the platforms, and forgotten texts are deleted again. The old database is
+    kept as troupe.db.replaced, with a number if that exists.
     """
     settings = read_settings()
     database = sqlite_file(settings.sqlalchemy_url)
@@ -170,9 +170,9 @@ def finish_restore(
     ] = None,
     forgotten: _Forgotten = None,
 ) -> None:
-    """Prepare a database that other tools have restored, before any process works on it.
+    """Prepare a database restored by other tools, before any process uses it.
 
-    It does what `troupe db restore` does for SQLite.
+    This does what `troupe db restore` does for SQLite.
     """
     settings = read_settings()
     require_database(settings)
@@ -186,7 +186,7 @@ def finish_restore(
 
 @contextmanager
 def _stopped_service(settings: Settings) -> Iterator[None]:
-    """Lock the data directory against every other process while the block runs."""
+    """Lock the data directory against all other processes while the block runs."""
     folder = settings.data_dir
     with lock_data_dir(folder), lock_data_dir(folder, DataDirUse.TERMINAL):
         yield
@@ -212,7 +212,7 @@ async def _copy(source_url: str, target_url: str) -> int:
 
 
 def _convert(action: str) -> int:
-    """Encrypt or decrypt all texts as the settings say; return how many rows were rewritten."""
+    """Encrypt or decrypt all texts according to the settings; return the number of rows changed."""
 
     async def convert(database: Database) -> int:
         await record_change(database, action, "all")  # first: it may be interrupted
@@ -222,7 +222,7 @@ def _convert(action: str) -> int:
 
 
 async def _upgrade(settings: Settings) -> str | None:
-    """Return the tables' revision afterwards: a newer version's, if that upgraded them."""
+    """Return the tables' revision after upgrading; it may come from a newer version."""
     create_data_dir(settings.data_dir)
     await upgrade_tables(settings.sqlalchemy_url)
     return await read_revision(settings.sqlalchemy_url)
@@ -260,7 +260,7 @@ def _read_all(settings: Settings, others: Sequence[Path] | None) -> list[Tombsto
 
 
 def _delete_slots(settings: Settings) -> None:
-    """Delete the models' saved slots: they may hold forgotten conversations."""
+    """Delete the models' saved slots, which may contain forgotten conversations."""
     shutil.rmtree(settings.data_dir / "slots", ignore_errors=True)
 
 

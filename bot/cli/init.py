@@ -1,4 +1,4 @@
-"""`troupe init`: set up a model, Telegram and Discord by questions or flags, and write `.env`."""
+"""`troupe init`: set up a model, Telegram and Discord with questions or flags, and write `.env`."""
 
 import asyncio
 import difflib
@@ -99,8 +99,8 @@ def init(
 ) -> None:
     """Set up a model, Telegram and Discord, and write .env.
 
-    Everything is checked before it is written: tokens, keys, models. Every question can be skipped
-    with Enter, and nothing is written before the last one. Other lines of the file are kept.
+    Tokens, keys and models are checked before anything is written. You can skip each question with
+    Enter; the file is written after the last one, and its other lines are kept.
     """
     settings = read_settings()
     admins = list(admin or ())
@@ -157,12 +157,12 @@ def _write(wanted: Mapping[str, str | None], env_file: Path, *, yes: bool) -> No
 
 
 def confirm(question: str, *, default: bool) -> bool:
-    """Ask for yes or no."""
+    """Ask a yes-or-no question."""
     return typer.confirm(question, default=default, prompt_suffix=" ")
 
 
 def _ask(question: str, *, is_secret: bool = False) -> str:
-    """Return the answer to a question; empty for Enter alone. The terminal shows no secret."""
+    """Return the answer to a question; empty if only Enter was pressed. Secrets are not shown."""
     if is_secret and sys.stdin.isatty():
         # typer asks before it hides the input, and drops what was pasted until then.
         return getpass(f"{question} ").strip()
@@ -173,7 +173,7 @@ def _ask(question: str, *, is_secret: bool = False) -> str:
 def _choose(
     question: str, options: Mapping[str, T], find: Callable[[str], T | None] = lambda _: None
 ) -> T | None:
-    """Return the value of a numbered option, or what `find` returns for text; None for Enter."""
+    """Return the value of the numbered option, or `find` of the typed text; None for Enter."""
     for number, option in enumerate(options, 1):
         print_line(f"  {number}) {option}")
     while True:
@@ -194,7 +194,7 @@ def _given_model(
     model: str | None,
     model_file: Path | None,
 ) -> ModelChoice | None:
-    """Return the model that the flags choose; None if they choose none."""
+    """Return the model that the flags select; None if they select none."""
     if provider == INCLUDED:
         return ModelChoice()
     if provider is not None and base_url is None:
@@ -213,7 +213,7 @@ def _given_model(
 
 
 def _ask_for_model(settings: Settings) -> ModelChoice | None:
-    """Ask for a model until one answers; None: the settings stay as they are."""
+    """Ask for a model until one works; None keeps the current settings."""
     print_line("\nWhich model answers?")
     options: dict[str, Callable[[], ModelChoice | None]] = {
         "the small model that comes with Troupe (94 MB; English only, often wrong)": ModelChoice,
@@ -252,7 +252,7 @@ def _ask_for_service() -> ModelChoice | None:
 
 
 def _ask_about_service(service: str) -> ModelChoice | None:
-    """Ask for the key of a service, unless it is a server of one's own, and for its model."""
+    """Ask for a service's model and, unless it is self-hosted, its key."""
     choice = ModelChoice(service)
     if service not in KEYLESS:
         title = SERVICE_TITLES[service]
@@ -322,7 +322,7 @@ def _download(choice: ModelChoice, pull: str, settings: Settings) -> ModelChoice
 
 
 def _check_model(choice: ModelChoice, settings: Settings, *, is_tried: bool = True) -> ModelChoice:
-    """Read the model's file, or ask the service for a word."""
+    """Read the model's file, or ask the service for a one-word answer."""
     if choice.model_path is not None:
         _describe_file(choice.model_path, settings)
     elif choice.is_service and choice.model is None:
@@ -362,7 +362,7 @@ def _choose_bots(
 
 
 def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> _Bot | None:
-    """Ask for a token until one works; None: skipped."""
+    """Ask for a token until one works; None if skipped."""
     name = spec.kind.capitalize()
     print_line(f"\n{name}: a bot's token is from {asyncio.run(where_from(spec, settings))}")
     while True:
@@ -376,7 +376,7 @@ def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> _Bot | None:
 
 
 def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> _Bot:
-    """Ask the platform whose token it is, and show the bot with its link."""
+    """Check which bot a token belongs to, and show the bot's name and link."""
     account = asyncio.run(inspect_account(spec, settings, token))
     print_line(f"  {spec.kind.capitalize()}: this is {account.name}")
     for note in account.notes:
@@ -389,7 +389,7 @@ def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> _Bot:
 def _choose_first_admin(
     bots: Sequence[_Bot], wanted: str | None, settings: Settings, *, asks: bool
 ) -> Sequence[str]:
-    """Let whoever sends a code be the first admin, on the wanted platform or on one asked for."""
+    """Make the sender of a code the first admin, on the wanted platform or one chosen here."""
     if wanted is not None:
         bot = next((one for one in bots if one.spec.kind == wanted), None)
         if bot is None:
@@ -407,7 +407,7 @@ def _choose_first_admin(
 
 
 async def _find_admin(bot: _Bot, settings: Settings) -> str:
-    """Show a code, wait until somebody sends it to the bot, and return who that is."""
+    """Show a code, wait until somebody sends it to the bot, and return the sender."""
     async with open_account(bot.spec, settings, bot.token) as account:
         code = make_code()
         request = account.request_code(bot.account or await account.inspect(), code)
@@ -425,7 +425,7 @@ async def _find_admin(bot: _Bot, settings: Settings) -> str:
 
 
 async def _wait_unless_skipped(waiting: Coroutine[Any, Any, str]) -> str:
-    """Wait for the code, but not longer than some minutes, nor after Enter."""
+    """Wait for the code until it arrives, Enter is pressed, or a few minutes have passed."""
     loop, received = asyncio.get_running_loop(), asyncio.create_task(waiting)
     skipped: list[str] = []
 

@@ -58,12 +58,12 @@ _Channel = Annotated[
 _Name = Annotated[str, typer.Argument(help="As `troupe dead-letters list` shows it: in-12, out-7.")]
 
 app = command_app()
-dead_letters_app = command_app("Show, retry or drop what was set aside.")
+dead_letters_app = command_app("Show, retry or drop messages that were set aside.")
 app.add_typer(dead_letters_app, name="dead-letters")
 
 
 def require_database(settings: Settings) -> None:
-    """Raise `SettingsError` if there is no database; it names the settings for its location."""
+    """Raise `SettingsError` without a database; the text names the settings for its location."""
     if not database_exists(settings.sqlalchemy_url):
         raise SettingsError(
             f"there is no database in {settings.data_dir} yet: start the service first, or set"
@@ -95,9 +95,9 @@ def change_installation(
     topic: str | None = None,
     must_exist: bool = True,
 ) -> T:
-    """Run `change` and return its result; unless it is false, record it and tell processes.
+    """Run `change` and return its result; unless falsy, record it and notify processes.
 
-    `action`, `subject` and the new value, `after`, are for the audit log; the signal of `topic` has
+    `action`, `subject` and the new value `after` go to the audit log; the signal on `topic` carries
     the subject.
     """
 
@@ -115,13 +115,13 @@ def change_installation(
 async def record_change(
     database: Database, action: str, subject: str, before: str = "", after: str = ""
 ) -> None:
-    """Record in the audit log what the command line has changed."""
+    """Record a change made on the command line in the audit log."""
     entry = AuditEntry(SystemClock().now(), COMMAND_LINE, action, subject, before, after)
     await AuditLog(database).record(entry)
 
 
 async def signal_all(topic: str, keys: Sequence[str]) -> None:
-    """Tell every process at once, if they share a Redis; those that miss it read the database."""
+    """Notify all processes through Redis, if shared; the others read the change in the database."""
     url = read_settings().redis_url
     if url is not None:
         signals = import_module("bot.storage.redis_signals")
@@ -129,12 +129,12 @@ async def signal_all(topic: str, keys: Sequence[str]) -> None:
 
 
 def print_converted(table: str, rows: int) -> None:
-    """Report the progress of work on all rows of a table."""
+    """Report progress in converting a table's rows."""
     print_progress(f"{table}: {rows} rows")
 
 
 def format_age(seconds: float | None) -> str:
-    """Write a time in the unit that people would use: "12 s", "3 min", "5 h", "2 d"."""
+    """Format a duration in its natural unit: "12 s", "3 min", "5 h", "2 d"."""
     if seconds is None:
         return "-"
     seconds = max(0.0, seconds)
@@ -156,10 +156,10 @@ def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def show_nodes() -> None:
     """Show the processes of the installation.
 
-    With their roles, version, last report, and exclusive roles.
+    The list includes version, last report, and roles.
 
-    A process reports every 10 seconds. One that ended by itself is not listed; one that died is,
-    as "silent", for a week.
+    Processes report every 10 seconds. A process that exited cleanly is not listed; one that crashed
+    is listed as "silent" for a week.
     """
     nodes = use_installation(lambda database: NodeRegistry(database, SystemClock()).nodes())
     if not nodes:
@@ -205,7 +205,7 @@ def _job_row(job: HeldJob) -> Sequence[str]:
 
 @dead_letters_app.command("list")
 def list_dead_letters() -> None:
-    """List what was set aside, without what people wrote."""
+    """List the dead letters, without their texts."""
     letters = use_installation(lambda database: DeadLetters(database, SystemClock()).all())
     if not letters:
         print_line("nothing was set aside")
@@ -221,7 +221,7 @@ def _letter_row(letter: DeadLetter) -> Sequence[str]:
 
 @dead_letters_app.command("show")
 def show_dead_letter(name: _Name) -> None:
-    """Print the text of one item that was set aside."""
+    """Print the text of a dead letter."""
     text = use_installation(lambda database: DeadLetters(database, SystemClock()).text(name))
     if text is None:
         raise _no_dead_letter(name)
@@ -230,9 +230,9 @@ def show_dead_letter(name: _Name) -> None:
 
 @dead_letters_app.command("retry")
 def retry_dead_letter(name: _Name) -> None:
-    """Process a message once more, or send a part once more unless it has arrived after all.
+    """Process a message again, or resend a part unless it has arrived after all.
 
-    A part is sent as text: the file, the buttons and the face that it had are not kept.
+    A part is sent as text, without its file, buttons and face.
     """
 
     async def retry(database: Database) -> str:
@@ -248,7 +248,7 @@ def retry_dead_letter(name: _Name) -> None:
 
 @dead_letters_app.command("drop")
 def drop_dead_letter(name: _Name) -> None:
-    """Delete the text of one item for good."""
+    """Delete a dead letter's text permanently."""
 
     async def drop(database: Database) -> None:
         if not await DeadLetters(database, SystemClock()).drop(name):
@@ -266,12 +266,12 @@ def _no_dead_letter(name: str) -> UserError:
 
 @app.command()
 def pause(platform: _Platform = None, channel: _Channel = None) -> None:
-    """Answer nobody until `troupe resume`.
+    """Stop answering until `troupe resume`.
 
-    In the whole installation, on a platform, or in a channel.
+    The scope is the whole installation, a platform, or a channel.
 
-    Answers in progress are finished. Questions get a notice, at most every ten minutes in each
-    channel, and become context. Commands, edits, and deletions work as always.
+    Answers in progress are finished. Questions get a notice, at most every ten minutes per channel,
+    and become context. Commands, edits, and deletions work as usual.
     """
     scope = scope_of(platform, channel)
 
@@ -285,9 +285,9 @@ def pause(platform: _Platform = None, channel: _Channel = None) -> None:
 
 @app.command()
 def resume(platform: _Platform = None, channel: _Channel = None) -> None:
-    """Answer again after `troupe pause`.
+    """Start answering again after `troupe pause`.
 
-    It ends the pause of the same scope: everything, a platform, or a channel.
+    It ends the pause of the same scope: the installation, a platform, or a channel.
     """
     scope = scope_of(platform, channel)
     left: list[str] = []
@@ -306,7 +306,7 @@ def resume(platform: _Platform = None, channel: _Channel = None) -> None:
 
 
 def scope_of(platform: str | None, channel: str | None) -> str:
-    """Return the scope that the options name; raises `UserError` for two, or what cannot exist."""
+    """Return the scope given by the options; raises `UserError` for two options or a bad value."""
     if platform and channel:
         raise UserError("name either --platform or --channel")
     if channel:
@@ -320,7 +320,7 @@ def scope_of(platform: str | None, channel: str | None) -> str:
 
 
 def checked_key(key: str, option: str, example: str) -> str:
-    """Return the value of an option; raises `UserError` unless it is an id on a known platform."""
+    """Validate an option's value: an id on a known platform; raises `UserError`."""
     platform, _, rest = key.partition(":")
     _require_known(platform)
     if not rest:
@@ -342,10 +342,10 @@ def usage(
     ] = None,
     until: Annotated[str | None, typer.Option(help="The last day; by default today.")] = None,
 ) -> None:
-    """Print what answers cost, as CSV.
+    """Print the cost of answers as CSV.
 
-    There is a row for each day, person, channel, preset and model. Days are those of UTC. Where the
-    price of a model is not known its answers have no cost.
+    There is a row for each day, person, channel, preset and model. Days are in UTC. Answers by a
+    model without a known price have no cost.
     """
     today = datetime.now(UTC).date()
     first = _parse_day(since) if since else today.replace(day=1)
@@ -355,7 +355,7 @@ def usage(
 
 
 async def read_usage(settings: Settings, first: date, last: date) -> Sequence[UsageRow]:
-    """Return the usage from the first day to the last, both included."""
+    """Return the usage of the days from `first` to `last`, inclusive."""
     if not database_exists(settings.sqlalchemy_url):
         return ()
     begin, end = (datetime.combine(day, time.min, UTC) for day in (first, last + timedelta(days=1)))
@@ -383,10 +383,10 @@ def export(
         Path | None, typer.Option(help="The new file to write; otherwise standard output.")
     ] = None,
 ) -> None:
-    """Write what a person said, and said of themselves, as JSON.
+    """Export a person's messages and descriptions as JSON.
 
-    The file that `/export` sends to that person: the own words of every channel, nobody else's. The
-    service may run meanwhile. A file of `--to` is readable by its owner only.
+    This is the file that `/export` sends: the person's own messages in all channels, nobody else's.
+    The service may keep running. A file written with `--to` is readable by its owner only.
     """
     person = checked_key(person or user or "", "--user", _PERSON)
     if to is not None and to.exists():
@@ -423,11 +423,11 @@ def forget(
         typer.Option(help="This server, such as discord:guild:81384788765712384."),
     ] = None,
 ) -> None:
-    """Delete what is stored of a person, a channel or a server.
+    """Delete the stored data of a person, a channel or a server.
 
-    As `/forget me` and `/forget channel` do, also where the bot was removed. The service deletes
-    each conversation in its turn; while it is stopped, at its next start. Of a server, those
-    conversations are found in which something was answered in the last 400 days.
+    It works like `/forget me` and `/forget channel`, even where the bot was removed. The service
+    deletes each conversation in order or, if stopped, at its next start. For a server,
+    conversations with an answer in the last 400 days are found.
     """
     given = [one for one in (person, user, channel, server) if one]
     if len(given) != 1:
@@ -467,13 +467,13 @@ async def _forget_person(database: Database, person: str) -> Sequence[str]:
     return keys
 
 
-keys_app = command_app("Keep the keys of providers in the database, encrypted.")
+keys_app = command_app("Store providers' keys in the database, encrypted.")
 app.add_typer(keys_app, name="keys")
 
 
 @keys_app.command("new")
 def print_new_key() -> None:
-    """Print a new encryption key, for TROUPE_ENCRYPTION_KEYS; keep it outside of the database."""
+    """Print a new key for TROUPE_ENCRYPTION_KEYS; keep it outside of the database."""
     print_line(new_encryption_key())
 
 
@@ -481,7 +481,7 @@ def print_new_key() -> None:
 def add_key(
     provider: Annotated[str, typer.Argument(help="The id of the provider, such as openai.")],
 ) -> None:
-    """Ask for a key, or read it from standard input, and store it encrypted."""
+    """Store a key encrypted; it is entered at a prompt or read from standard input."""
     cipher = KeyCipher(read_settings().all_encryption_keys)
     key = typer.prompt("Key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
     if not key.strip():
@@ -500,7 +500,7 @@ def add_key(
 
 @keys_app.command("list")
 def list_keys() -> None:
-    """List the stored keys: number, provider, day, and the last four characters."""
+    """List the stored keys: number, provider, date, and the last four characters."""
     cipher = KeyCipher(read_settings().all_encryption_keys)
     stored = use_installation(
         lambda database: ProviderKeys(database, SystemClock()).read(), must_exist=False
@@ -513,10 +513,10 @@ def list_keys() -> None:
 
 @keys_app.command("rotate")
 def rotate() -> None:
-    """Encrypt all keys of providers and all texts again with the first of TROUPE_ENCRYPTION_KEYS.
+    """Reencrypt all provider keys and texts with the first of TROUPE_ENCRYPTION_KEYS.
 
     Put a new key in front of the old one in every process, rotate, then remove the old one. The
-    service may run meanwhile. An interrupted run resumes.
+    service may keep running. An interrupted run resumes.
     """
     cipher = KeyCipher(read_settings().all_encryption_keys)
 

@@ -1,4 +1,4 @@
-"""`troupe model`: fetch models to this machine, and describe them."""
+"""`troupe model`: download, list and describe local models."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from bot.cli.typer_apps import command_app
 from bot.importers.file_kinds import MAX_BYTES_READ, FileKind, check_file_kind
 from bot.settings import read_settings
 
-app = command_app("Fetch and describe models for this machine.")
+app = command_app("Download, list and describe local models.")
 
 
 @app.command("pull")
@@ -58,7 +58,7 @@ def list_models() -> None:
 def show_model(
     name: Annotated[str, typer.Argument(help="A model's name, or its file.")] = "default",
 ) -> None:
-    """Describe a model, and say whether this machine has the memory for it."""
+    """Describe a model, and whether it fits into this machine's memory."""
     settings = read_settings()
     file = Path(name)
     is_file = file.suffix.lower() == ".gguf" and file.is_file()

@@ -1,4 +1,4 @@
-"""`troupe preset` and `troupe character`: list, show, check, import and export them."""
+"""`troupe preset` and `troupe character`: list, show, check, import and export."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -84,9 +84,9 @@ _WRITERS = {PresetFormat.JSON: export_preset, PresetFormat.MODELFILE: modelfile_
 
 @preset_app.command("list")
 def list_presets() -> None:
-    """List every preset and what it is for.
+    """List all presets with their purpose.
 
-    Files that cannot be read are named on stderr; `troupe preset validate` looks for more.
+    Unreadable files are named on stderr; `troupe preset validate` checks further.
     """
     found = read_presets(presets_folder(read_settings().presets_dir))
     for problem in found.problems.values():
@@ -112,7 +112,7 @@ def show_preset(name: str) -> None:
 
 
 async def describe_version(preset: Preset, settings: Settings) -> str:
-    """Return which version of a preset the service last started with."""
+    """Return the version of a preset that the service used at its last start."""
     if not database_exists(settings.sqlalchemy_url):
         return _NO_VERSION
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
@@ -130,8 +130,8 @@ def validate_presets(
 ) -> None:
     """Check preset files by key and line.
 
-    Every file is reported, good ones too. The parameters are checked against the providers that
-    are set up here.
+    Every file is reported, including valid ones. Parameters are checked against the providers
+    configured here.
     """
     problems = uvloop.run(_validate_all(files, read_settings()))
     if problems:
@@ -155,7 +155,7 @@ async def _validate_all(files: list[Path], settings: Settings) -> list[str]:
 
 
 async def template_problems(preset: Preset, renderer: Renderer) -> Sequence[str]:
-    """Return why a preset's template fails; templates in GGUF files are not tested."""
+    """Return why a preset's template fails, if it does; templates in GGUF files are not tested."""
     choice = template_of(preset)
     if choice.source or choice.named or choice.strings:
         try:
@@ -166,7 +166,7 @@ async def template_problems(preset: Preset, renderer: Renderer) -> Sequence[str]
 
 
 def validate_file(file: Path, settings: Settings) -> Preset:
-    """Return the preset in a file; raises `PresetError` with a line for each problem."""
+    """Return the preset in a file; raises `PresetError` with one line per problem."""
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {FileKind.PRESET})
     preset = load_preset_lorebook(parse_preset(read_text(file), str(file)), file)
     try:
@@ -199,9 +199,9 @@ def import_preset(
         typer.Option(help="Add a template, samplers, a prompt or a lorebook to this preset."),
     ] = None,
 ) -> None:
-    """Add a preset from a file of another program.
+    """Import a preset from another program's file.
 
-    It is written to the presets folder as strict JSON. A preset that exists is not overwritten.
+    It is written to the presets folder as strict JSON. Existing presets are not overwritten.
     """
     settings = read_settings()
     folder = open_presets_folder(settings.presets_dir)
@@ -252,10 +252,9 @@ def import_card(
         str | None, typer.Option(help="The name of its preset; default: the card's.")
     ] = None,
 ) -> None:
-    """Make a preset of a character card (V1, V2 or V3), and keep the card for export.
+    """Create a preset from a character card (V1, V2 or V3); the card is kept for export.
 
-    It answers through the provider and the model of the default preset, or through the local model
-    where there is no default preset yet.
+    It uses the provider and model of the default preset or, without one, the local model.
     """
     settings = read_settings()
     data = _read_card_file(file, settings)
@@ -302,7 +301,7 @@ def export_card(
         typer.Option("--as", help="The kind of card; default: by the file name."),
     ] = None,
 ) -> None:
-    """Write a preset as a card, with every field that its own card had."""
+    """Write a preset as a card, including all fields of its original card."""
     folder = presets_folder(read_settings().presets_dir)
     preset = read_presets(folder).find(name)
     if form is None:
@@ -319,7 +318,7 @@ def export_card(
 
 @character_app.command("show")
 def show_character(name: str) -> None:
-    """Show what a character has: greetings, lorebook, notes."""
+    """Show a character's greetings, lorebook and notes."""
     folder = presets_folder(read_settings().presets_dir)
     preset = read_presets(folder).find(name)
     print_line(_describe_character(preset, load_card(preset, folder)))
@@ -333,7 +332,7 @@ def _find_default(folder: Path, name: str) -> Preset | None:
 
 
 def _read_card_file(file: str, settings: Settings) -> bytes:
-    """Read a card from a file, or from a URL if that is allowed."""
+    """Read a card from a file, or from a URL if allowed."""
     if not is_http_address(file):
         return read_bytes(Path(file), MAX_FILE_BYTES + 1)
     if not settings.fetch_links:

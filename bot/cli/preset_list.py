@@ -1,4 +1,4 @@
-"""`troupe preset list` without settings and schema, whose imports take ten times as long."""
+"""`troupe preset list` without importing settings and schema, which takes ten times as long."""
 
 import os
 import tomllib
@@ -18,7 +18,7 @@ _VARIABLE = "TROUPE_PRESETS_DIR"
 
 
 def list_quickly() -> None:
-    """List every preset; where a file cannot be read, the full reader does it and says why."""
+    """List all presets; if a file cannot be read, use the full reader, which reports why."""
     try:
         texts = map(read_preset_text, json_files(_folder()))
         lines = [_line(text) for text in texts if not is_lorebook(text)]
@@ -40,7 +40,7 @@ def _line(text: str) -> str:
 
 
 def _folder() -> Path:
-    """Return the folder that the environment, .env or troupe.toml names, or the default one."""
+    """Return the folder set in the environment, .env or troupe.toml, or else the default."""
     toml = Path("troupe.toml")
     values = tomllib.loads(toml.read_text("utf-8")) if toml.is_file() else {}
     chosen = str(values.get("presets_dir") or "")

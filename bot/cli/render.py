@@ -1,4 +1,4 @@
-"""`troupe render` and `troupe replay`: show what a model would be sent, and send it again."""
+"""`troupe render` and `troupe replay`: show a model's exact input, and send it again."""
 
 import json
 import os
@@ -83,10 +83,10 @@ def render(
     ] = None,
     view: Annotated[View, typer.Option("--as", help="How to show it.")] = View.TEXT,
 ) -> None:
-    """Show exactly what a model would be sent.
+    """Show the exact prompt that a model would receive.
 
-    The last message must be the user's: it is what the preset answers. With --as tokens the local
-    model's own tokenizer is used; for other providers the count is an estimate.
+    The last message must be the user's, which the preset answers. With --as tokens, the local
+    model's own tokenizer is used; for other providers, the count is an estimate.
     """
     if preset and template:
         raise UserError("give either --preset or --template, not both")
@@ -111,7 +111,7 @@ def render(
 
 
 def read_messages(text: str, source: str) -> list[Message]:
-    """Read a JSON list of {"role", "content"}; raises `UserError` that names what is wrong."""
+    """Read a JSON list of {"role", "content"}; raises `UserError` that names the problem."""
     try:
         messages = msgspec.json.decode(text, type=list[Message])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -124,7 +124,7 @@ def read_messages(text: str, source: str) -> list[Message]:
 async def render_preset(
     preset: Preset, messages: Sequence[Message], view: View, settings: Settings
 ) -> str:
-    """Show the prompt for the last message, which must be the user's; raises `TroupeError`."""
+    """Return the prompt for the last message, which must be the user's; raises `TroupeError`."""
     draft = _compose_draft(preset, messages)
     prompt = (await fit_for_preset(preset, draft)).prompt
     provider = settings.providers.get(preset.provider)
@@ -156,7 +156,7 @@ async def render_preset(
 
 
 async def render_template(name_or_file: str, messages: Sequence[Message], view: View) -> str:
-    """Render the messages with a registered template, or with the template in a file."""
+    """Render the messages with a registered template, or one in a file."""
     if view is View.MESSAGES:
         return format_messages(messages)
     async with Renderer() as renderer:
@@ -165,7 +165,7 @@ async def render_template(name_or_file: str, messages: Sequence[Message], view: 
 
 
 def format_messages(messages: Sequence[Message]) -> str:
-    """Format as strict JSON, without empty fields."""
+    """Format messages as strict JSON, without empty fields."""
     shown = [msgspec.to_builtins(each) for each in messages]
     plain = [
         {key: each[key] for key in ("role", "content", "parts") if each[key]} for each in shown
@@ -174,7 +174,7 @@ def format_messages(messages: Sequence[Message]) -> str:
 
 
 def format_tokens(tokens: Sequence[PromptToken]) -> str:
-    """Format one token a line with its origin; control tokens are colored."""
+    """Format tokens one per line with their origin; control tokens are colored."""
     lines = []
     for token in tokens:
         origin = "control" if token.control else "" if token.trusted else "message"
@@ -222,7 +222,7 @@ def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
 
 
 def _speaker(message: Message) -> Person:
-    """Return the author that the file names; messages without a `name` share one author."""
+    """Return the author given in the file; messages without a `name` share one author."""
     return Person(f"render:{message.name}", message.name) if message.name else _UNNAMED_USER
 
 
@@ -281,8 +281,8 @@ def replay(
 ) -> None:
     """Ask a model again for an earlier answer.
 
-    Text only in the old answer is shown [-red-], text only in the new answer {+green+}; so is the
-    prompt, if it differs. It counts as the operator's usage; nothing is sent to the chat.
+    Text only in the old answer is shown as [-red-], text only in the new answer as {+green+}; so is
+    the prompt, if it differs. It counts as the operator's usage; nothing is sent to the chat.
     """
     settings = uvloop.run(with_stored_keys(read_settings()))
     found = uvloop.run(find_answer(receipt, settings))
@@ -293,7 +293,7 @@ def replay(
 
 
 async def find_answer(number: int, settings: Settings) -> StoredAnswer:
-    """Read an answer by the number of its receipt; raises `UserError` when there is none."""
+    """Return the answer of a receipt, by number; raises `UserError` if there is none."""
     found = None
     if database_exists(settings.sqlalchemy_url):
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
@@ -307,7 +307,7 @@ async def find_answer(number: int, settings: Settings) -> StoredAnswer:
 
 
 async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) -> str:
-    """Ask again as the console does; return the differences as colored text."""
+    """Repeat the request as the console does; return the differences as colored text."""
     receipt = answer.receipt
     if not draft and receipt.provider not in settings.providers:
         raise SettingsError(f"the provider {receipt.provider!r} is not set up any more")
@@ -344,7 +344,7 @@ def _style(piece: DifferingPiece) -> str:
 
 
 async def format_prompt(number: int, receipt: Receipt, settings: Settings) -> str:
-    """Format the exact prompt, as `/context prompt` gives it to an admin."""
+    """Format the exact prompt, as in an admin's `/context prompt`."""
     async with Renderer() as renderer:
         mask = SecretMasker(collect_secrets(settings)).mask
         writer = ExactPromptWriter(settings.providers, settings.data_dir, renderer, mask)

@@ -70,11 +70,10 @@ def run(
         typer.Option("--platforms", help="Only these platforms, separated by commas."),
     ] = None,
 ) -> None:
-    """Start the service on Discord, Telegram or here.
+    """Start the service on Discord, Telegram or in this terminal.
 
-    It answers on every platform that has a token, and in this terminal if none has one; lines
-    from a pipe begin a new conversation. The tables of the database are upgraded first where that
-    is needed. Ctrl+C stops it.
+    It answers on every platform that has a token, or in this terminal if none has; piped lines
+    start a new conversation. The database is upgraded first if needed. Ctrl+C stops it.
     """
     roles = parse_roles(role)
     settings = read_settings()
@@ -108,18 +107,18 @@ def chat(
         typer.Option(help="The model that answers this time: MODEL or PROVIDER/MODEL."),
     ] = None,
 ) -> None:
-    """Talk to your presets in this terminal.
+    """Chat with your presets in this terminal.
 
-    It opens no port and runs beside a service that uses the same data directory. The tokens of
-    other platforms are ignored. Lines from a pipe begin a new conversation and are answered one
-    after the other; the exit code is 1 if one was not: echo hello | troupe chat
+    It opens no port and can run beside a service with the same data directory. Tokens of other
+    platforms are ignored. Piped lines start a new conversation and are answered in order; the exit
+    code is 1 if any was not answered: echo hello | troupe chat
     """
     options = RunOptions(has_port=False, preset=preset, model=model)
     serve(read_settings(), terminal_platforms(), options)
 
 
 def _reads_pipe() -> bool:
-    """Return whether stdin is a pipe or a file: then nobody opens a console."""
+    """Return whether stdin is a pipe or a file, so that no console is needed."""
     if sys.stdin is None:
         return False
     mode = os.fstat(sys.stdin.fileno()).st_mode
@@ -127,7 +126,7 @@ def _reads_pipe() -> bool:
 
 
 def _is_first_start(settings: Settings) -> bool:
-    """Return whether nothing was set up or started yet, and a person can answer questions."""
+    """Return whether nothing has been set up or started yet, and somebody can answer questions."""
     if has_settings() or database_exists(settings.sqlalchemy_url):
         return False
     return sys.stdin.isatty() and sys.stdout.isatty()
@@ -178,12 +177,11 @@ async def _serve(
 
 
 def call_in_large_chunk(function: Callable[[], T]) -> T:
-    """Call a function whose own calls all fit into one chunk of the frame stack.
+    """Call a function so that all of its own calls fit into one chunk of the frame stack.
 
-    CPython keeps the frames of a thread in chunks of 16 KB. It maps one when a call does not fit
-    into the last one, and unmaps it when that call returns. An event loop calls everything from the
-    same depth: if the end of a chunk is near it, each message costs some fifty pairs of these
-    system calls.
+    CPython keeps a thread's frames in chunks of 16 KB. It maps a new chunk when a call does not
+    fit, and unmaps it when that call returns. An event loop calls everything from the same depth:
+    near the end of a chunk, each message costs some fifty pairs of these system calls.
     """
     return function()
 

@@ -1,4 +1,4 @@
-"""Read and write text files and the terminal; failures become one line for people."""
+"""Read and write text files and the terminal; failures are reported in one line."""
 
 import os
 import sys
@@ -12,18 +12,18 @@ from bot.runtime.terminal import escape_control_characters
 
 
 def print_line(text: str, *, end: str = "\n") -> None:
-    """Write a result to stdout; control characters in it are escaped."""
+    """Write a result to stdout, with control characters escaped."""
     sys.stdout.write(escape_control_characters(text) + end)
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print notes about what was converted differently, or is missing."""
+    """Print notes about parts that were converted differently or dropped."""
     for note in notes:
         print_line(f"note: {note}")
 
 
 def print_exactly(text: str, *, end: str = "") -> None:
-    """Write a text to stdout unchanged; on a terminal, control characters are escaped."""
+    """Write a text to stdout unchanged, but with control characters escaped on a terminal."""
     shown = escape_control_characters(text) if sys.stdout.isatty() else text
     sys.stdout.write(shown + end)
 
@@ -34,7 +34,7 @@ def print_progress(text: str) -> None:
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file, also as Windows writes it."""
+    """Return a file's text with plain line breaks; raises `UserError` if unreadable."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -46,7 +46,7 @@ def read_text(file: Path) -> str:
 
 
 def read_bytes(file: Path, max_bytes: int = -1) -> bytes:
-    """Read a file, at most this many bytes of it; raises `UserError` when it cannot be read."""
+    """Read at most `max_bytes` of a file; raises `UserError` if that fails."""
     try:
         with file.open("rb") as stream:
             return stream.read(max_bytes)
@@ -55,7 +55,7 @@ def read_bytes(file: Path, max_bytes: int = -1) -> bytes:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a UTF-8 file; raises `UserError` when it cannot be written."""
+    """Write a UTF-8 file; raises `UserError` if that fails."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -63,7 +63,7 @@ def write_text(file: Path, text: str) -> None:
 
 
 def write_private_text(file: Path, text: str) -> None:
-    """Write a new file that only its owner may read: the whole text or no file."""
+    """Write a new file that only its owner can read, either completely or not at all."""
     try:
         descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:
@@ -79,7 +79,7 @@ def write_private_text(file: Path, text: str) -> None:
 
 
 def open_presets_folder(chosen: Path | None) -> Path:
-    """Return the folder to write presets to; print a line if it was just created."""
+    """Return the folder for new presets; print a line if it was just created."""
     try:
         folder, is_new = writable_presets_folder(chosen)
     except OSError as error:

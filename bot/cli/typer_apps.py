@@ -1,10 +1,10 @@
-"""Make the Typer app of a module."""
+"""Create a module's Typer app."""
 
 import typer
 
 
 def command_app(group_help: str | None = None) -> typer.Typer:
-    """Make the app of a module: a single command, or with a help text a group of several.
+    """Create a module's app: a single command or, with a help text, a group.
 
     Help is plain text: rich's tables take longer to import than most commands to run.
     """
@@ -21,4 +21,4 @@ def command_app(group_help: str | None = None) -> typer.Typer:
 
 
 def _nothing() -> None:
-    """Be the callback that makes a Typer app a group, however many commands it has."""
+    """The callback that makes a Typer app a group, even with a single command."""

@@ -53,7 +53,7 @@ class NewestExchange:
 
 @dataclass(eq=False)
 class NewestQuestionHandlers:
-    """The handlers of /retry and /undo, for the person who asked and for admins."""
+    """Handles /retry and /undo for the author of the question and for admins."""
 
     admins: AdminCheck
 
@@ -91,8 +91,8 @@ class NewestQuestionHandlers:
 def find_exchange(request: CommandRequest) -> NewestExchange | None:
     """Find the newest question; None if there is none.
 
-    That is the question whose answer failed, or the command author's last message if nobody has
-    answered it, or else the message before the newest answers.
+    This is the question whose answer failed; otherwise the command author's last unanswered
+    message; otherwise the question behind the newest answers.
     """
     turns, by = request.recent, request.incoming.author.id
     failed = _find_failed(request.failed, turns)
@@ -127,7 +127,7 @@ def _find_failed(kept: Sequence[StoredTurn], recent: Sequence[Turn]) -> NewestEx
 
 
 def _name(question: Turn) -> object:
-    """Return what distinguishes a question: a native command has no message."""
+    """Return the identity of a question; a question asked by a native command has no message id."""
     return question.message_id or (question.text, question.speaker)
 
 
@@ -139,7 +139,7 @@ def _newest_exchange(request: CommandRequest) -> NewestExchange:
 
 
 def pick_speakers(active: ActiveCharacters, answers: Sequence[Turn]) -> tuple[ActivePreset, ...]:
-    """Return who answered before and is still active; else the first character."""
+    """Return the characters that answered before and are still active; if none, the first one."""
     names = dict.fromkeys(turn.preset for turn in answers if turn.preset in active.names)
     return active.pick([name for name in names if name]) or (active.first,)
 
@@ -183,7 +183,7 @@ _AUDITED_AS = {
 
 @dataclass(eq=False)
 class AnswerButtons:
-    """Finds the answer of a button; the person who asked may press it, and admins."""
+    """Finds the answer a button belongs to; only the asker and admins may press it."""
 
     conversations: Conversations
     inbox: SqlInbox
@@ -194,7 +194,7 @@ class AnswerButtons:
     """Counts a press, and returns why it is refused if there were too many; None: no limit."""
 
     async def refusal(self, pressed: Pressed) -> str | None:
-        """Return why a press is refused, asked before it is stored; None: it is allowed."""
+        """Return why a press is refused, or None; runs before the press is stored."""
         data = read_button(pressed)
         try:
             excess = await self.limit(pressed) if self.limit is not None else None
@@ -238,7 +238,7 @@ class AnswerButtons:
         return exchange
 
     async def find_to_change(self, pressed: Pressed, data: ButtonData) -> Exchange:
-        """Find as `find` does; record admins' changes to others' answers in the audit log."""
+        """Like `find`, but record admins' changes to others' answers in the audit log."""
         exchange = await self.find(pressed, data)
         audited_as = _AUDITED_AS.get(data.action)
         if audited_as is not None and not exchange.question.turn.is_said_by(pressed.author):
@@ -271,7 +271,7 @@ class AnswerButtons:
     async def check_editor(
         self, said: Said, found: StoredTurn, exchange: Exchange, *, audited_as: str | None = None
     ) -> None:
-        """Refuse to change others' messages, and answers to them; admins may change answers."""
+        """Refuse to change other people's messages and their answers; admins may change answers."""
         is_said = found.turn.role == "user"
         if is_said and found.turn.sent_as:
             raise UserError(NOT_REMEMBERED)
@@ -283,7 +283,7 @@ class AnswerButtons:
         await self.admins.require(said, _CHANGE_OTHERS, audited_as=audited_as)
 
     async def is_asker(self, said: Said) -> bool:
-        """Return whether a command replies to the answer to a question of its own author."""
+        """Return whether a command replies to an answer to its own author's question."""
         try:
             found, exchange = await self.find_quoted(said)
         except UserError:
@@ -291,12 +291,12 @@ class AnswerButtons:
         return found.turn.role != "user" and exchange.question.turn.is_said_by(said.author)
 
     async def check_asker(self, said: Said, exchange: Exchange) -> None:
-        """Refuse to ask others' questions again, except for admins; raises `UserError`."""
+        """Let only admins retry other people's questions; raises `UserError`."""
         if not exchange.question.turn.is_said_by(said.author):
             await self.admins.require(said, RETRY_OTHERS, audited_as=RETRY_QUESTION)
 
     async def check_reader(self, said: Said, exchange: Exchange) -> None:
-        """Refuse to show another person's own history to anybody but admins."""
+        """Let only admins see another person's own history; raises `UserError`."""
         is_own = exchange.question.turn.is_said_by(said.author)
         if said.address.is_of_one_person and not is_own:
             await self.admins.require(said, _SEE_OTHERS, audited_as="read context")
@@ -325,6 +325,6 @@ class AnswerButtons:
 
 
 def _is_menu(turn: Turn) -> bool:
-    """Whether a turn is a command that the service answered with buttons."""
+    """Whether a turn is a command that the bot answered with buttons."""
     command = parse(turn.text) if turn.role == "user" and turn.sent_as else None
     return command is not None and command.name in _WITH_BUTTONS

@@ -1,4 +1,4 @@
-"""Who may run commands for admins, and proof for anonymous admins."""
+"""Admin checks for commands, including anonymous admins."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -21,12 +21,12 @@ _VALUES = {"on": "on", "off": None}
 
 
 def writes_as_the_group(incoming: Request) -> bool:
-    """Return whether the author is shown as the group itself, as anonymous admins are."""
+    """Return whether the author posts as the group itself, as anonymous admins do."""
     return is_the_group(incoming.author, incoming.address) and not incoming.is_private
 
 
 def is_the_group(author: Person, address: Address) -> bool:
-    """Return whether somebody is shown as the group of an address itself."""
+    """Return whether the author of a message is the group itself."""
     return author.id == f"{address.platform}:{address.chat}"
 
 
@@ -42,9 +42,9 @@ _ANONYMOUS = translatable(
 
 @dataclass(eq=False)
 class AdminCheck:
-    """Asks the platform when a command runs, because rights change.
+    """Asks the platform at every command, because admin rights change.
 
-    A refusal is cached for 30 s. A grant never is, so that a former admin changes nothing.
+    Refusals are cached for 30 s. Grants never are, so a former admin loses access at once.
     """
 
     admin_ids: Collection[str]
@@ -67,11 +67,11 @@ class AdminCheck:
         self._refused_until = BoundedDict[tuple[str, str], float](_MAX_CACHED)
 
     async def is_admin(self, incoming: Request) -> bool:
-        """Return whether the author may change what others see; False if that is unknown."""
+        """Return whether the author is known to be an admin."""
         return bool(await self.is_known_admin(incoming))
 
     async def is_known_admin(self, incoming: Request) -> bool | None:
-        """Return whether the author is an admin; None if the platform could not be asked."""
+        """Return whether the author is an admin; None if the platform did not answer."""
         # Who pressed a button waits, and so does what was received together with the press.
         seconds = self.press_seconds if isinstance(incoming, Pressed) else None
         try:
@@ -108,7 +108,7 @@ class AdminCheck:
         needs_admin=True,
     )
     async def _choose_anonymous(self, request: CommandRequest) -> CommandResult:
-        """Let them count here, or no longer; by default they do not."""
+        """Accept or reject anonymous admins in this channel; rejected by default."""
         action = translatable("allow admins to write anonymously")
         await self.require(request.incoming, action, needs_name=True)
         value = request.argument.lower()
@@ -125,12 +125,12 @@ class AdminCheck:
         return CommandResult(text, changes_channel=True)
 
     async def may_see_prompts(self, said: Said) -> bool:
-        """Return whether the author may see the instructions of presets: strangers may not."""
+        """Return whether the author may see the presets' prompts."""
         shows = self.shows_prompts_in_private if said.is_private else self.shows_prompts_in_groups
         return said.author.id in self.admin_ids or (shows and await self.is_admin(said))
 
     async def require_prompts(self, said: Said, action: str) -> None:
-        """Refuse to show a prompt to those who may not see it; raises `UserError`."""
+        """Raise `UserError` unless the author may see prompts."""
         await self.require(said, action)
         if not await self.may_see_prompts(said):
             raise UserError(
@@ -141,7 +141,7 @@ class AdminCheck:
             )
 
     async def note(self, incoming: Request, audited_as: str) -> None:
-        """Record an admin's action in the audit log, never what anybody said."""
+        """Record an admin's action in the audit log, without any message text."""
         if self.audit is not None and not incoming.is_private:
             # Where each person has a conversation, its key names that person; a channel's does not.
             where, by = incoming.address.channel, incoming.author.id
@@ -157,9 +157,9 @@ class AdminCheck:
     ) -> None:
         """Log the request and refuse it unless the author is an admin; raises `UserError`.
 
-        `needs_name` refuses admins who write anonymously, too, because the action cannot be undone.
-        `audited_as`, a verb and a noun, is recorded before the action, and again by a process that
-        repeats it after a crash; a changed setting is recorded with the change.
+        `needs_name` also refuses anonymous admins, for actions that cannot be undone. `audited_as`,
+        a verb and a noun, is recorded before the action, and once more if it is repeated after a
+        crash; a changed setting is recorded with the change.
         """
         allowed = await self.is_known_admin(incoming)
         by, in_ = incoming.author.id, incoming.address.conversation
@@ -181,7 +181,7 @@ class AdminCheck:
 
 
 def unknown_admin_notice(incoming: Request, action: str) -> Text:
-    """Return the notice that the platform could not be asked who is an admin."""
+    """Return the notice that the platform did not say whether the author is an admin."""
     return translatable(
         "Only an admin can {action}, and {platform} could not be asked whether you are one. Please"
         " try again in a minute.",

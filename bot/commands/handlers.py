@@ -84,7 +84,7 @@ class CommandHandlers:
         self._handlers = handlers_of(self, presets, questions, *services)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
-        """Run a command; raise `UserError` with a text for the author if that fails."""
+        """Run a command; on failure, raise `UserError` with a text for its author."""
         name, text = request.command.name, request.command.text
         group = _GROUPS.get(name)
         if group is not None:
@@ -98,7 +98,7 @@ class CommandHandlers:
         return await handler(replace(request, command=Command(name, text.strip())))
 
     def greet(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
-        """Greet the group that the bot was added to: with its character's greeting, or by name."""
+        """Return the first message in a new group: a character's greeting, or an introduction."""
         preset, characters = active.first.preset, len(active.presets)
         greeting = choose_greeting(preset, arrival, rng=self.dice, characters=characters)
         if greeting is None:
@@ -147,7 +147,7 @@ class CommandHandlers:
 
     @command("stop", marked("stop the answer that is being written; what was written so far stays"))
     async def _stop(self, request: CommandRequest) -> CommandResult:
-        """Say what happened: the command has already overtaken the answer and stopped it."""
+        """Report the outcome of a /stop, which took effect before this handler ran."""
         match request.stop:
             case StopOutcome.STOPPED:
                 return CommandResult(translatable("Stopped. /retry answers again."))
@@ -245,7 +245,7 @@ class CommandHandlers:
 
     @command("start")  # sent by a button of Telegram
     async def _start(self, request: CommandRequest) -> CommandResult:
-        """Say how to begin; the character greets unless the conversation has begun."""
+        """Explain how to begin; in a new conversation, the character also greets."""
         preset = request.active.first.preset
         how = translatable("/help lists what I can do, /new begins a new conversation.")
         if len(preset.greetings_among(len(request.active.members))) > 1:

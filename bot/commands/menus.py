@@ -39,14 +39,14 @@ FORM_TEXTS = {
 
 @dataclass(eq=False)
 class SettingMenus:
-    """The menus of a channel; each shows the current settings and where they were made."""
+    """The menus of a channel; each shows the current settings and the scope they come from."""
 
     resolver: PresetResolver
     history_scopes: HistoryScopes
     personas: UserPersonas
 
     async def presets(self, request: CommandRequest, page: int = 1) -> CommandResult:
-        """Show who answers, and a page of the presets to choose from."""
+        """Show the active characters and a page of presets to choose from."""
         title = translatable("Choose who should answer here")
         hint = translatable(
             "/preset use NAME chooses who answers, /preset add NAME lets several answer (admins)."
@@ -61,7 +61,7 @@ class SettingMenus:
         return await self._preset_page(request, page, title, hint, choose, turn_page, buttons)
 
     async def characters(self, request: CommandRequest, page: int = 1) -> CommandResult:
-        """Show who answers, and a page of the characters to add or to remove, one by one."""
+        """Show the active characters and a page of characters to add or remove."""
         title = translatable("Add or remove one character")
         hint = translatable(
             "Each choice adds one character, or removes it if it answers here already (admins)."
@@ -157,7 +157,7 @@ class SettingMenus:
     def command_line(
         self, data: ButtonData, pressed: Pressed, active: Collection[str]
     ) -> str | None:
-        """Return the command of a choice, or raise `UserError`; None: it shows another menu."""
+        """Return the command for a menu choice; None if it opens a menu. Raises `UserError`."""
         entered = " ".join("".join(pressed.values).split())
         match data.action:
             case ButtonAction.NAME:
@@ -179,7 +179,7 @@ class SettingMenus:
                 return None
 
     async def after_choice(self, data: ButtonData, request: CommandRequest) -> CommandResult:
-        """Show the menu again after a choice, or the menu that was asked for."""
+        """Show the menu again after a choice, or the menu that the choice opens."""
         match data.action:
             case ButtonAction.PRESETS | ButtonAction.USE | ButtonAction.RESET | ButtonAction.NAME:
                 return await self.presets(request, data.number)
@@ -209,7 +209,7 @@ class SettingMenus:
 
 
 def origin(scope: str | None, scopes: Sequence[str]) -> Text:
-    """Say where a setting was made, seen from a channel with these scopes, narrowest first."""
+    """Describe where a setting was made, seen from a channel; scopes are narrowest first."""
     if scope is None:
         return translatable("the default")
     if scope == scopes[0]:
@@ -227,9 +227,9 @@ def _choice(
     found: Sequence[ChatSetting | None],
     values: Sequence[str],
 ) -> tuple[list[Text], Menu]:
-    """Return lines with a setting and what it would inherit, and a menu to choose from.
+    """Return lines about a setting and its inherited value, and a menu to change it.
 
-    `found` are the settings made here and around, `values` the values in effect.
+    `found` (stored) and `values` (in effect) are pairs: this channel's, then the inherited one.
     """
     scopes, language = request.incoming.scopes, language_of(request.incoming.locale)
     (own, around), (value, inherited) = found, values
@@ -256,7 +256,7 @@ def _inherited(value: Text, scope: str | None, scopes: Sequence[str]) -> Text:
 
 
 def _value_of(name: str) -> str:
-    """Shorten a preset's name to fit into a button; the result survives a restart."""
+    """Hash a preset's name to fit into a button; the hash is the same after a restart."""
     return hashlib.sha256(name.encode()).hexdigest()[:_VALUE_CHARS]
 
 
@@ -273,7 +273,7 @@ _CHANGE_SCOPE = translatable("change who shares a conversation here")
 
 @dataclass(eq=False)
 class HistoryScopeHandlers:
-    """Everybody may see the scope of a channel; an admin may change it."""
+    """Lets everybody see a channel's history scope, and admins change it."""
 
     scopes: HistoryScopes
     admins: AdminCheck
@@ -289,7 +289,7 @@ class HistoryScopeHandlers:
         ),
     )
     async def choose(self, request: CommandRequest) -> CommandResult:
-        """Set the scope of the channel as an admin; without a value, show it."""
+        """Set the channel's scope, for admins; without a value, show it."""
         name = request.argument.lower()
         if not name:
             choices = [_described(one, one) for one in HistoryScope]

@@ -1,4 +1,4 @@
-"""Keep how people describe themselves, for one channel or everywhere, by their platform's id."""
+"""Store people's descriptions of themselves, for one channel or for all channels."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _NOBODY_ALONE = translatable(
 
 @dataclass(eq=False)
 class UserPersonas:
-    """The narrower scope wins: thread or topic > channel > guild > everywhere."""
+    """Descriptions by scope; the narrowest wins: thread or topic > channel > guild > everywhere."""
 
     chat_settings: ChatSettings
 
@@ -44,14 +44,14 @@ class UserPersonas:
         return personas
 
     async def find(self, user_id: str, scopes: Sequence[str]) -> tuple[str, str | None] | None:
-        """Return a person's description and its scope; None: in all channels."""
+        """Return a person's description and its scope; a scope of None means all channels."""
         keys: dict[str, str | None] = {f"{user_id}@{scope}": scope for scope in scopes}
         keys[user_id] = None
         values = await self.chat_settings.get_all(list(keys), _KEY)
         return next(((values[key], scope) for key, scope in keys.items() if key in values), None)
 
     async def of_speakers(self, session: Session, incoming: Said) -> dict[str, str]:
-        """Return the personas of the author and of those who spoke last, by user id."""
+        """Return the personas of the author and of the latest speakers, by user id."""
         newest = {incoming.author.id: None}
         for turn in reversed(session.turns):
             if len(newest) == MAX_SPEAKERS_WITH_PERSONA:
@@ -77,7 +77,7 @@ class UserPersonas:
         return CommandResult(await self.describe(request.argument, request.incoming))
 
     async def describe(self, argument: str, incoming: Said) -> Text:
-        """Save, delete or show a description: `[everywhere] [TEXT|clear]`."""
+        """Save, delete or show the author's description: `[everywhere] [TEXT|clear]`."""
         first, _, rest = argument.partition(" ")
         everywhere = first.lower() == _EVERYWHERE
         text = sanitize_persona(rest if everywhere else argument)

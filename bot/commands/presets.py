@@ -30,7 +30,7 @@ PRESET = CommandSpec(
 
 @dataclass(eq=False)
 class PresetHandlers:
-    """The handlers of the actions of /preset."""
+    """The handlers of the /preset actions."""
 
     resolver: PresetResolver
     admins: AdminCheck

@@ -38,7 +38,7 @@ from bot.value_class import value_class
 async def export_words(
     data: PersonalData, person: str, at: datetime
 ) -> tuple[Attachment, int, int]:
-    """Return a file of what a person has said, and how many messages and descriptions it has."""
+    """Return a file of a person's messages and descriptions, and the number of each."""
     lines, descriptions = await data.lines(person), await data.descriptions(person)
     content = {
         "person": person,
@@ -55,13 +55,13 @@ async def export_words(
 
 @value_class
 class PrivateCommands:
-    """Copies a command from a group into the private chat with its author."""
+    """Repeats a group's command in its author's private chat."""
 
     chats: Mapping[str, PrivateChats]
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
     async def repeat(self, said: Said) -> bool:
-        """Queue the command in the private chat; return whether there is one. Repeatable."""
+        """Queue the command in the private chat; return whether there is one. Idempotent."""
         source, person = said.address.source, said.author.id.rpartition(":")[2]
         # Somebody who writes as a chat has the negative id of that chat.
         if source not in self.chats or not person.isdecimal():
@@ -103,14 +103,14 @@ class Forgetting:
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
     async def request_person(self, pressed: Pressed) -> None:
-        """Queue the deletion of everything a person said, in every conversation; repeatable."""
+        """Queue the deletion of a person's messages in every conversation; idempotent."""
         person = pressed.author.id
         await self._request(await self.data.conversations(person), pressed, person)
         await self.data.forget_outside_histories(person)
         await self.personas.forget(person, await self.data.descriptions(person))
 
     async def request_channel(self, said: Said) -> int:
-        """Have all other histories of the channel deleted; return how many turns they have."""
+        """Queue the deletion of the channel's other histories; return their number of turns."""
         others = dict(await self.index.conversations(said.address))
         others.pop(said.address.conversation, None)
         await self._request(others, said, None)
@@ -145,9 +145,9 @@ class Forgetting:
 
 @dataclass(eq=False)
 class SharedMemories(ConversationMemory):
-    """Conversations in the memory of an installation's processes, which forget them together.
+    """The in-memory state that every process must drop when a person is forgotten.
 
-    A signal tells the other processes at once; a database row tells those that missed it.
+    A signal tells the other processes at once; a database row reaches those that missed it.
     """
 
     memories: Callable[[], Sequence[ConversationMemory]]
@@ -179,7 +179,7 @@ class SharedMemories(ConversationMemory):
         await self._forget_here(conversation)
 
     async def run(self) -> None:
-        """Forget what other processes were told to forget, until cancelled."""
+        """Drop what other processes report as forgotten, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._forget_signalled(), name="forget: signals")
             group.create_task(self._forget_noted(), name="forget: rows")
@@ -249,7 +249,7 @@ _WRITE_AS_YOURSELF = translatable(
 
 @dataclass(eq=False)
 class PrivacyHandlers:
-    """The handlers; everybody may use them for what they said themselves."""
+    """The /forget, export and privacy commands, which anybody may use for their own messages."""
 
     data: PersonalData
     admins: AdminCheck
@@ -257,7 +257,7 @@ class PrivacyHandlers:
     private_commands: PrivateCommands
 
     def forget_me(self) -> CommandResult:
-        """Ask for confirmation before everything the person said is deleted."""
+        """Ask the author to confirm the deletion of all their messages."""
         text = translatable(
             "Delete everything that you said in all channels, and the answers to it?"
             " This cannot be undone."
@@ -265,7 +265,7 @@ class PrivacyHandlers:
         return CommandResult(text, asks_to_forget=True)
 
     async def forget_quoted(self, request: CommandRequest, message_id: str) -> CommandResult:
-        """Delete the message that the command replies to: one's own, or an answer to it."""
+        """Delete the replied-to message: the author's own, or an answer to it."""
         quote, author = request.incoming.quote, request.incoming.author
         is_own = quote is not None and quote.author is not None and quote.author.id == author.id
         if not (is_own or request.is_asker) or writes_as_the_group(request.incoming):
@@ -273,7 +273,7 @@ class PrivacyHandlers:
         return CommandResult("", forgets=message_id)
 
     async def forget_last(self, request: CommandRequest) -> CommandResult:
-        """Delete the newest question and its answers for good."""
+        """Delete the newest question and its answers permanently."""
         exchange = find_exchange(request)
         if exchange is None or exchange.question.message_id is None:
             raise UserError(translatable("There is no question in this conversation yet."))
@@ -289,7 +289,7 @@ class PrivacyHandlers:
 
     @command("export", marked("send you everything you said to me, as a file"), is_private=True)
     async def export(self, request: CommandRequest) -> CommandResult:
-        """Send the person's own words as a file that nobody else sees, or raise `UserError`."""
+        """Send the author's messages as a file that nobody else sees; raises `UserError`."""
         incoming = request.incoming
         if not incoming.is_private:
             if await self.private_commands.repeat(incoming):
@@ -310,7 +310,7 @@ class PrivacyHandlers:
         CommandOption("value", marked("on or off"), required=False, choices=("on", "off")),
     )
     async def set_observing_author(self, request: CommandRequest) -> CommandResult:
-        """Switch whether the author's messages to others are remembered, in all chats."""
+        """Turn remembering the author's messages to other people on or off, in all chats."""
         value, author = request.argument.lower(), request.incoming.author.id
         if value not in {"", "on", "off"}:
             raise UserError(translatable("Use /settings me off or /settings me on."))
@@ -328,7 +328,7 @@ class PrivacyHandlers:
         needs_admin=True,
     )
     async def set_observing(self, request: CommandRequest) -> CommandResult:
-        """Switch whether messages between people are remembered in this channel."""
+        """Turn remembering messages between people on or off in this channel."""
         value = request.argument.lower()
         if value not in _OBSERVED:
             raise UserError(_WRONG_VALUE)

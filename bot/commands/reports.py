@@ -1,4 +1,4 @@
-"""What /context and /usage show."""
+"""The output of /context and /usage."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class ContextView:
     async def show(
         self, conversation: str, *, for_admin: bool, answered_at: datetime | None = None
     ) -> Text:
-        """Return the receipts of an answer (None: the last one) in a few lines."""
+        """Return the receipts of an answer (None: the latest) in a few lines."""
         found = await self._find(conversation, answered_at)
         shown = [show_context(*one) for one in found]
         if for_admin:
@@ -50,7 +50,7 @@ class ContextView:
         return joined(shown, "\n\n").with_values(self.mask)
 
     async def prompts(self, conversation: str) -> tuple[Text, Attachment]:
-        """Return a line for the chat, and a file with the exact prompts of all speakers."""
+        """Return a line for the chat, and a file with every speaker's exact prompt."""
         found = await self._find(conversation)
         numbers = [str(number) for number, _ in found]
         written = [await self.write_prompt(*one) for one in found]
@@ -186,7 +186,7 @@ _PERIODS = {Period.DAY: translatable("Today"), Period.MONTH: translatable("This 
 
 @dataclass(eq=False)
 class UsageView:
-    """Reads what was used; days and months are those of UTC."""
+    """Reads usage totals; days and months are in UTC."""
 
     totals: UsageTotals
     budgets: Budgets
@@ -194,7 +194,7 @@ class UsageView:
 
     @command("settings usage", marked("tell what your answers cost, and what is left of budgets"))
     async def show(self, request: CommandRequest) -> CommandResult:
-        """Show the usage of the asker in a few lines, where nobody else reads it."""
+        """Summarize the author's usage, in a place where nobody else reads it."""
         said = request.incoming
         if not said.is_for_author_alone:
             raise UserError(_NOT_HERE)

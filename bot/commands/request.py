@@ -1,4 +1,4 @@
-"""A command with everything its handler needs, and the registry of handlers."""
+"""A command request, its result, and the registry of handlers."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ class StopOutcome(Enum):
 
 @value_class
 class CommandRequest:
-    """A command, the message that it came with, and the state of its channel."""
+    """A command, the message that contains it, and the state of its channel."""
 
     command: Command
     incoming: Said
@@ -54,18 +54,18 @@ class CommandRequest:
 
     @property
     def is_audited(self) -> bool:
-        """Whether its changes are recorded in the audit log: not in a private chat."""
+        """Whether changes are recorded in the audit log, which excludes private chats."""
         return not self.incoming.is_private
 
     @property
     def scope(self) -> str:
-        """The narrowest scope of the channel: what is set by a command is set for it."""
+        """The narrowest scope of the channel, where commands store their settings."""
         return self.incoming.scopes[0]
 
 
 @value_class
 class AskedQuestion:
-    """A question to answer, perhaps again, and the characters that answer it."""
+    """A question to answer, whether new or retried, and the characters that answer it."""
 
     incoming: Said
     speakers: tuple[ActivePreset, ...]
@@ -77,7 +77,7 @@ class AskedQuestion:
 
 @value_class
 class CommandResult:
-    """The reply to a command, and what happens to the conversation."""
+    """The reply to a command, and its effects on the conversation."""
 
     text: str
     new_session: bool = False
@@ -122,10 +122,10 @@ def command(
     changes_channel: bool = False,
     needs_admin: bool = False,
 ) -> Callable[[Method], Method]:
-    """Make a method the handler of a command, or of an action of a group: "preset use".
+    """Register a method as the handler of a command, or of a group's action: "preset use".
 
-    The summary is one line for people, from `marked`; without one, the command works unlisted. What
-    `needs_admin` changes the channel as well; for the other arguments see `CommandSpec`.
+    The summary is one line of help text from `marked`; without it, the command is unlisted.
+    `needs_admin` implies `changes_channel`; for the other arguments, see `CommandSpec`.
     """
 
     def register(method: Method) -> Method:
@@ -143,7 +143,7 @@ def command(
 
 
 def specs_of(owner: type) -> Iterator[CommandSpec]:
-    """Yield the commands whose handlers are methods of a class, in order."""
+    """Yield the commands that a class's methods handle, in order."""
     for method in vars(owner).values():
         spec = getattr(method, "command_spec", None)
         if isinstance(spec, CommandSpec):
@@ -153,7 +153,7 @@ def specs_of(owner: type) -> Iterator[CommandSpec]:
 def listed_commands(
     owners: tuple[type, ...], groups: tuple[CommandSpec, ...], order: Sequence[str]
 ) -> tuple[CommandSpec, ...]:
-    """Return the commands that are offered to people, with actions in their groups."""
+    """Return the commands with a summary; actions are nested in their groups."""
     found = {group.name: group for group in groups}
     ordered: dict[str, CommandSpec] = {}
     for spec in (each for owner in owners for each in specs_of(owner) if each.summary):
@@ -167,7 +167,7 @@ def listed_commands(
 
 
 def handlers_of(*owners: Any) -> dict[str, Handler]:
-    """Return the handlers that objects have, by the names of their commands."""
+    """Return the objects' handlers by command name."""
     return {
         spec.name: method.__get__(owner)
         for owner in owners

@@ -1,1 +1,1 @@
-"""The console in the browser, its API, and all else that is served over HTTP."""
+"""The browser console, its API, and everything else served over HTTP."""

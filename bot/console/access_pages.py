@@ -1,4 +1,4 @@
-"""Log-in, language and theme, static files; who may use the API, and who changed what."""
+"""Login, language and theme, static files, API tokens, and the audit log."""
 
 import mimetypes
 import re
@@ -38,7 +38,7 @@ _IS_LOCAL_PATH = re.compile(r"/(?:[^\s\\/\x00-\x20\x7f][^\s\\\x00-\x20\x7f]*)?")
 
 @value_class
 class SessionPages(RouteGroup):
-    """Serves the login, and pages that need none."""
+    """Serves the login page, and other pages that need no session."""
 
     logins: ConsoleLogins
     cookie: str
@@ -51,7 +51,7 @@ class SessionPages(RouteGroup):
 
     @route("GET /login", None)
     async def login_page(self) -> Page:
-        """Show the page that submits the one-time token in its URL's fragment."""
+        """Show the login page, which submits the one-time token in its URL's fragment."""
         return Page("login.html", {"problem": ""})
 
     @route("GET /static/{name}", None)
@@ -100,7 +100,7 @@ class SessionPages(RouteGroup):
         theme: Literal["system", "light", "dark"] | None = None,
         back: Annotated[str, Field(max_length=2000)] = "/",
     ) -> web.Response:
-        """Store the language and theme in cookies; an omitted value stays as it is."""
+        """Store the language and theme in cookies; omitted values stay unchanged."""
         response = redirect(back if _IS_LOCAL_PATH.fullmatch(back) else "/")
         for name, value in ((LANGUAGE_COOKIE, language), (THEME_COOKIE, theme)):
             if value is not None:
@@ -117,7 +117,7 @@ _KIND = "token"
 
 @value_class
 class AccessPage(RouteGroup):
-    """Shows who may use the console, and what was changed there or by admins in chats."""
+    """Shows who may use the console, and changes by its users or by admins in chats."""
 
     navigation = (NavigationItem("/access", translatable("Access and audit"), "access"),)
 
@@ -127,7 +127,7 @@ class AccessPage(RouteGroup):
 
     @route("GET /access", Scope.READ)
     async def show(self, request: ConsoleRequest) -> Page:
-        """Show the changes, and the tokens to readers who may list them."""
+        """Show the changes, and the tokens if the reader may list them."""
         may_list = Scope.OPERATE in request.caller.scopes
         tokens = await self.tokens.api_tokens() if may_list else None
         entries = await self._changes(request.caller, _PAGE_ENTRIES)
@@ -160,7 +160,7 @@ class AccessPage(RouteGroup):
         return {"entries": await self._changes(request.caller, limit)}
 
     async def _changes(self, reader: Caller, limit: int) -> Sequence[AuditEntry]:
-        """Return the newest changes; token names are only for those who may list tokens."""
+        """Return the newest changes, with token names only for readers who may list tokens."""
         entries = await self.audit.newest(limit)
         if Scope.OPERATE in reader.scopes:
             return entries
@@ -168,7 +168,7 @@ class AccessPage(RouteGroup):
 
 
 def _without_token_names(entry: AuditEntry, reader: Caller) -> AuditEntry:
-    """Return an entry for readers who may not list tokens."""
+    """Return an entry without the names of other tokens."""
     is_other = entry.who.startswith(f"{_KIND} ") and entry.who != reader.name
     who = _KIND if is_other else entry.who
     subject = "" if entry.action.endswith(f" {_KIND}") else entry.subject

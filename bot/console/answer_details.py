@@ -1,4 +1,4 @@
-"""Details of one answer: token budget, time, cost elsewhere, parameters; secrets masked."""
+"""Details of an answer: token budget, timing, cost elsewhere, parameters; secrets are masked."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ class BudgetSegment:
 
 
 def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
-    """Return the sections from left to right; their tokens add up to the prompt's."""
+    """Return the sections, left to right; their tokens add up to the prompt's."""
     used = prompt_tokens(receipt)
     whole = max(1, used, receipt.limit or 0)
     segments: list[BudgetSegment] = []
@@ -55,7 +55,7 @@ def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
 
 @value_class
 class WaterfallStep:
-    """One step of an answer on the time axis."""
+    """A step of an answer on the time axis."""
 
     step: str
     """"received", "waited", "composed", "prefill", "decode", "edits" or "delivered"."""
@@ -67,10 +67,10 @@ class WaterfallStep:
 
 
 def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[WaterfallStep]:
-    """Return where the time went, from the receipt of the message to the answer's delivery.
+    """Return how the time was spent, from the message's arrival to the answer's delivery.
 
-    `delivered`: seconds from the message's receipt until the last part was sent; None: not yet, or
-    no longer known.
+    `delivered` is when the last part was sent, in seconds after the message arrived; None if not
+    sent or no longer known.
     """
     timings = receipt.timings
     first = timings.seconds if timings.first_word_seconds is None else timings.first_word_seconds
@@ -128,7 +128,7 @@ class _Content(msgspec.Struct, frozen=True):
 def used_parameters(
     prompt: Prompt, version: PresetVersion | None
 ) -> list[tuple[str, str, Text | None]]:
-    """Return each parameter's name, value and origin; None if the version is unknown."""
+    """Return each parameter's name, value and origin; the origin is None without a version."""
     content = msgspec.json.decode(version.content, type=_Content) if version else _Content()
 
     def origin(value: object, given: object) -> Text | None:
@@ -157,7 +157,7 @@ def used_parameters(
 
 
 async def find_answer(answers: AnswerLog, number: int) -> StoredAnswer:
-    """Return an answer as it is stored; raises `RequestRefused` with 404 if there is none."""
+    """Return a stored answer; raises `RequestRefused` with 404 if there is none."""
     found = await answers.find(number)
     if found is None:
         text = translatable("There is no such answer, or its text was deleted since.")
@@ -166,7 +166,7 @@ async def find_answer(answers: AnswerLog, number: int) -> StoredAnswer:
 
 
 def with_masked_text(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
-    """Mask only the answer's text, for lists, which do not show the prompt."""
+    """Mask only the answer's text, for lists that do not show prompts."""
     return replace(answer, receipt=replace(answer.receipt, answer=mask(answer.receipt.answer)))
 
 

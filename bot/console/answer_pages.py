@@ -1,4 +1,4 @@
-"""Answers: the list, one answer, its prompt, its comparison with another one, its replay."""
+"""Answers: the list, one answer, its prompt, a comparison, and a replay."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -51,7 +51,7 @@ _NO_TOKENS = translatable(
 
 
 class AnswerQuery(BaseModel):
-    """Filters for answers; an empty one matches everything."""
+    """Filters for answers; without any, all answers match."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -149,7 +149,7 @@ def answer_row(one: StoredAnswer) -> AnswerRow:
 
 @value_class
 class AnswerPages(RouteGroup):
-    """Shows answers and the prompts that they were made from."""
+    """Shows answers and their prompts."""
 
     navigation = (NavigationItem("/answers", translatable("Answers"), "answers"),)
 
@@ -190,7 +190,7 @@ class AnswerPages(RouteGroup):
 
     @route("GET /api/v1/answers/{number}", Scope.READ)
     async def show(self, number: int) -> Mapping[str, object]:
-        """One answer with its text and the details of its prompt."""
+        """Get an answer with its text and the details of its prompt."""
         answer = await self._find(number)
         receipt = answer.receipt
         return {
@@ -206,7 +206,7 @@ class AnswerPages(RouteGroup):
     async def show_prompt(
         self, number: int, form: _PromptForm = "messages"
     ) -> Mapping[str, str | Sequence[Mapping[str, str] | PromptToken]]:
-        """The prompt that was sent, without secrets; only the requested form is filled."""
+        """Get the prompt of an answer, without secrets, in the requested form only."""
         answer = await self._find(number)
         shown: dict[str, str | Sequence[Mapping[str, str] | PromptToken]]
         shown = {"text": "", "messages": [], "tokens": []}
@@ -259,7 +259,7 @@ class AnswerPages(RouteGroup):
         )
 
     async def _delivered_seconds(self, answer: StoredAnswer) -> float | None:
-        """Return how many seconds later the answer's last message was sent; None: unknown."""
+        """Return how many seconds after the message the answer was delivered; None if unknown."""
         received = answer.receipt.timings.received_at
         sent = None if received is None else await self.answers.find_delivery(answer)
         return None if sent is None or received is None else max(0.0, sent - received)
@@ -327,7 +327,7 @@ class ReplayPages(RouteGroup):
     async def _ask(
         self, number: int, preset: str, draft: str
     ) -> tuple[StoredAnswer, OperatorAnswer, Mapping[str, object]]:
-        """Return the stored answer, the new answer, and the new answer's JSON for the API."""
+        """Return the stored answer, the new answer, and its JSON for the API."""
         stored = await find_answer(self.answers, number)
         shown = masked_answer(stored, self.mask)
         try:
@@ -352,9 +352,9 @@ class ReplayPages(RouteGroup):
     async def ask_again(
         self, number: int, preset: _Preset = "", draft: _Draft = ""
     ) -> Mapping[str, object]:
-        """Ask a model again with the stored prompt; empty values stay as they were.
+        """Repeat a stored request to a model; empty values keep the original ones.
 
-        The answer enters no history.
+        The answer is not added to any history.
         """
         return (await self._ask(number, preset, draft))[2]
 

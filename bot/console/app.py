@@ -1,6 +1,6 @@
-"""The console: register the route table, admit requests, answer as pages or as JSON.
+"""The console: register the route table, admit requests, respond with pages or JSON.
 
-Requests are admitted by Host and Origin, session or token, scope, CSRF token, and valid values.
+Admission checks Host and Origin, session or token, scope, CSRF token, and the values.
 """
 
 import json
@@ -39,7 +39,7 @@ _LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
 
 
 class RequestGate:
-    """Authorizes requests, and validates their bodies and queries."""
+    """Authorizes requests and validates their bodies and queries."""
 
     def __init__(self, settings: ConsoleSettings, logins: ConsoleLogins) -> None:
         self._logins = logins
@@ -125,7 +125,7 @@ def _host_name(host: str) -> str:
 
 
 async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str]:
-    """Return a form's fields with plain line breaks; uploaded files stay with the request."""
+    """Return a form's fields with plain line breaks; uploaded files stay in the request."""
     if http.content_type != _URL_ENCODED and not (with_files and http.content_type == _WITH_FILES):
         return {}
     try:
@@ -172,7 +172,7 @@ _TITLES = {
 
 
 class Console:
-    """All route groups together; `add_routes` serves them."""
+    """All route groups together, served through `add_routes`."""
 
     def __init__(self, gate: RequestGate, groups: Sequence[RouteGroup]) -> None:
         self._gate = gate

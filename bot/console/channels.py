@@ -1,4 +1,4 @@
-"""Channels: who answers there and why, people, sessions, budgets; choose, forget, export."""
+"""Channels: who answers and why, people, sessions, budgets; choose, forget, export."""
 
 import json
 import secrets
@@ -59,7 +59,7 @@ class ChannelsPage(RouteGroup):
 
 @value_class
 class ChannelDetail:
-    """One conversation: who answers, and why; whose history it is, and what it may cost."""
+    """A conversation: who answers and why, whose history it is, and its budgets."""
 
     channel: str
     active: Sequence[str]
@@ -83,7 +83,7 @@ class ChannelDetail:
 
 @value_class
 class ChannelPage(RouteGroup):
-    """Shows one channel, and changes it with the same code as its chat commands."""
+    """Shows a channel, and changes it with the same code as its chat commands."""
 
     answers: AnswerLog
     state: ServiceState
@@ -99,7 +99,7 @@ class ChannelPage(RouteGroup):
 
     @route(f"GET /api/v1{_ONE}", Scope.READ)
     async def detail(self, channel: str) -> ChannelDetail:
-        """One channel: who answers and why, its people, sessions and budgets."""
+        """Get a channel: who answers and why, its people, sessions and budgets."""
         scopes = await self._scopes(channel)
         settings = {(one.scope, one.key): one for one in await self.state.chat_settings()}
         active = await self.resolver.resolve(scopes)
@@ -148,7 +148,7 @@ class ChannelPage(RouteGroup):
         action: Literal["use", "add", "remove", "reset"],
         preset: Annotated[str, Field(max_length=500, description="Not needed for reset.")] = "",
     ) -> ChannelDetail:
-        """Change which presets answer in a channel, or around it, as /preset does."""
+        """Change which presets answer in a channel or a wider scope, as /preset does."""
         scopes = await self._scopes(channel)
         if scope not in scopes:
             raise RequestRefused(404, translatable("This scope is not one of this channel."))
@@ -171,7 +171,7 @@ class ChannelPage(RouteGroup):
     @route(f"DELETE /api/v1{_ONE}", Scope.OPERATE)
     @route(f"POST {_ONE}/forget", Scope.OPERATE, then="/channels")
     async def forget(self, request: ConsoleRequest, channel: str) -> Mapping[str, str]:
-        """Have the channel's worker delete everything that was said there."""
+        """Ask the channel's worker to delete all of its messages."""
         scopes = await self._scopes(channel)
         event = ForgetRequested(
             address_of(channel), f"console:{secrets.token_hex(8)}", None, self._now(), tuple(scopes)
@@ -182,7 +182,7 @@ class ChannelPage(RouteGroup):
 
     @route(f"GET {_ONE}/export", Scope.READ)
     async def export(self, request: ConsoleRequest, channel: str) -> web.Response:
-        """Send everything that was said in a channel as JSON, and note who has read it."""
+        """Send all messages of a channel as JSON, and record who exported them."""
         scopes = await self._scopes(channel)
         turns = await self.state.turns(channel)
         await self._record(request, "export channel", channel)
@@ -205,7 +205,7 @@ class ChannelPage(RouteGroup):
         return datetime.fromtimestamp(self.clock.now(), UTC)
 
     async def _scopes(self, channel: str) -> Sequence[str]:
-        """Return the scopes in which a channel's settings are looked up, narrowest first."""
+        """Return the scopes to search for a channel's settings, narrowest first."""
         if ":" not in channel:  # not the key of a conversation
             raise RequestRefused(404, translatable("There is no such channel."))
         asked = AnswerSearch(conversation=channel)
@@ -220,7 +220,7 @@ class ChannelPage(RouteGroup):
         return list(dict.fromkeys([address.channel, address.lane, *([server] if server else [])]))
 
     async def _is_known(self, channel: str) -> bool:
-        """Return whether a channel has answers without a text, or belongs to the playground."""
+        """Return whether a channel has answers (even without text) or belongs to the playground."""
         address = address_of(channel)
         if address.platform == WEB_PLATFORM and await self.web_channels.get(address.chat):
             return True

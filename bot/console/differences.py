@@ -1,4 +1,4 @@
-"""Compare texts by words and by lines, as `difflib` does, in bounded time."""
+"""Compare texts by words and lines, as `difflib` does, in bounded time."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ Opcodes: TypeAlias = Sequence[tuple[str, int, int, int, int]]
 
 
 def opcodes(before: Sequence[str], after: Sequence[str]) -> Opcodes:
-    """Return the edits from one sequence to another; a single one if too much differs."""
+    """Return the edits between two sequences; a single edit if they differ too much."""
     codes = _opcodes(before, after)
     return [("replace", 0, len(before), 0, len(after))] if codes is None else codes
 
@@ -41,16 +41,16 @@ def _opcodes(before: Sequence[str], after: Sequence[str]) -> Opcodes | None:
 
 @value_class
 class DifferingPiece:
-    """A run of words in both texts, or in only one of them."""
+    """A run of words in both texts, or in only one."""
 
     text: str
     change: Literal["same", "removed", "added"]
 
 
 def differing_pieces(before: str, after: str) -> list[DifferingPiece]:
-    """Return the shared and the differing words, in reading order.
+    """Return the shared and differing words, in reading order.
 
-    Very long texts are compared line by line, and enormous ones not at all.
+    Very long texts are compared by lines, and huge ones not at all.
     """
     old, new = _WORD.findall(before), _WORD.findall(after)
     if (codes := _opcodes(old, new)) is None:
@@ -81,9 +81,9 @@ class DifferingLine:
 
 
 def differing_lines(before: str, after: str) -> tuple[Sequence[DifferingLine], int]:
-    """Return the differing lines with some context, and the number of places that differ.
+    """Return the differing lines with some context, and the number of differences.
 
-    Differences beyond a limit are counted, but not listed.
+    Differences beyond a limit are only counted.
     """
     old, new = before.splitlines(), after.splitlines()
     codes = opcodes(old, new)

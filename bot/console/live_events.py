@@ -1,4 +1,4 @@
-"""Server-sent events: changed messages of a channel, and a part of a page that changes."""
+"""Server-sent events: changed messages of a channel, and changing fragments of a page."""
 
 import asyncio
 import contextlib
@@ -55,10 +55,10 @@ async def stream_events(
 async def channel_events(
     channels: SqlWebChannels, channel_id: str, after: int, render: RenderChanges
 ) -> AsyncGenerator[str, None]:
-    """Yield the changes in a channel after a revision.
+    """Yield a channel's changes since a revision.
 
-    An event's id is the channel's revision: a page that reconnects gets every message changed since
-    then, once, as it reads now. So a page that reads slowly skips intermediate versions.
+    An event's id is the channel's revision: a page that reconnects gets each message changed since
+    then once, in its current form. So a slow page skips intermediate versions.
     """
     is_changed = asyncio.Event()
 
@@ -87,10 +87,10 @@ async def channel_events(
 async def fragment_events(
     shown: str, render: Callable[[], Awaitable[str]], clock: Clock
 ) -> AsyncGenerator[str, None]:
-    """Yield what `render` returns, now and whenever it changes.
+    """Yield the result of `render` now and whenever it changes.
 
-    An event's id is a digest of its content: a page that reconnects with the newest id, `shown`, is
-    sent nothing until the content changes.
+    An event's id is a digest of its content: a page that reconnects with the current id, `shown`,
+    gets nothing until the content changes.
     """
     unchanged = 0
     while True:

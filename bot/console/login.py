@@ -1,4 +1,4 @@
-"""Log in with a one-time token, and recognize who is logged in."""
+"""Log in with a one-time token, and authenticate sessions and API tokens."""
 
 import hashlib
 import hmac
@@ -36,7 +36,7 @@ def new_api_token() -> str:
 
 
 def token_digest(token: str) -> str:
-    """Return a token's hash; the token itself is never stored."""
+    """Return a token's hash, the only form in which it is stored."""
     return hashlib.sha256(_header_bytes(token)).hexdigest()
 
 
@@ -52,7 +52,7 @@ async def make_login_link(tokens: ConsoleTokens, clock: Clock, address: str) -> 
 
 @dataclass(slots=True, eq=False)
 class ConsoleLinks:
-    """Makes links to pages once the console is served."""
+    """Makes links to console pages while the console is served."""
 
     tokens: ConsoleTokens
     clock: Clock
@@ -64,12 +64,12 @@ class ConsoleLinks:
         return await make_login_link(self.tokens, self.clock, self.address or "")
 
     def answer(self, number: int) -> str | None:
-        """Return the URL of an answer's page; None while no console is served."""
+        """Return the URL of an answer's page; None if no console is served."""
         return self.address and f"{self.address.rstrip('/')}/answers/{number}"
 
 
 class ConsoleLogins:
-    """Exchanges one-time tokens for sessions; checks at most five wrong tokens a minute."""
+    """Exchanges one-time tokens for sessions; accepts at most five wrong tokens a minute."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ConsoleLogins:
         self._clock = clock
 
     async def log_in(self, token: str) -> str:
-        """Return the token of a new session; too many wrong tokens never lock out a valid one."""
+        """Return a new session's token; too many wrong tokens never lock out a valid one."""
         if not await self._tokens.use_login(token_digest(token[:_MAX_TOKEN_CHARS])):
             rate = Rate("console log-ins", _LOGINS_PER_MINUTE, 60)
             if await self._rate_limits.take([rate]) > 0:
@@ -107,13 +107,13 @@ class ConsoleLogins:
         await self._tokens.end_session(token_digest(session))
 
     async def find_session(self, session: str) -> Caller | None:
-        """Return the caller that a session cookie belongs to; None if the session has ended."""
+        """Return a session cookie's caller; None if the session has ended."""
         if not await self._tokens.has_session(token_digest(session[:_MAX_TOKEN_CHARS])):
             return None
         return Caller("session", frozenset(Scope), csrf_token_of(session))
 
     async def find_api_token(self, headers: Mapping[str, str]) -> Caller | None:
-        """Return the caller of an `Authorization: Bearer` header; None if the token is unknown."""
+        """Return the caller for an `Authorization: Bearer` header; None if the token is unknown."""
         kind, _, token = headers.get("Authorization", "").partition(" ")
         if kind.lower() != "bearer":
             return None
@@ -137,15 +137,15 @@ class ConsoleLogins:
 
 
 def csrf_token_of(session: str) -> str:
-    """Return the CSRF token of a session: its HMAC."""
+    """Return a session's CSRF token, an HMAC of the session."""
     return hmac.new(_header_bytes(session), b"csrf", hashlib.sha256).hexdigest()
 
 
 def is_csrf_token(given: str, caller: Caller) -> bool:
-    """Compare in constant time; as bytes, because `compare_digest` takes only ASCII text."""
+    """Compare CSRF tokens in constant time, as bytes because `compare_digest` needs ASCII texts."""
     return hmac.compare_digest(_header_bytes(given), caller.csrf_token.encode())
 
 
 def _header_bytes(text: str) -> bytes:
-    """Return the bytes of a header's value, which may have surrogates for invalid UTF-8."""
+    """Encode a header's value, which may contain surrogates for invalid UTF-8."""
     return text.encode(errors="surrogatepass")

@@ -1,4 +1,4 @@
-"""Render messages for the page; all text of people and models is escaped."""
+"""Render messages for the page; all texts of people and models are escaped."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _BOT_NAME = "Troupe"  # speaks where no character does
 
 @value_class
 class MessageView:
-    """A message with everything its template needs."""
+    """A message with everything that its template needs."""
 
     message: WebMessage
     name: str
@@ -45,13 +45,13 @@ class MessageView:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the answer is still being written: it has a stop button."""
+        """Whether the answer is still being written, so that it has a stop button."""
         stops = f"{ButtonAction.STOP}:"
         return any(one.data.startswith(stops) for one in self.message.buttons)
 
 
 def view_message(message: WebMessage, known: Mapping[str, WebMessage]) -> MessageView:
-    """Return a message for the page; `known` are the channel's other messages, by id."""
+    """Return a message for the page; `known` holds the channel's other messages, by id."""
     name = _name(message)
     replied = known.get(message.reply_to or "")
     quote = ""
@@ -69,7 +69,7 @@ def color_of(name: str) -> int:
 
 
 def view_people(people: Sequence[Person]) -> Sequence[tuple[Person, int, str]]:
-    """Return people with the colors and letters of their avatars."""
+    """Return people with their avatars' colors and letters."""
     return [(one, color_of(one.name), one.name[:1].upper()) for one in people]
 
 
@@ -84,7 +84,7 @@ def _shortened(text: str) -> str:
 
 
 def _styled_html(source: str) -> Markup:
-    """Convert a model's Markdown to HTML that has only our own tags; text is escaped."""
+    """Convert a model's Markdown to HTML with our own tags only; text is escaped."""
     styled = style_markdown(source)
     return _nested(styled, list(styled.spans), 0, len(styled.text))
 
@@ -92,9 +92,9 @@ def _styled_html(source: str) -> Markup:
 def _nested(
     styled: StyledText, spans: list[StyledSpan], start: int, end: int, *, has_links: bool = True
 ) -> Markup:
-    """Return the HTML of the text between two positions; `spans` lie within it, and nest.
+    """Return the HTML of a range of the text; `spans` are nested and lie within it.
 
-    With `has_links`, URLs in the text become links, as on the platforms.
+    With `has_links`, URLs in the text become links, as on chat platforms.
     """
     escape = _linked if has_links else Markup.escape
     html, at = Markup(), start

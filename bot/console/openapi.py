@@ -1,4 +1,4 @@
-"""Describe the API in OpenAPI 3.1, from the same route table that registers its handlers."""
+"""Describe the API in OpenAPI 3.1, using the route table that registers its handlers."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -40,14 +40,14 @@ class ApiError(TypedDict):
 
 
 class ApiDescription(RouteGroup):
-    """Serves the OpenAPI document of some routes and of itself."""
+    """Serves the OpenAPI document of the given routes and its own."""
 
     def __init__(self, groups: Sequence[RouteGroup]) -> None:
         self._routes = [one for group in (*groups, self) for one in group.routes if one.is_api]
 
     @route("GET /api/v1/openapi.json", Scope.READ)
     async def send(self) -> web.Response:
-        """This document."""
+        """Get this document."""
         document = await asyncio.to_thread(lambda: self._document)
         return protected(web.json_response(document))
 

@@ -1,4 +1,4 @@
-"""Operation: what works, what waits, who holds which role, what answers, and what failed."""
+"""Operation: the health of components, queues, exclusive roles, providers, and failures."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ _Row = Mapping[str, object]
 
 @value_class
 class OperationState:
-    """What the service is doing."""
+    """The current state of the service."""
 
     parts: Mapping[str, str]
     """"ok" for what works, else why it does not."""
@@ -117,7 +117,7 @@ class OperationPage(RouteGroup):
 
     @route("GET /api/v1/operation", Scope.READ)
     async def state(self) -> OperationState:
-        """What works, what waits, and who does what."""
+        """Get the current state: components, queues, and roles."""
         async with self._lock:
             now = self.clock.monotonic()
             if self._newest is None or now - self._made_at >= _FRESH_SECONDS:
@@ -131,7 +131,7 @@ class OperationPage(RouteGroup):
 
     @route("GET /operation/events", Scope.READ)
     async def send_events(self, request: ConsoleRequest) -> web.StreamResponse:
-        """Send the state whenever it changes, as server-sent events."""
+        """Send the state at every change, as server-sent events."""
 
         async def render() -> str:
             page = Page("operation_state.html", {"state": await self.state()})
@@ -143,7 +143,7 @@ class OperationPage(RouteGroup):
     @route("GET /api/v1/operation/errors/{error}", Scope.READ)
     @route("GET /operation/errors/{error}", Scope.READ, template="operation_error.html")
     async def find_error(self, error: str) -> FailedMessage:
-        """A message's processing steps, by the error id that its author was told."""
+        """Get a message's processing steps, by the error id shown to its author."""
         failed = await self._find_failed(error)
         if failed is None:
             raise RequestRefused(404, translatable("No process has logged an error with this id."))
@@ -155,7 +155,7 @@ class OperationPage(RouteGroup):
         "POST /operation/providers/{provider}/try", Scope.OPERATE, template="operation_trial.html"
     )
     async def try_out(self, request: ConsoleRequest, provider: str) -> Mapping[str, str | bool]:
-        """Try a provider with one short request."""
+        """Test a provider with one short request."""
         if all(one["name"] != provider for one in self.providers):
             raise RequestRefused(404, translatable("There is no such provider."))
         try:
@@ -194,7 +194,7 @@ class OperationPage(RouteGroup):
         )
 
     async def _others(self, nodes: Sequence[Node]) -> Mapping[str, ProcessReport]:
-        """Return the reports of the other processes, by their names."""
+        """Return the other processes' reports, by process name."""
         owners = [one.owner for one in nodes if not one.is_silent and one.owner != self.owner]
         return await self.nodes.reports(owners)
 

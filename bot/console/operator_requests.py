@@ -1,4 +1,4 @@
-"""Ask a model for the operator: nothing enters a history, but budgets and limits apply."""
+"""Send requests for the operator: budgets and limits apply, but no history changes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,7 +40,7 @@ class OperatorAnswer:
 
 @value_class
 class ReplayChanges:
-    """What is different from the stored request; nothing by default."""
+    """Changes to the stored request; none by default."""
 
     preset: str = ""
     """Whose model, parameters and template are used; empty: as they were."""
@@ -52,7 +52,7 @@ class ReplayChanges:
 
 @value_class
 class OperatorRequests:
-    """Sends requests that no message asked for."""
+    """Sends requests that do not come from a chat message."""
 
     backends: Mapping[str, Backend]
     spending: Spending
@@ -63,7 +63,7 @@ class OperatorRequests:
     async def send(
         self, preset: Preset, prompt: Prompt, conversation: str, server: str | None = None
     ) -> OperatorAnswer:
-        """Return what the model answers; raises `BackendError`, or `UserError` for a budget."""
+        """Return the model's answer; raises `BackendError`, or `UserError` if over budget."""
         backend = self.backends.get(preset.provider)
         if backend is None:
             raise BackendUnavailable(f"the provider {preset.provider!r} is not set up any more")
@@ -99,7 +99,7 @@ class OperatorRequests:
 
 
 def _ignore(_event: object) -> None:
-    """Show nothing: the answer is shown when it is complete."""
+    """Show no progress, because the answer is shown when complete."""
 
 
 _QUESTION = "Say hello in one short sentence."
@@ -111,7 +111,7 @@ _MAX_SECONDS = 60.0
 async def try_provider(
     requests: OperatorRequests, presets: Mapping[str, Preset], provider: str
 ) -> str:
-    """Return what a provider's first preset answers to one short request."""
+    """Send one short request with a provider's first preset; return the answer."""
     preset = next((one for one in presets.values() if one.provider == provider), None)
     if preset is None:
         raise UserError(translatable("No preset uses this provider."))
@@ -148,7 +148,7 @@ class PromptReplay:
     """Makes the model of a preset ready, which none may use any more; raises `SettingsError`."""
 
     async def replay(self, answer: StoredAnswer, changes: ReplayChanges) -> OperatorAnswer:
-        """Return another answer to the same prompt, or to a draft's prompt for the same message."""
+        """Return a new answer to the same prompt, or to a draft's prompt for the same message."""
         receipt = answer.receipt
         if changes.draft:
             preset = await self.find_draft(changes.draft)
@@ -167,7 +167,7 @@ class PromptReplay:
         return (await self.composer.compose(preset, None, scene, may_spend=True)).prompt
 
     def _preset(self, receipt: Receipt, changes: ReplayChanges) -> Preset:
-        """Return the preset whose model answers: the chosen one, or the stored one."""
+        """Return the preset whose model answers: the chosen one, else the original one."""
         if changes.preset:
             chosen = self.presets.get(changes.preset)
             if chosen is None:

@@ -1,7 +1,7 @@
-"""Render the pages of the console: Jinja2 with autoescape, in an environment of its own.
+"""Render the console's pages with Jinja2 and autoescape, in a separate environment.
 
-Chat templates are rendered elsewhere, in a child process; what people write is a value here, never
-a template.
+Chat templates are rendered elsewhere, in a child process; here, people's texts are only values,
+never templates.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ _LANGUAGE_NAMES = {"en": "EN", "zh": "中文"}
 
 
 class PageRenderer:
-    """Renders pages in their readers' language and theme."""
+    """Renders pages in their reader's language and theme."""
 
     def __init__(self, navigation: Sequence[NavigationItem]) -> None:
         self._navigation = navigation
 
     def render(self, page: Page, request: ConsoleRequest, nonce: str) -> str:
-        """Return the HTML of a page; style sheets made by a script must carry the nonce."""
+        """Return a page's HTML; style sheets created by scripts must carry the nonce."""
         language = request.language
 
         def localized(pattern: str, **values: object) -> str:
@@ -55,7 +55,7 @@ class PageRenderer:
 
     @cached_property
     def _environment(self) -> Environment:
-        """The Jinja environment, created for the first page: most processes never show one."""
+        """The Jinja environment, created for the first page, as most processes never show one."""
         environment = Environment(
             loader=FileSystemLoader(_FOLDER / "templates"),
             autoescape=True,
@@ -93,12 +93,12 @@ def _dollars(amount: float) -> str:
 
 
 def static_address(name: str) -> str:
-    """Return the address of a static file; it changes with its content."""
+    """Return a static file's URL, which changes with its content."""
     content = static_files()[name]
     return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:8]}"
 
 
 @cache
 def static_files() -> Mapping[str, bytes]:
-    """Return the static files by name; they are read once."""
+    """Return the static files by name, read once."""
     return {one.name: one.read_bytes() for one in (_FOLDER / "static").iterdir() if one.is_file()}

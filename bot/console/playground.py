@@ -1,6 +1,6 @@
-"""The playground: channels in the browser, and what people do there.
+"""The playground: channels in the browser, and the actions of people in them.
 
-Every change is stored before its request is answered; the platform `web` reads it from there.
+Every change is stored before its request is answered; the `web` platform then reads it.
 """
 
 import getpass
@@ -81,7 +81,7 @@ class PlaygroundPages(RouteGroup):
 
     @route(f"GET {_PATH}", Scope.READ)
     async def newest(self, request: ConsoleRequest) -> web.Response:
-        """Go to the newest channel; create the first one if there is none."""
+        """Redirect to the newest channel; create the first one if there is none."""
         channels = await self.channels.all()
         if channels:
             return _see(channels[-1])
@@ -97,7 +97,7 @@ class PlaygroundPages(RouteGroup):
         edit: str = "",
         author: str = "",
     ) -> Page:
-        """Show a channel with its composer, which may be open for a reply or an edit."""
+        """Show a channel with its composer, perhaps open for a reply or an edit."""
         found = await self._find(channel)
         messages = await self.channels.newest(found.id, _MAX_SHOWN)
         known = {one.id: one for one in messages}
@@ -126,7 +126,7 @@ class PlaygroundPages(RouteGroup):
     async def create(
         self, request: ConsoleRequest, name: ShortName = "", look: ShortName = ""
     ) -> web.Response:
-        """Open a channel with the operator as its first person."""
+        """Create a channel with the operator as its first person."""
         shown = name.strip() or "playground"
         channel = self._make_channel(shown, self._known_look(look), request)
         await self.channels.create(channel)
@@ -163,7 +163,7 @@ class PlaygroundPages(RouteGroup):
 
     @route(f"POST {_CHANNEL}/look", Scope.OPERATE, then=_CHANNEL)
     async def choose_look(self, channel: str, channel_look: ShortName = "") -> None:
-        """Let a channel look like another platform from now on."""
+        """Make a channel imitate another platform from now on."""
         look = self._known_look(channel_look)
         await self.channels.update(replace(await self._find(channel), look=look))
 
@@ -185,7 +185,7 @@ class PlaygroundPages(RouteGroup):
 
     @route(f"GET {_CHANNEL}/events", Scope.READ)
     async def send_events(self, request: ConsoleRequest, channel: str) -> web.StreamResponse:
-        """Send what changes, as server-sent events."""
+        """Send the channel's changes, as server-sent events."""
         found = await self._find(channel)
         given = request.http.headers.get("Last-Event-ID") or request.http.query.get("after", "0")
         if not is_number(given):
@@ -216,7 +216,7 @@ class PlaygroundPages(RouteGroup):
         key: MessageId,
         reply_to: ReplyTo = "",
     ) -> web.Response:
-        """Write a message; a repeated key is ignored."""
+        """Send a message; one with a repeated key is ignored."""
         found = await self._find(channel)
         person = _person(found, author)
         said = WebMessage(key, person, "", self._now(), reply_to=reply_to or None)
@@ -245,7 +245,7 @@ class PlaygroundPages(RouteGroup):
         value: LongName | None = None,
         key: MessageId | None = None,
     ) -> web.Response:
-        """Press a button that stands under a message, or choose a value from its menu."""
+        """Press a button under a message, or choose a value from its menu."""
         found = await self._find(channel)
         person = _person(found, author or found.people[0].id)
         pressed = WebMessage(
@@ -316,7 +316,7 @@ class PlaygroundPages(RouteGroup):
         return look
 
     def _command_list(self, language: str) -> Sequence[Mapping[str, object]]:
-        """Return the completions after a slash."""
+        """Return the completions for a slash."""
         presets = list(self.resolver.complete(""))
         return [
             {
@@ -341,7 +341,7 @@ def _to_message(at: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:
 
 
 def _with_text(message: WebMessage, text: str) -> WebMessage:
-    """Set the text of a message, masking pasted tokens and keys."""
+    """Set a message's text, masking pasted tokens and keys."""
     masked = mask_pasted_tokens(text)
     return replace(message, text=masked, has_masked_token=masked != text)
 

@@ -1,4 +1,4 @@
-"""Compose prompts of drafts and of messages being written: nothing is asked or stored."""
+"""Compose prompts of drafts and unsent messages, without calling a model or storing anything."""
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -51,7 +51,7 @@ class PromptPreview:
     """Random numbers; None: seeded by the text, so that the preview does not flicker."""
 
     async def preview(self, said: Said) -> NextAnswer:
-        """Return who would answer a message, and the first speaker's prompt."""
+        """Return the characters that would answer a message, and the first one's prompt."""
         placed = await self.find_history(storable_said(said))
         if placed is None:
             return NextAnswer(problem=_BEGINS_BRANCH)
@@ -109,7 +109,7 @@ def _considered(
 
 
 def reason_of(error: UserError | BackendError | RequestRefused) -> str:
-    """Return why there is no prompt or no answer, as people are told."""
+    """Return the reason, as shown to users, why there is no prompt or answer."""
     return error.notice if isinstance(error, BackendError) else error.text
 
 
@@ -118,7 +118,7 @@ _MAX_TURNS = 400
 
 @value_class
 class DraftComposer:
-    """Composes and counts as for a real answer; calls no model and stores nothing."""
+    """Composes and counts as for a real answer, without calling a model or storing anything."""
 
     sources: PromptSources
     resolver: PresetResolver
@@ -127,12 +127,12 @@ class DraftComposer:
     async def compose(
         self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
     ) -> Receipt:
-        """Compose the prompt for a scene; return it as the receipt of a real answer.
+        """Compose a scene's prompt; return it as the receipt of a real answer.
 
-        The channel's other characters stay; the preset replaces the character of its name, or else
-        the character that answered. Unless it `may_spend`, stories that an embedding service
-        would have to find are left out. Raises `UserError` for a budget that is too small, and
-        `BackendError` where the backend cannot count.
+        The channel's other characters stay; the preset replaces the character with its name, or
+        else the one that answered. Unless it `may_spend`, stories that need an embedding service
+        are left out. Raises `UserError` if the budget is too small, and `BackendError` if the
+        backend cannot count tokens.
         """
         said = scene.said
         speaker = ActivePreset(preset, None, version)
@@ -149,14 +149,14 @@ class DraftComposer:
         return build_receipt(_NO_ANSWER, fitted, preset, version, AnswerCharge())
 
     async def count(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
-        """Return the tokens of texts as the preset's model counts them."""
+        """Return the token counts of texts, as the preset's model counts them."""
         if preset.token_counter:
             return get_counter(preset.token_counter)(texts)
         counter = await self.sources.backends[preset.provider].text_counter(bare_prompt(preset))
         return counter(texts)
 
     async def recorded(self, conversation: str) -> Scene | None:
-        """Return the newest message to somebody in a conversation, and what was said before it."""
+        """Return a conversation's newest addressed message, with the history before it."""
         claim = Claim(conversation, _NO_EPOCH, "preview")
         session = await self.conversations.load_session(claim, _MAX_TURNS)
         scene = recorded_scene(conversation, session.number, session.turns)

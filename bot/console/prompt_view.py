@@ -1,4 +1,4 @@
-"""Show prompts: their sections, control tokens, speakers, and look-alikes of these."""
+"""Show prompts: sections, control tokens, speakers, and typed look-alikes of them."""
 
 import json
 import re
@@ -24,7 +24,7 @@ Mark: TypeAlias = tuple[tuple[int, int], "PieceKind"]
 
 
 class PieceKind(StrEnum):
-    """What a piece of a prompt is; the values are classes of the style sheet."""
+    """The kind of a prompt piece; the values are CSS classes."""
 
     TEXT = ""
     CONTROL = "control"
@@ -36,7 +36,7 @@ class PieceKind(StrEnum):
 
 @value_class
 class Piece:
-    """A piece of a prompt."""
+    """A piece of a prompt, with its kind."""
 
     text: str
     kind: PieceKind = PieceKind.TEXT
@@ -45,7 +45,7 @@ class Piece:
 
 @value_class
 class PromptSection:
-    """A section of a prompt with its text."""
+    """A prompt section with its text."""
 
     section: str
     name: str
@@ -56,7 +56,7 @@ class PromptSection:
 
 
 def prompt_sections(receipt: Receipt) -> list[PromptSection]:
-    """Return the sections in the order of the prompt; their tokens add up to the prompt's."""
+    """Return the prompt's sections in order; their tokens add up to the prompt's."""
     shown = _span_pieces(receipt)
     return [
         PromptSection(
@@ -67,7 +67,7 @@ def prompt_sections(receipt: Receipt) -> list[PromptSection]:
 
 
 def _span_pieces(receipt: Receipt) -> list[list[tuple[int, str, list[Piece]]]]:
-    """Return for each section its messages, or parts of them: index, role and text."""
+    """Return each section's messages, or parts of them: index, role and pieces."""
     read: dict[int, int] = {}  # by message: characters that belong to earlier sections
     marker = LookAlikes(receipt.prompt)
     messages = receipt.prompt.messages
@@ -93,12 +93,12 @@ def _span_messages(
 
 
 def joined_messages(prompt: Prompt) -> str:
-    """Return the messages of a prompt as one text, to compare it with another one."""
+    """Return a prompt's messages as one text, for comparison."""
     return "\n\n".join(f"[{one.role}]\n{one.content}" for one in prompt.messages)
 
 
 class LookAlikes:
-    """Finds the speaker names that we added to messages, and typed text that imitates them."""
+    """Finds the speaker names that Troupe adds to messages, and typed text that imitates them."""
 
     def __init__(self, prompt: Prompt) -> None:
         tags = {*prompt.speakers, *([prompt.answers_as] if prompt.answers_as else [])}
@@ -113,10 +113,10 @@ class LookAlikes:
     def pieces(
         self, text: str, speaker: str | None = None, *, is_observed: bool = False
     ) -> list[Piece]:
-        """Divide the text of a message, or of a part of it.
+        """Split a message's text, or a part of it, into pieces.
 
-        `speaker` is whose name was added before it; with `is_observed`, each message in it was
-        quoted as background, with its speaker.
+        `speaker` is the author whose name was added in front; with `is_observed`, the text quotes
+        background messages, each with its speaker.
         """
         marks = _control_marks(text, 0, len(text), PieceKind.LOOK_ALIKE)
         is_tagged = self._adds_speakers and speaker is not None
@@ -142,7 +142,7 @@ def _cut(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
 
 
 def token_pieces(tokens: Sequence[PromptToken], receipt: Receipt) -> list[Piece]:
-    """Return a piece for each token of the model's own tokenizer."""
+    """Return a piece for each token of the model's tokenizer."""
     marks = _described_marks("".join(one.text for one in tokens), receipt, is_rendered=True)
     kinds = {at: kind for (begin, end), kind in marks for at in range(begin, end)}
     pieces, begin = [], 0
@@ -163,10 +163,10 @@ def _token_kind(token: PromptToken, found: PieceKind) -> PieceKind:
 
 
 def described_pieces(description: PromptDescription, receipt: Receipt) -> list[Piece]:
-    """Divide the text that a model was sent; text outside of messages is the template's.
+    """Split the text sent to a model into pieces; text outside of messages is the template's.
 
-    The messages are looked for in their order; a control token inside of one is a look-alike, and
-    in the body of a request there is no other.
+    Messages are located in order; a control token inside one is a look-alike, and a request's body
+    has no others.
     """
     marks = _described_marks(description.text, receipt, is_rendered=description.is_rendered)
     return list(_cut(description.text, marks))
@@ -206,7 +206,7 @@ def _message_pieces(receipt: Receipt) -> list[list[Piece]]:
 
 
 def _in_json(piece: Piece) -> Piece:
-    """Return a piece as it is written in a string of a request's body."""
+    """Return a piece as written in a JSON string of the request's body."""
     return Piece(json.dumps(piece.text, ensure_ascii=False)[1:-1], piece.kind)
 
 
@@ -215,7 +215,7 @@ def _control_marks(text: str, begin: int, end: int, kind: PieceKind) -> list[Mar
 
 
 def view_prompt(receipt: Receipt) -> Mapping[str, object]:
-    """Return the view of a prompt: its sections, and their shares of the budget."""
+    """Return a prompt for display: its sections and their shares of the budget."""
     return {
         "receipt": receipt,
         "tokens": prompt_tokens(receipt),

@@ -1,4 +1,4 @@
-"""The route table: what is served where, to whom, with which values, and in which language."""
+"""The route table: paths, scopes, parameters, and languages of everything served."""
 
 import inspect
 import re
@@ -26,7 +26,7 @@ _WITH_BODY = {"POST", "PUT", "PATCH"}
 
 @value_class
 class Caller:
-    """Who sent an admitted request."""
+    """The sender of an admitted request."""
 
     name: str
     """"session", or "token" and its name; stands in the audit log."""
@@ -36,7 +36,7 @@ class Caller:
 
     @property
     def may_spend(self) -> bool:
-        """Whether the caller may cause costs."""
+        """Whether the caller may spend money."""
         return Scope.OPERATE in self.scopes
 
 
@@ -44,7 +44,7 @@ NOBODY = Caller("nobody", frozenset())
 
 
 def check_scope(caller: Caller, scope: Scope) -> None:
-    """Raise `RequestRefused` with 403 for a caller without a scope."""
+    """Raise `RequestRefused` with 403 if the caller lacks a scope."""
     if scope not in caller.scopes:
         raise RequestRefused(
             403, translatable("This token lacks the scope {scope}.", scope=scope.value)
@@ -52,12 +52,12 @@ def check_scope(caller: Caller, scope: Scope) -> None:
 
 
 def is_number(given: str) -> bool:
-    """Whether a text is a number that fits into 64 bits, as databases need."""
+    """Whether a text is a number of at most 64 bits, as databases need."""
     return given.isascii() and given.isdecimal() and len(given) < 19
 
 
 def accepted_language(http: web.Request) -> str:
-    """Return the first of our languages in `Accept-Language`, by default English."""
+    """Return the first supported language in `Accept-Language`; English by default."""
     accepted = re.findall(r"(?:^|,)\s*([a-z]+)", http.headers.get("Accept-Language", "").lower())
     return next((one for one in accepted if one in LANGUAGES), language_of(None))
 
@@ -78,7 +78,7 @@ class ConsoleRequest:
 
     @property
     def theme(self) -> str:
-        """One of `THEMES`; by default the system's."""
+        """The theme, one of `THEMES`; the system's by default."""
         chosen = self.http.cookies.get(THEME_COOKIE, "")
         return chosen if chosen in THEMES else THEMES[0]
 
@@ -89,7 +89,7 @@ class ConsoleRequest:
 
 @value_class
 class Page:
-    """A page to render: a template in bot/console/templates and its values."""
+    """A page to render: a template in bot/console/templates, and its values."""
 
     template: str
     values: Mapping[str, object] = field(default_factory=dict)
@@ -97,12 +97,12 @@ class Page:
 
 
 def redirect(path: str) -> web.Response:
-    """Answer a form: load another page."""
+    """Respond to a form by redirecting to a page."""
     return web.Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})
 
 
 def protected(response: R, nonce: str = "") -> R:
-    """Add the headers that keep a page from loading or running anything foreign."""
+    """Add the headers that keep a page from loading or running third-party content."""
     style = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
     response.headers.update(
         {
@@ -120,7 +120,7 @@ def protected(response: R, nonce: str = "") -> R:
 
 
 def download(content: str | bytes, content_type: str, disposition: str) -> web.Response:
-    """Return a file to save; `disposition` names it as `Content-Disposition` does."""
+    """Return a download; `disposition` names the file as `Content-Disposition` does."""
     charset = "utf-8" if isinstance(content, str) else None
     body = content.encode() if isinstance(content, str) else content
     response = protected(web.Response(body=body, content_type=content_type, charset=charset))
@@ -130,7 +130,7 @@ def download(content: str | bytes, content_type: str, disposition: str) -> web.R
 
 @value_class
 class Route:
-    """One entry of the route table; it registers the handler and describes it in OpenAPI."""
+    """An entry of the route table, which also registers its handler and describes it in OpenAPI."""
 
     method: str
     path: str
@@ -200,7 +200,7 @@ def is_model(kind: Any) -> bool:
 
 
 def is_whole(kind: Any) -> bool:
-    """Whether a parameter is a whole number."""
+    """Whether a parameter is an integer."""
     return kind is int or getattr(kind, "__origin__", None) is int
 
 
@@ -211,10 +211,10 @@ def route(
     then: str = "",
     template: str = "",
 ) -> Callable[[Handler], Handler]:
-    """Make a method of a `RouteGroup` the handler of a route: `@route("GET /answers", ...)`.
+    """Register a `RouteGroup` method as the handler of a route: `@route("GET /answers", ...)`.
 
-    Its signature says what it takes and answers, see `Route`. Decorators stack: a page, a form of
-    it and a route of the API share a handler.
+    Its signature defines its input and output, see `Route`. Decorators stack: a page, its form and
+    an API route can share a handler.
     """
     method, _, path = method_and_path.partition(" ")
 
@@ -240,7 +240,7 @@ def route(
 
 
 def _model(name: str, path: str, taken: Sequence[inspect.Parameter]) -> type[BaseModel] | None:
-    """Return a model of a handler's arguments other than the request and the path's."""
+    """Return a model of a handler's arguments, except the request and the path's parameters."""
     given = [
         one
         for one in taken
@@ -257,7 +257,7 @@ def _model(name: str, path: str, taken: Sequence[inspect.Parameter]) -> type[Bas
 
 @value_class
 class NavigationItem:
-    """A page that the side navigation and the tabs at the bottom lead to."""
+    """A page linked from the side navigation and the bottom tabs."""
 
     path: str
     title: Text
@@ -265,7 +265,7 @@ class NavigationItem:
 
 
 class RouteGroup:
-    """Pages and routes of the API that belong together: methods with `@route`."""
+    """A group of related pages and API routes: methods with `@route`."""
 
     navigation: ClassVar[Sequence[NavigationItem]] = ()
 

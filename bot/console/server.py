@@ -1,4 +1,4 @@
-"""The HTTP server of a process: one port for everything, health, metrics, webhooks, its address."""
+"""A process's HTTP server on one port: console, health, metrics, webhooks, and its address."""
 
 import asyncio
 import contextlib
@@ -51,11 +51,11 @@ async def serve_http(
     any_port: bool = False,
     head_seconds: float = 10.0,
 ) -> AsyncIterator[str]:
-    """Serve within the block; yields the address.
+    """Serve HTTP during the block; yields the address.
 
-    Where no port was set, or with `any_port`, and the port is in use, the next free one is taken;
-    otherwise raises `SettingsError`, also for a certificate that cannot be read. A caller may take
-    `head_seconds` to send the head of the first request.
+    If no port is set, or with `any_port`, and the port is in use, the next free one is used;
+    otherwise raises `SettingsError`, which also reports an unreadable certificate. Clients get
+    `head_seconds` to send the head of their first request.
     """
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
     for add in add_routes:
@@ -92,7 +92,7 @@ _Stamps: TypeAlias = Sequence[tuple[int, int, int]]
 
 
 def load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
-    """Return the context of the HTTPS server; None: it serves HTTP."""
+    """Return the HTTPS server's context; None for plain HTTP."""
     if console.tls_certificate is None or console.tls_key is None:  # neither, as settings say
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -109,7 +109,7 @@ def load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
 def reload_certificate(
     context: ssl.SSLContext, console: ConsoleSettings, loaded: _Stamps
 ) -> _Stamps:
-    """Use the files of a certificate if they were replaced and fit; return what is loaded."""
+    """Reload a certificate whose files were replaced, if they match; return what is loaded."""
     try:
         stamps = _certificate_stamps(console)
         if stamps == loaded:
@@ -165,7 +165,7 @@ _FILE = "console-address"
 
 @contextlib.contextmanager
 def published_address(data_dir: Path, address: str) -> Iterator[None]:
-    """Keep the address in the data directory while the block runs."""
+    """Publish the address in the data directory while the block runs."""
     file = data_dir / _FILE
     file.write_text(address, encoding="utf-8")
     try:
@@ -175,7 +175,7 @@ def published_address(data_dir: Path, address: str) -> Iterator[None]:
 
 
 def find_address(data_dir: Path) -> str | None:
-    """Return the address of the console that uses this data directory; None if none runs."""
+    """Return the address of this data directory's console; None if none runs."""
     try:
         return (data_dir / _FILE).read_text(encoding="utf-8").strip() or None
     except OSError:
@@ -250,10 +250,10 @@ def webhook_routes(
     body_seconds: float = 10.0,
     store_seconds: float = _STORE_SECONDS,
 ) -> AddRoutes:
-    """Return the routes of the platforms' webhooks.
+    """Return the routes for the platforms' webhooks.
 
-    A call is answered with 200 once it is committed, and with 503 if it cannot be stored or that
-    takes too long. A slow database stores it in the end; a repeated call is dropped by its key.
+    A call gets 200 once it is committed, and 503 if storing fails or takes too long. A slow
+    database still stores it later; repeated calls are dropped by their key.
     """
 
     def add_routes(app: web.Application) -> None:
@@ -275,7 +275,7 @@ class _WebhookEndpoint:
     storing: set[asyncio.Task[bool]] = field(default_factory=set)
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
-        """When the server ends, cancel unfinished stores: the platform calls again."""
+        """Cancel unfinished stores when the server ends, as the platform calls again."""
         yield
         await cancel_and_wait(self.storing)
 
@@ -318,13 +318,13 @@ def _postponed(reason: str) -> web.Response:
 
 
 def _given_once(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Leave out repeated headers: a proxy may have checked the other one."""
+    """Remove repeated headers, because a proxy may have checked another value."""
     counts = Counter(name.lower() for name, _ in headers.items())
     return CIMultiDict((name, value) for name, value in headers.items() if counts[name.lower()] < 2)
 
 
 async def _read(request: web.Request) -> bytes | None:
-    """Return the body of a request; None if it is too long."""
+    """Return a request's body; None if it is too long."""
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk

@@ -1,4 +1,4 @@
-"""Set-up: from a bot's token to the file that the next start reads."""
+"""Setup: from a bot's token to the file that the next start reads."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated
@@ -20,7 +20,7 @@ SETUP_PATH = "/setup"
 
 @value_class
 class SetupPage(RouteGroup):
-    """Leads through the steps of `troupe init`."""
+    """Guides through the steps of `troupe init`."""
 
     navigation = (NavigationItem(SETUP_PATH, translatable("Set-up"), "setup"),)
 

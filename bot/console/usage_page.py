@@ -1,4 +1,4 @@
-"""Usage and cost by day, preset, channel, person or model; the same rows as CSV."""
+"""Usage and cost by day, preset, channel, person or model, also as CSV."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -46,7 +46,7 @@ class UsageSum:
 
 @value_class
 class UsagePage(RouteGroup):
-    """Adds up what answers cost."""
+    """Adds up the cost of answers."""
 
     navigation = (NavigationItem("/usage", translatable("Usage and cost"), "usage"),)
 
@@ -66,7 +66,7 @@ class UsagePage(RouteGroup):
     async def list_sums(
         self, by: Grouping = "day", since: _Since = "", until: _Until = ""
     ) -> Mapping[str, date | Sequence[UsageSum]]:
-        """What answers took and cost."""
+        """Get the usage and cost of answers."""
         first, last = self._days(since, until)
         sums = usage_sums(await self._rows(first, last), by)
         return {"since": first, "until": last, "sums": sums}
@@ -93,7 +93,7 @@ class UsagePage(RouteGroup):
 
     @route("GET /usage.csv", Scope.READ)
     async def send_table(self, since: _Since = "", until: _Until = "") -> web.Response:
-        """Send a row for each day, person, channel and model."""
+        """Download a row for each day, person, channel and model."""
         text = format_usage_table(await self._rows(*self._days(since, until)))
         return download(text, "text/csv", 'filename="usage.csv"')
 
@@ -123,7 +123,7 @@ def _day_chart(
 
 
 def usage_sums(rows: Sequence[UsageRow], by: Grouping) -> list[UsageSum]:
-    """Add up rows: days with the newest first, everything else with the most tokens first."""
+    """Add up rows: newest days first, other groups by tokens, most first."""
     groups: dict[str, list[UsageTotal]] = {}
     for row in rows:
         groups.setdefault(_name(row, by), []).append(row.total)

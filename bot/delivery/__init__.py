@@ -1,1 +1,1 @@
-"""Send the rows of the outbox: in order within a chat, each exactly once."""
+"""Send the outbox: in order within a chat, and each row exactly once."""

@@ -1,9 +1,9 @@
-"""Delete duplicates: messages that a platform accepted after they had been sent again.
+"""Delete duplicates: messages that the platform accepted after the sender had retried them.
 
-A send whose outcome is unknown is looked up after the settle time, and repeated where it is not
-there. If the platform accepts the first request after that, the chat has two copies of the message.
-So a minute later, while nobody else sends to the chat, it is searched once more. This is remembered
-only until the process ends (docs/delivery.md#unknown-outcomes).
+A send whose outcome is unknown is looked up after the settle time, and retried if the message is
+missing. If the platform accepts the first request after that, the chat has two copies. So a minute
+later, while nobody else sends to the chat, the sender searches once more. Pending searches are lost
+when the process ends (docs/delivery.md#unknown-outcomes).
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _MAX_CHATS = 8  # searched at once
 
 @value_class
 class _Repeated:
-    """A row whose message was not found, and which was sent again."""
+    """A row that was sent a second time because its message was not found."""
 
     row: OutboxRow
     """As it was first sent; a growing answer is longer by now."""
@@ -48,7 +48,7 @@ class _Repeated:
 
 @dataclass(eq=False)
 class LateDuplicates:
-    """Finds and deletes second copies of messages that were sent twice."""
+    """Finds and deletes the second copies of retried messages."""
 
     outbox: SqlOutbox
     surfaces: Mapping[str, Surface]
@@ -61,7 +61,7 @@ class LateDuplicates:
         self._is_expected = asyncio.Event()
 
     def note_search(self, row: OutboxRow, found: str | None) -> None:
-        """Note a search's result: nothing, or a message sent again since an earlier search."""
+        """Record a search's result: None, or the message that an earlier search missed."""
         known = self._repeated.pop(row.id, None)
         if known is None and found is not None:
             return
@@ -76,7 +76,7 @@ class LateDuplicates:
         self._is_expected.set()
 
     async def run(self, wake: Callable[[Sequence[str]], None]) -> None:
-        """Run due searches until cancelled; `wake` takes the lanes that were held."""
+        """Run due searches until cancelled; `wake` resumes the lanes that they held."""
         while True:
             if not self._repeated:
                 self._is_expected.clear()
@@ -113,7 +113,7 @@ class LateDuplicates:
     async def _search_alone(
         self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]
     ) -> bool:
-        """Search while nobody sends to the chat; return False if it has to be tried again."""
+        """Search while nobody else sends to the chat; return False if it must be retried."""
         # A search would take a message that is being sent for a copy.
         lane = repeated.row.address.lane
         latest = self.clock.monotonic() + _SEARCH_SECONDS

@@ -1,7 +1,7 @@
-"""Keep calls within a platform's rate limits: what all processes call for a chat counts together.
+"""Keep calls within a platform's rate limits, counted across all processes.
 
-A call that the platform refuses blocks its scope for as long as the platform says: a kind of call
-in a chat, or in what several chats share (`BucketSurface`), the chat, or the bot.
+A refused call blocks its scope for as long as the platform says. A scope is a kind of call in a
+chat or in a shared bucket (`BucketSurface`), the chat, or the bot.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _MIN_WAIT_SECONDS = 0.05
 
 
 class WaitingCalls:
-    """The calls of each bot that ask or wait for a slot in its rate limit."""
+    """Each bot's calls that are requesting a rate-limit slot or waiting for one."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -54,7 +54,7 @@ class WaitingCalls:
 
     @contextmanager
     def asking(self, source: str) -> Iterator[None]:
-        """Count a call that asks for a slot."""
+        """Count a call as requesting a slot during the block."""
         self._asking[source] += 1
         try:
             yield
@@ -62,7 +62,7 @@ class WaitingCalls:
             self._asking[source] -= 1
 
     def are_waiting(self, source: str) -> bool:
-        """Return whether calls of a bot wait in this process."""
+        """Return whether any of a bot's calls are waiting in this process."""
         return bool(self._waiting[source])
 
     @contextmanager
@@ -88,11 +88,11 @@ class WaitingCalls:
         self._places.pop(lane, None)
 
     def note_end(self, source: str, seconds: float) -> None:
-        """Note how many seconds a bot must not make calls."""
+        """Block a bot's calls for some seconds."""
         self._ends_at[source] = self._clock.monotonic() + seconds
 
     def admit(self, source: str, lane: str) -> float:
-        """Return 0 if a row of a lane may be taken now, else the seconds until the next try."""
+        """Return 0 if one of the lane's rows may be taken now, else the seconds to wait."""
         now = self._clock.monotonic()
         ends_at = self._ends_at.get(source, now)
         is_limited = self.are_waiting(source) or ends_at > now
@@ -116,7 +116,7 @@ class WaitingCalls:
         return self._places[lane][0] if lane in self._places else self._clock.monotonic()
 
     def _place(self, lane: str) -> float:
-        """Return when a lane began to wait; a new lane joins the queue."""
+        """Return when a lane started waiting; a new lane joins the queue."""
         now = self._clock.monotonic()
         since, asked_at = self._places.get(lane, (now, now))
         if asked_at < now - _MAX_PLACE_SECONDS:
@@ -132,8 +132,8 @@ class WaitingCalls:
 class RateLimitedSurface(Surface, DraftingSurface):
     """A surface whose calls wait until the platform allows them.
 
-    With `best_effort`, for live edits, it never waits, and leaves some calls to the outbox. If it
-    `learns_rates`, approximate limits apply to the outbox only in the hour after a refusal.
+    With `best_effort`, for live edits, it never waits, and it leaves some calls to the outbox.
+    With `learns_rates`, approximate limits apply to the outbox only in the hour after a refusal.
     """
 
     surface: Surface
@@ -208,7 +208,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _respond(
         self, address: Address, request: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Respond to a command or a press, which waits for refusals only."""
+        """Respond to a command or a press; it waits only after a refusal."""
         route = f"{address.lane} respond"
         scopes = [CallScope(key, ()) for key in (route, address.lane, address.source)]
         if (wait := await self.rates.seconds_until_call(scopes)) > 0:
@@ -252,7 +252,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
             raise
 
     def _windows_of(self, limits: Limits, *, is_message: bool) -> _Windows:
-        """Return the limits for this kind of call in the chat, for the chat and for the bot."""
+        """Return the limits for this kind of call in the chat, for the chat, and for the bot."""
         learns, edits = self.learns_rates, self.best_effort
         if not is_message:
             of_bot = limits.bot_calls if limits.counts_typing else ()
@@ -281,7 +281,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         of_all: list[CallScope],
         latest: float,
     ) -> float:
-        """Wait for the bot's limit; return 0 for a counted call, else how long its chat waits."""
+        """Wait for the bot's limit; return 0 if admitted, else the chat's wait in seconds."""
         with self._waiting.waiting(source, lane) as changed:
             while True:
                 if not self._waiting.is_first(source, lane):

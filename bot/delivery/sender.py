@@ -1,7 +1,7 @@
 """Send the rows of the outbox: in order within a lane, each exactly once.
 
-A row is committed as `sending` before its request goes out. If the response is lost, the outcome is
-unknown: the platform is then searched for the message, and it is sent again only if it is not there
+A row is marked `sending` before its request goes out. If the response is lost, the outcome is
+unknown: the sender searches the platform for the message, and resends it only if it is missing
 (docs/delivery.md#unknown-outcomes).
 """
 
@@ -88,7 +88,7 @@ _POLL_SECONDS = 1.0  # a signal may be lost
 
 @dataclass(eq=False)
 class SentRows:
-    """The rows that somebody waits for; the outbox is queried for all of them once a second."""
+    """The rows whose sending somebody awaits; one query per second checks them all."""
 
     outbox: SqlOutbox
     poll_seconds: float = _POLL_SECONDS
@@ -98,7 +98,7 @@ class SentRows:
         self._asks_at = -math.inf
 
     async def wait(self, row_id: int) -> str:
-        """Wait until any process has sent a row; return its message, or raise `AnswerRefused`."""
+        """Wait until any process has sent a row; return its message id; raises `AnswerRefused`."""
         loop = asyncio.get_running_loop()
         arrival = self._arrivals.setdefault(row_id, loop.create_future())
         try:
@@ -119,19 +119,19 @@ class SentRows:
             self.note(row_id, external_id)
 
     def note(self, row_id: int, external_id: str | None) -> None:
-        """Note the id of a row's message; None: the row will never be sent."""
+        """Record the message id of a row; None if it will never be sent."""
         arrival = self._arrivals.get(row_id)
         if arrival is not None and not arrival.done():
             arrival.set_result(external_id)
 
 
 def publish_sent_row(signals: Signals, row_id: int, external_id: str | None) -> None:
-    """Tell the other processes the id of a row's message."""
+    """Announce a row's message id to the other processes."""
     signals.publish(_TOPIC, [f"{row_id}:{external_id or ''}"])
 
 
 def follow_sent_rows(signals: Signals, rows: SentRows) -> None:
-    """Note in `rows` which rows other processes have sent."""
+    """Record in `rows` the rows that other processes send."""
 
     def receive(keys: Sequence[str]) -> None:
         for key in keys:
@@ -148,8 +148,8 @@ Response = TypeVar("Response")
 class Sender:
     """Delivers one lane at a time; several senders may work on different lanes.
 
-    `settle_seconds` is how late a platform may still accept a request that was given up;
-    `announce` takes each settled row and its message; None: it will never be sent.
+    `settle_seconds` is how late a platform may still accept an abandoned request; `announce` is
+    called for each settled row with its message id, or None if it will never be sent.
     """
 
     outbox: SqlOutbox
@@ -169,11 +169,11 @@ class Sender:
         self._unknown_outcomes = BoundedDict[int, int](_MAX_ROWS_REMEMBERED)  # how often, by row
 
     def hold(self, lane: str) -> float:
-        """Return how many seconds a lane must not be taken, because its bot must not make calls."""
+        """Return how many seconds to leave a lane alone because its bot is rate limited."""
         return self._waiting.admit(source_of(lane), lane)
 
     async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
-        """Take the first due row of each lane, if its bot is served here."""
+        """Take the first due row of each lane whose bot runs here."""
         served = [key for key in keys if source_of(key) in self.surfaces]
         rows = await self.outbox.take(served) if served else ()
         return {row.address.lane: row for row in rows}
@@ -246,7 +246,7 @@ class Sender:
         return following if wait is None else await self._take_again(row.address.lane, wait)
 
     async def _give_up(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
-        """Drop a refused row; send anew what cannot be edited, unless a person has deleted it."""
+        """Drop a refused row; replace an uneditable message, unless a person has deleted it."""
         is_gone = isinstance(error, MessageNotFound)
         was_deleted = is_gone and self._limits(row).hears_deletions
         if row.op is OutboxOperation.EDIT and row.external_id is not None and not was_deleted:
@@ -334,7 +334,7 @@ class Sender:
         return self._noticed_at.setdefault(lane, now) == now
 
     async def _send(self, surface: Surface, row: OutboxRow, thread: MessageThread | None) -> str:
-        """Send a row; if its file is refused, send a notice about that instead."""
+        """Send a row; if the platform refuses its file, send a notice instead."""
         try:
             return await request_in_any_form(
                 row, lambda content: surface.send(_to_message(row, content, thread))
@@ -353,7 +353,7 @@ class Sender:
         return None if message_id is None else MessageThread(message_id, row.thread.title)
 
     def _is_hopeless(self, row: OutboxRow) -> bool:
-        """Return whether only this row keeps failing, so that its lane should skip it."""
+        """Return whether this row alone keeps failing, so that its lane should skip it."""
         if row.attempts >= _MAX_ATTEMPTS:
             return True
         now, lane = self.clock.monotonic(), row.address.lane
@@ -381,7 +381,7 @@ class Sender:
         self.announce(row.id, external_id)
 
     async def _postpone(self, row: OutboxRow, seconds: float) -> None:
-        """Retry later; an unknown outcome stays unknown until the platform is queried."""
+        """Retry later; an unknown outcome stays unknown until it is looked up."""
         if row.state is OutboxState.UNKNOWN:
             await self.outbox.mark_unknown(row, seconds)
         else:
@@ -401,7 +401,7 @@ class Sender:
 
 
 def make_nonce(turn: str, part: int) -> str:
-    """Derive the nonce of a message from its turn and part, the same on every machine."""
+    """Derive a message's nonce from its turn and part; every process derives the same one."""
     digest = hashlib.sha256(f"{turn}/{part}".encode()).digest()
     return base64.b32encode(digest[:_NONCE_BYTES]).decode()
 
@@ -429,7 +429,7 @@ def _target_id(row: OutboxRow) -> str:
 async def request_in_any_form(
     row: OutboxRow, request: Callable[[MessageContent], Awaitable[Response]]
 ) -> Response:
-    """Make a request with a row's content; if refused, in plain text, then as a notice."""
+    """Send a row's content; if refused, retry as plain text, then as a notice."""
     face, notice = row.content.face, _NOT_SHOWN
     for content in (row.content, MessageContent(row.text, face, is_plain=True)):
         try:
@@ -445,7 +445,7 @@ async def request_in_any_form(
 
 @dataclass(eq=False)
 class LaneDelivery(Delivery):
-    """Hands rows to the senders: to `start` in this process, or by waking their lanes."""
+    """Delivers rows with this process's senders, or by waking the lanes for other processes."""
 
     sent_rows: SentRows
     wake: Callable[..., None]

@@ -1,1 +1,1 @@
-"""Embedders: one file each, selected by the kind in the settings."""
+"""Embedders: one module for each kind in the settings."""

@@ -1,4 +1,4 @@
-"""Embed with a GGUF file: llama.cpp runs it in a child process, started with the first text."""
+"""Embed with a GGUF file: llama.cpp runs it in a child process, started at the first text."""
 
 import asyncio
 import os
@@ -32,10 +32,10 @@ R = TypeVar("R")
 
 
 class GgufEmbedder(Embedder):
-    """Embed with a GGUF model; a chat model works too, but ranks badly."""
+    """Embeds with a GGUF model; chat models work too, but rank poorly."""
 
     def __init__(self, model: Path, data_dir: Path) -> None:
-        """Take a model; raises `SettingsError` if it is no valid GGUF or llama.cpp is missing."""
+        """Check the model; raises `SettingsError` for an invalid GGUF or without llama.cpp."""
         if find_spec("xllamacpp") is None:
             raise SettingsError(
                 "TROUPE_EMBEDDING__KIND=gguf needs xllamacpp: `pip install 'troupe-bot[local]'`"

@@ -1,8 +1,8 @@
-"""Embed with an ONNX model as exported by sentence-transformers; needs onnxruntime installed.
+"""Embed with an ONNX model exported by sentence-transformers; needs onnxruntime.
 
-The path names the `.onnx` file or a folder with it; `tokenizer.json` is there or one folder up.
-Where the model returns a vector for each token, `1_Pooling/config.json` says whether to average
-them; without that file the first one is used, as bge and bce need it.
+The path is the `.onnx` file or its folder; `tokenizer.json` is beside it or one folder up. If the
+model returns a vector per token, `1_Pooling/config.json` says whether to average them; without that
+file the first one is used, as bge and bce need it.
 """
 
 import threading
@@ -27,7 +27,7 @@ _TOKEN_VECTOR_DIMENSIONS = 3  # texts, tokens, numbers
 
 
 class _OnnxModel:
-    """An ONNX model with its tokenizer, loaded with the first text; thread-safe."""
+    """An ONNX model with its tokenizer, loaded at the first text; thread-safe."""
 
     def __init__(self, model: Path, tokenizer: Path, *, uses_mean: bool) -> None:
         self._model = model
@@ -102,7 +102,7 @@ def _uses_mean_pooling(model: Path) -> bool:
 
 
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
-    """Make the embedder; raises `SettingsError` for a missing file or package."""
+    """Create the embedder; raises `SettingsError` if a file or package is missing."""
     if settings.model_path is None:
         raise SettingsError(f"{_SETTING} is not set; set it to an .onnx file or its folder")
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:

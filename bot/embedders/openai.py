@@ -26,7 +26,7 @@ _TIMEOUT_SECONDS = 30.0
 
 
 class OpenAIEmbedder(Embedder):
-    """Embed with a service; texts are truncated by OpenAI's tokenizer."""
+    """Embeds with a service; texts are truncated with OpenAI's tokenizer."""
 
     def __init__(self, settings: EmbeddingSettings, clock: Clock) -> None:
         self._model = settings.model or ""

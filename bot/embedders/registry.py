@@ -1,6 +1,6 @@
-"""Make the embedder of a kind.
+"""Create an embedder by its kind.
 
-A new embedder is a module with a `make`, and a line here; it is imported on first use.
+To add an embedder, write a module with a `make` and add a line here.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
-    """Make an embedder, not started yet; raises `SettingsError` if something is missing."""
+    """Create an embedder without starting it; raises `SettingsError` if something is missing."""
     if settings.kind in _MODULES:
         make: MakeEmbedder = import_module(_MODULES[settings.kind]).make
         return make(settings, data_dir)

@@ -37,7 +37,7 @@ def batches(inputs: list[T]) -> Iterator[list[T]]:
 
 
 def truncate_text(text: str, count: Callable[[str], int]) -> str:
-    """Return the longest prefix of at most `MAX_TEXT_TOKENS` tokens, without invalid characters."""
+    """Return the longest valid prefix of at most `MAX_TEXT_TOKENS` tokens."""
     text = text[:_MAX_CHARS].replace("\0", " ").encode(errors="replace").decode()
     if count(text) <= MAX_TEXT_TOKENS:
         return text
@@ -52,7 +52,7 @@ def truncate_text(text: str, count: Callable[[str], int]) -> str:
 
 
 def model_fingerprint(path: Path) -> str:
-    """Return a name for a model file, from its size and both ends; raises `SettingsError`."""
+    """Fingerprint a model file by its size and both ends; raises `SettingsError`."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

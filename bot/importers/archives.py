@@ -35,7 +35,7 @@ _DOCUMENTS = "SELECT string_value FROM embedding_metadata WHERE key = 'chroma:do
 
 
 def read_charx(data: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """Return card.json and the assets by path; raises `PresetError`."""
+    """Return card.json, and the assets by path; raises `PresetError`."""
     files = _unpack(data)
     if _CARD not in files:
         raise PresetError.translatable(
@@ -45,7 +45,7 @@ def read_charx(data: bytes) -> tuple[bytes, dict[str, bytes]]:
 
 
 def write_charx(card: bytes, assets: Mapping[str, bytes]) -> bytes:
-    """Return a CHARX file; the same card gives the same bytes."""
+    """Return a CHARX file; equal cards give equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(zipfile.ZipInfo(_CARD, _ENTRY_DATE), card, zipfile.ZIP_DEFLATED)
@@ -55,7 +55,7 @@ def write_charx(card: bytes, assets: Mapping[str, bytes]) -> bytes:
 
 
 def read_haruhi_zip(data: bytes) -> CharacterData:
-    """Return persona and stories of the archive; raises `PresetError` or `CharacterError`."""
+    """Return an archive's persona and stories; raises `PresetError` or `CharacterError`."""
     files = _unpack(data)
     persona_file, database = _find(files, _PERSONA), _find(files, _DATABASE)
     if persona_file is None:
@@ -109,7 +109,7 @@ def _check_entries(entries: Iterable[zipfile.ZipInfo]) -> None:
 
 
 def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Read an entry; `ZipFile.read` unpacks everything before it cuts it to the size it claims."""
+    """Read an entry without unpacking it past its declared size, as `ZipFile.read` would."""
     if entry.compress_type not in _METHODS:
         raise NotImplementedError("that compression method is not supported")
     with archive.open(entry) as stream:
@@ -120,7 +120,7 @@ def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 
 
 def _find(names: Iterable[str], wanted: str) -> str | None:
-    """Return the file with this name in the outermost folder."""
+    """Return the outermost file with this name."""
     found = (name for name in names if name.rpartition("/")[2] == wanted)
     return min(found, key=lambda name: name.count("/"), default=None)
 

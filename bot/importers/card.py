@@ -65,7 +65,7 @@ class CardContainer(StrEnum):
 
 @value_class
 class Card:
-    """A card: its JSON, and everything else in its file."""
+    """A card's JSON, and the rest of its file."""
 
     spec: CardSpec
     content: Json
@@ -89,7 +89,7 @@ class Card:
 
 
 def read_card(data: bytes, source: str) -> Card:
-    """Read a card in any kind of file, which `source` names; raises `PresetError`."""
+    """Read a card from any kind of file, named `source` in errors; raises `PresetError`."""
     try:
         return _read_card(data)
     except PresetError as error:
@@ -115,7 +115,7 @@ def _read_card(data: bytes) -> Card:
 
 
 def write_card(card: Card, container: CardContainer) -> bytes:
-    """Return the card as a file of this kind, with all its fields and its image."""
+    """Return the card as a file of this kind, including all fields and the image."""
     match container:
         case CardContainer.JSON:
             return dump_json(card.content, indent=2)
@@ -201,12 +201,12 @@ _CARDS_FOLDER = "cards"
 
 
 def card_file(folder: Path, preset: Preset) -> Path:
-    """Return the path of a preset's card inside the presets folder."""
+    """Return the path of a preset's card in the presets folder."""
     return folder / _CARDS_FOLDER / f"{preset.id}.card"
 
 
 def load_card(preset: Preset, folder: Path) -> Card:
-    """Return a preset's card, or make one from it; raises `UserError` or `PresetError`."""
+    """Return a preset's card, or create one from it; raises `UserError` or `PresetError`."""
     file = card_file(folder, preset)
     if not file.is_file():
         return read_card(json.dumps(_as_card(preset)).encode(), preset.name)

@@ -34,10 +34,10 @@ def preset_from_card(
     model: str = DEFAULT_MODEL,
     is_local: bool = True,
 ) -> Preset:
-    """Convert the fields that presets know; raises `PresetError`, which names `source`.
+    """Convert the fields that presets support; raises `PresetError`, which names `source`.
 
-    A card has no sampling parameters: it gets some with which small models seldom loop, more of
-    them for a local model.
+    Cards have no sampling parameters, so the preset gets some that seldom make small models loop,
+    and more of them for a local model.
     """
     read = card.fields
     names = card.name, read.text("nickname")
@@ -66,14 +66,14 @@ def preset_from_card(
 
 
 def card_notes(card: Card, preset: Preset) -> list[str]:
-    """List what the preset lacks or expresses differently than the card."""
+    """List what the preset lacks or expresses differently from the card."""
     others = sorted(card.extensions.keys() - _KNOWN_EXTENSIONS)
     notes = [f"extensions of the card without effect here: {', '.join(others)}"] if others else []
     return [*scripts_of(card.extensions)[1], *notes, *unsupported_features(preset)]
 
 
 def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:
-    """Split `mes_example`; lines without a speaker continue a message, or are the character's."""
+    """Split `mes_example` into turns; a line without a speaker continues the last turn."""
     turns: list[tuple[str, str]] = []
     speaker = _speaker_pattern(names)
     for block in _START.split(text):
@@ -109,7 +109,7 @@ def _talkativeness(card: Card) -> float | None:
 
 
 def _lorebook(card: Card, source: str) -> Json | None:
-    """Return the card's lorebook, with its depth prompt as one more constant entry."""
+    """Return the card's lorebook, with its depth prompt added as a constant entry."""
     note = JsonFields(card.extensions.get("depth_prompt"))
     book = card.fields.object_or_none("character_book")
     if isinstance(given := card.fields.values.get("character_book"), list):

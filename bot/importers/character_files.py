@@ -1,4 +1,4 @@
-"""Load presets together with the character files that their `character` key refers to."""
+"""Load presets together with the files that their `character` key names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -28,7 +28,7 @@ _HARUHI_BUDGET = {"max_input_tokens": 1600}  # what ChatHaruhi's characters were
 
 
 def read_character_folder(directory: Path) -> ReadPresets:
-    """Read every preset in a directory together with its character file; raises `PresetError`."""
+    """Read all presets in a directory with their character files; raises `PresetError`."""
     read = read_presets(directory, _describe_other)
     for file, name in read.names.items():
         if file in read.problems:
@@ -54,9 +54,9 @@ def _describe_other(text: str, file: Path) -> str | None:
 
 
 def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple[str, ...]]:
-    """Return a preset with the content of its character file, and the stories; its own keys win.
+    """Merge a preset's character file into it, and return its stories; the preset's keys win.
 
-    `character` is a path relative to the directory of the presets, or the name of a built-in role.
+    `character` is a path relative to the presets directory, or the name of a built-in role.
     """
     if preset.character is None:
         return preset, ()
@@ -78,7 +78,7 @@ def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple
 
 
 def read_character_file(reference: str, directory: Path) -> CharacterFile:
-    """Return preset keys and stories of a file or a built-in role; raises `CharacterError`."""
+    """Return the preset keys and stories of a file or built-in role; raises `CharacterError`."""
     file = directory / reference
     if not file.suffix:
         keys, stories = _as_file(load_builtin_role(reference))
@@ -98,7 +98,7 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
 
 
 def read_character_content(file: Path, content: bytes) -> CharacterFile:
-    """Read the content of a character file by its suffix; raises `CharacterError`."""
+    """Read a character file's content according to its suffix; raises `CharacterError`."""
     read = _reader_of(file)
     try:
         data = read(content)

@@ -1,6 +1,6 @@
-"""Tell what a file is by its content, and which command takes it.
+"""Detect a file's kind from its content, and name the command that accepts it.
 
-It looks at shapes only; the importers say what is wrong inside a file.
+It only looks at the file's structure; the importers report errors inside a file.
 """
 
 import io
@@ -36,7 +36,7 @@ _TO_CHARACTER = marked("make a preset of it with `troupe character import {file}
 
 
 class FileKind(Enum):
-    """The kind of a file, and what to do with it; `{file}` is its path, `{name}` its name."""
+    """A kind of file, and what to do with it; `{file}` is its path, `{name}` its name."""
 
     PRESET = (marked("a preset"), marked("add it with `troupe preset import {file}`"))
     INSTRUCT = (marked("an instruct template of SillyTavern"), _TO_PRESET)
@@ -115,7 +115,7 @@ class FileKind(Enum):
     )
 
     def describe(self, file: Path | str) -> Text:
-        """Return one line: what the file is, and which command takes it."""
+        """Return one line with the file's kind and the command that accepts it."""
         title, remedy = self.value
         return translatable(
             "{file} is {title}; {remedy}",
@@ -153,7 +153,7 @@ def check_file_kind(data: bytes, file: Path, accepted: Collection[FileKind]) -> 
 
 
 def detect_file_kind(data: bytes) -> FileKind:
-    """Detect a file's kind by its first `MAX_BYTES_READ` bytes or more; executes nothing."""
+    """Detect a file's kind from at least its first `MAX_BYTES_READ` bytes; executes nothing."""
     if data.startswith(b"GGUF"):
         return FileKind.GGUF
     if data.startswith(png.SIGNATURE):

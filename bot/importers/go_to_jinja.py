@@ -124,13 +124,13 @@ class _Token(NamedTuple):
 
     @property
     def fields(self) -> Sequence[str]:
-        """`.Function.Name` -> Function, Name; also behind a variable or a parenthesis."""
+        """`.Function.Name` -> Function, Name; also after a variable or a parenthesis."""
         chained = self.kind in {"field", "variable", "closing"}
         return self.text.split(".")[1:] if chained else ()
 
 
 def _tokenize(source: str) -> Iterator[_Token]:
-    """Yield all tokens but spaces; texts are trimmed beside `{{-` and `-}}`."""
+    """Yield all tokens except spaces; text next to `{{-` and `-}}` is trimmed."""
     at, trims = 0, False
     while opening := _OPEN.search(source, at):
         text = source[at : opening.start()]
@@ -176,7 +176,7 @@ def _line(source: str, at: int) -> int:
 
 
 class _Translator:
-    """Parses a Go template, and writes each construct in Jinja as soon as it is read."""
+    """Parses a Go template, writing each construct in Jinja as it is read."""
 
     def __init__(
         self,
@@ -205,9 +205,9 @@ class _Translator:
             raise self._error(marked("unexpected {{{{{word}}}}}"), word=stop.text)
 
     def _translate_nodes(self) -> _Token:
-        """Translate up to an `end`, an `else` or the end of the file, and return this token.
+        """Translate up to an `end`, an `else` or the end of the file; return that token.
 
-        Text after the first `.Response` is left out of the last turn.
+        In the last turn, text after the first `.Response` is omitted.
         """
         was_cut, is_guarded = self._is_cut, False
         while True:
@@ -266,7 +266,7 @@ class _Translator:
                 )
 
     def _translate_condition(self, keyword: str, *, chained: bool = False) -> None:
-        """Translate `if` and `with`, and a chain of `else if`, which one `end` closes."""
+        """Translate `if` and `with`, with a chain of `else if` that ends at a single `end`."""
         with self._scope():
             value, variables, declares = self._read_pipe(keyword)
             is_elif = chained and keyword == "if" and not variables
@@ -323,7 +323,7 @@ class _Translator:
         self._expect("}}", "end")
 
     def _set(self, name: str, value: _Value, *, declares: bool) -> _Value:
-        """Set a variable; one that is assigned again lives in a namespace of Jinja."""
+        """Set a variable; one that is reassigned is kept in a Jinja namespace."""
         if declares:
             unique = self._unique_name("go_" + name.removeprefix("$"))
             source = f"var.{unique}" if name in self._namespaced else unique
@@ -350,8 +350,8 @@ class _Translator:
     def _read_pipe(self, context: str, closing: str = "}}") -> tuple[_Value, tuple[str, ...], bool]:
         """Read `$x := first | second "argument"`.
 
-        Return its value, the variables, and whether it declares them (`:=`) or assigns (`=`). The
-        value of each command is the last argument of the next one.
+        Return its value, the variables, and whether they are declared (`:=`) or assigned (`=`).
+        Each command's value becomes the last argument of the next command.
         """
         self._enter()
         variables, declares = self._read_variables(context)
@@ -364,7 +364,7 @@ class _Translator:
         return value, variables, declares
 
     def _read_variables(self, context: str) -> tuple[tuple[str, ...], bool]:
-        """Read `$x :=`, `$x =` or, in a range, `$i, $x :=`, if one of these comes next."""
+        """Read `$x :=`, `$x =` or, in a range, `$i, $x :=`, if present."""
         start = self._position
         names: list[str] = []
         while self._peek().kind == "variable":
@@ -572,7 +572,7 @@ class _Translator:
 
 
 def _error(line: int, problem: str, **values: object) -> TemplateError:
-    """Return an error with the text that Go gives for a template without a name."""
+    """Return an error in Go's wording for an unnamed template."""
     text = translatable(problem, **values)
     return TemplateError.translatable("template: :{line}: {problem}", line=line, problem=text)
 

@@ -1,4 +1,4 @@
-"""Import the instruct and context templates of SillyTavern and KoboldCpp."""
+"""Import instruct and context templates of SillyTavern and KoboldCpp."""
 
 import json
 import re
@@ -26,7 +26,7 @@ _MODES = {"none": "not_add", "force": "default", "always": "add"}
 
 
 def keys_of_instruct(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return keys for SillyTavern's prompts, and notes; raises `PresetError` for other macros."""
+    """Return preset keys for SillyTavern's templates, and notes; raises `PresetError`."""
     read = JsonFields(data)
     expands_macros = bool(data.get("macro", True))
     texts = {
@@ -51,7 +51,7 @@ _LAYOUT = Template((Path(__file__).parent / "instruct.jinja").read_text("utf-8")
 
 
 class _InstructSequences:
-    """Writes the Jinja template: each message between its sequences, then the output sequence."""
+    """Writes the Jinja template: messages between their sequences, then the output sequence."""
 
     def __init__(self, texts: Mapping[str, str], data: Json, *, expands_macros: bool) -> None:
         self._texts = texts
@@ -67,7 +67,7 @@ class _InstructSequences:
 
     @property
     def naming_mode(self) -> str:
-        """The value of `user_name_in_message`: a template with macros needs names always."""
+        """The value of `user_name_in_message`; templates with name macros always need names."""
         return "add" if self._uses_name_macros else _MODES[self._behavior]
 
     @property
@@ -99,7 +99,7 @@ class _InstructSequences:
         )
 
     def _alignment(self, sequence: str) -> str:
-        """Write the message that begins a conversation in which the character speaks first."""
+        """Write the user message that precedes a conversation begun by the character."""
         opening = self._texts["user_alignment_message"]
         name = "(user or '')"
         before = self._expression(self._own_line(sequence), name)
@@ -121,9 +121,9 @@ class _InstructSequences:
         )
 
     def _opening(self) -> str:
-        """Write the output sequence, and the character's name where texts have one.
+        """Write the output sequence, and the character's name if names are shown.
 
-        A space that ends the usual output sequence precedes the name, as SillyTavern does it for
+        If the usual output sequence ends in a space, it precedes the name, as in SillyTavern for
         Mistral's sequences.
         """
         usual, last = self._texts["output_sequence"], self._texts["last_output_sequence"]
@@ -142,11 +142,11 @@ class _InstructSequences:
 
     @property
     def _name_condition(self) -> str:
-        """When texts have a name: SillyTavern's `force` means in groups only."""
+        """When to show names: SillyTavern's `force` means only in groups."""
         return "char and is_group" if self._behavior == "force" else "char"
 
     def _shown_name(self, name: str, separator: str = ": ") -> str:
-        """Return the prefix of a text: its speaker's name, if the template shows names."""
+        """Return a text's prefix: the speaker's name, if the template shows names."""
         if self._behavior == "none" or not self.has_names:
             return ""
         return f"({name} ~ {_quoted(separator)} if {name} and {self._name_condition} else '')"
@@ -155,7 +155,7 @@ class _InstructSequences:
         return sequence + self._newline if sequence else ""
 
     def _expression(self, text: str, name: str) -> str:
-        """Return a Jinja expression of a sequence, with its macros as variables."""
+        """Return a sequence as a Jinja expression, with its macros as variables."""
         if not self._expands_macros:
             return _quoted(text)
         values = {"name": name, "char": "(char or '')", "user": "(user or '')"}
@@ -170,7 +170,7 @@ class _InstructSequences:
 
 
 def _names_behavior(data: Json) -> str:
-    """Return when names precede texts; older files have two flags for it."""
+    """Return when names precede texts; older files use two flags for this."""
     behavior = data.get("names_behavior")
     if isinstance(behavior, str) and behavior in _BEHAVIORS:
         return behavior
@@ -180,7 +180,7 @@ def _names_behavior(data: Json) -> str:
 
 
 def _expand_texts(text: str, where: str) -> str:
-    """Expand the macros that stand for fixed texts; any other one is an error, except for names."""
+    """Expand macros for fixed texts; any other macro is an error, except for names."""
 
     def expand(macro: re.Match[str]) -> str:
         name = macro[1].lower()
@@ -208,7 +208,7 @@ def _quoted(text: str) -> str:
 
 
 def _stop_sequences(texts: Mapping[str, str], data: Json) -> Sequence[str]:
-    """Return the stop sequences without names, which end an answer anyway."""
+    """Return the stop sequences, except names, which end an answer anyway."""
     stops = [texts["stop_sequence"]]
     if data.get("sequences_as_stop_strings", True):
         stops.append(texts["input_sequence"].strip().partition("\n")[0])
@@ -241,7 +241,7 @@ def keys_of_system_prompt(data: Json) -> tuple[dict[str, object], list[str]]:
 
 
 def _without_control_tokens(text: str) -> str:
-    """Remove control tokens around the story, which older files hold; the template writes them."""
+    """Remove control tokens around the story, as in older files; the template writes them."""
     first, last = text.find("{{"), text.rfind("}}") + 2
     if first < 0:
         return text
@@ -258,7 +258,7 @@ _DEFAULT_STARTS = {
 
 
 def keys_of_adapter(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return keys for koboldcpp's prompts, and notes; missing texts are Alpaca's, as there."""
+    """Return preset keys for koboldcpp's adapter, and notes; missing texts are Alpaca's."""
     read = JsonFields(data)
     starts = {
         role: default if data.get(f"{role}_start") is None else read.text(f"{role}_start")

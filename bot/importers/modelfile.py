@@ -34,7 +34,7 @@ _LETTERS, _PARAMETER_CHARACTERS = re.compile("[a-zA-Z]*"), re.compile("[a-zA-Z0-
 
 
 class ModelfileCommand(NamedTuple):
-    """One instruction of a Modelfile; `str()` gives the line that ollama would write."""
+    """An instruction of a Modelfile; `str()` returns the line as ollama writes it."""
 
     name: str
     """Ollama's name: FROM is `model`, a PARAMETER has its own name."""
@@ -46,7 +46,7 @@ class ModelfileCommand(NamedTuple):
         return self.written(_quoted)
 
     def written(self, quote: Callable[[str], str]) -> str:
-        """Return the line of a Modelfile, its argument in quotes where `quote` adds them."""
+        """Return the line for a Modelfile, with its argument quoted by `quote`."""
         match self.name:
             case "model":
                 return f"FROM {self.args if quote is _quoted else quote(self.args)}"
@@ -65,7 +65,7 @@ class Modelfile:
 
     @property
     def formatted(self) -> str:
-        """Return ollama's canonical text, which does not always parse to the same commands."""
+        """Return ollama's canonical text, which may parse to different commands."""
         return "".join(f"{command}\n" for command in self.commands)
 
 
@@ -78,7 +78,7 @@ def parse_modelfile(text: str) -> Modelfile:
 
 
 class _ModelfileParser:
-    """Reads commands as ollama's state machine does, with its errors."""
+    """Parses commands as ollama's state machine does, with the same errors."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -110,7 +110,7 @@ class _ModelfileParser:
         return ModelfileCommand("model" if name == "from" else name, self._value())
 
     def _word(self, allowed: re.Pattern[str]) -> tuple[str, str]:
-        """Return a word and the character that ends it."""
+        """Return a word, and the character after it."""
         begin = self._at
         end = self._skip(allowed)
         if end == len(self._text):
@@ -125,7 +125,7 @@ class _ModelfileParser:
         return word
 
     def _value(self) -> str:
-        """Read an argument, which may span lines while its quotes are open."""
+        """Read an argument, which spans lines until its quotes are closed."""
         lines = [self._line().lstrip()]
         line = lines[0].rstrip()
         quotes = next((each for each in _QUOTES if line.startswith(each)), "")
@@ -139,7 +139,7 @@ class _ModelfileParser:
         raise PresetError(_UNEXPECTED_END)
 
     def _line(self) -> str:
-        """Read up to the end of the line, without what ollama drops, and skip the line break."""
+        """Read to the end of the line, without characters that ollama drops, and skip the break."""
         begin = self._at
         text = self._text[begin : self._skip(_REST_OF_LINE)]
         self._at += 1
@@ -152,7 +152,7 @@ class _ModelfileParser:
 
 
 def _is_printable(character: str) -> bool:
-    """Tell whether Go would print a character; characters unknown to Python count as printable."""
+    """Return whether Go would print a character; ones unknown to Python count as printable."""
     return character.isprintable() or unicodedata.category(character) == "Cn"
 
 
@@ -186,10 +186,10 @@ def preset_from_modelfile(
 ) -> Preset:
     """Convert a Modelfile to a preset; raises `PresetError` or `TemplateError`.
 
-    TEMPLATE becomes string templates in `parameters` if they render exactly the same, else Jinja in
-    `template`. RodelAgent's own example, whose `<s>` its string templates drop, becomes both;
-    `template` takes precedence. `num_ctx` is the context: the prompt may take what `num_predict`
-    leaves of it, or three quarters.
+    TEMPLATE becomes string templates in `parameters` if they render identically, else Jinja in
+    `template`. RodelAgent's own example, whose `<s>` the string templates drop, becomes both;
+    `template` takes precedence. `num_ctx` is the context size: the prompt's budget is what
+    `num_predict` leaves of it, or three quarters.
     """
     modelfile = parse_modelfile(text)
     values = {command.name: command.args for command in modelfile.commands}
@@ -212,7 +212,7 @@ def preset_from_modelfile(
 
 
 def import_notes(modelfile: Modelfile) -> list[str]:
-    """List what the preset expresses differently than the Modelfile, or not at all."""
+    """List what the preset expresses differently from the Modelfile, or not at all."""
     names = {command.name for command in modelfile.commands}
     omitted = [name.upper() for name in sorted(names & _OMITTED)]
     omitted += [f"PARAMETER {name}" for name in sorted(names & _OF_ENGINE)]
@@ -226,7 +226,7 @@ def import_notes(modelfile: Modelfile) -> list[str]:
 
 
 def modelfile_from_preset(preset: Preset) -> str:
-    """Convert a preset to a Modelfile; raises `PresetError` for what that cannot express."""
+    """Convert a preset to a Modelfile; raises `PresetError` if that is impossible."""
     if preset.template is not None and preset.template != "model":
         raise PresetError.translatable(
             "preset {preset}: its template is not built from string templates, so it"
@@ -291,7 +291,7 @@ def _parameter(preset: Preset, key: str, value: object) -> ModelfileCommand:
 
 
 def _go_template(parameters: Mapping[str, Any]) -> str:
-    """Write StringTemplate's rendering in Go: a block for each message, joined by newlines."""
+    """Write StringTemplate's rendering as a Go template: a block per message, one per line."""
     template = StringTemplate(**{key: parameters.get(key) for key in STRING_TEMPLATES})
     blocks = ""
     for role in _ROLES:
@@ -309,7 +309,7 @@ def _escape_braces(text: str) -> str:
 
 
 def _quote_if_needed(text: str) -> str:
-    """Quote a text so that it is parsed again: ollama's own form omits necessary quotes."""
+    """Quote a text if needed to parse it back; ollama's own form omits necessary quotes."""
     return f'"""{text}"""' if "\n" in text or '"' in text or text != text.strip() else text
 
 

@@ -1,6 +1,6 @@
-"""Read and write character cards in PNG files: base64 in the tEXt chunks `chara` and `ccv3`.
+"""Read and write character cards in PNG files: base64 in tEXt chunks named `chara` and `ccv3`.
 
-`chara` holds V1 and V2, `ccv3` V3. Only chunks are parsed; pixels are neither decoded nor changed.
+`chara` contains V1 and V2, `ccv3` V3. Only chunks are parsed; pixels are copied unchanged.
 """
 
 import base64
@@ -17,7 +17,7 @@ _MAX_CHUNKS = 10_000
 
 
 def read_png(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the image without its cards, and the cards as JSON: V1 or V2, and V3."""
+    """Return the image without its cards, and the cards' JSON: V1 or V2, then V3."""
     kept, cards = [SIGNATURE], dict.fromkeys(_KEYWORDS, b"")
     for kind, body, raw in _chunks(data):
         keyword, _, text = body.partition(b"\0")
@@ -34,7 +34,7 @@ def read_png(data: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
-    """Return the PNG with these cards before its end, where other programs put them."""
+    """Return the PNG with these cards at its end, where other programs put them."""
     texts = [_chunk(b"tEXt", b"chara\0" + base64.b64encode(v2))]
     if v3 is not None:
         texts.append(_chunk(b"tEXt", b"ccv3\0" + base64.b64encode(v3)))
@@ -48,7 +48,7 @@ def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
 
 
 def plain_image(width: int = 256, height: int = 384) -> bytes:
-    """Make an image of one dark color, for cards without an image."""
+    """Make an image of a single dark color, for cards without an image."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     rows = (b"\0" + bytes((46, 42, 58)) * width) * height
     body = [(b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
@@ -56,7 +56,7 @@ def plain_image(width: int = 256, height: int = 384) -> bytes:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Yield the type, the body and the raw bytes of each chunk up to IEND; drop what follows."""
+    """Yield each chunk's type, body and raw bytes up to IEND; the rest is dropped."""
     position = len(SIGNATURE)
     for count in range(_MAX_CHUNKS):
         size, kind = struct.unpack(">I4s", data[position : position + 8].ljust(8, b"\xff"))

@@ -48,10 +48,10 @@ def preset_from_text(
 ) -> ImportedPreset:
     """Convert a file of any kind to a preset; raises `PresetError` or `TemplateError`.
 
-    `file` is its path: a relative FROM is resolved in its folder, as ollama does. The name is by
-    default the one in the file, the file's, or a Modelfile's model; the provider the file's, for a
-    Modelfile `ollama` if FROM names a model of ollama, else `local`. The keys are added to the
-    preset `into`, if there is one.
+    `file` is its path; a relative FROM is resolved in its folder, as ollama does. The default name
+    is the one in the file, the file's own, or a Modelfile's model. The default provider is the
+    file's or, for a Modelfile, `ollama` if FROM names an ollama model, else `local`. With `into`,
+    the keys are added to that preset.
     """
     source = str(file)
     is_json = text.lstrip().startswith(_JSON_STARTS)
@@ -110,7 +110,7 @@ def _from_modelfile(
 
 
 def _keys_from_other_program(text: str, source: str) -> _Keys | None:
-    """Return the keys for a preset, and notes; None for JSON that may be a preset itself."""
+    """Return the preset keys, and notes; None for JSON that may already be a preset."""
     try:
         data = read_json(text).value
     except JsonSyntaxError:
@@ -189,7 +189,7 @@ def _add_keys(preset: Preset, keys: Mapping[str, object], source: str) -> Preset
 
 
 def _merge_keys(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
-    """Add keys; parameters are merged, and a new template takes the place of an old one."""
+    """Add keys; parameters are merged, and a new template replaces an old one."""
     given = {key: value for key, value in new.items() if value is not None and value != []}
     old_parameters, new_parameters = (
         dict(each) if isinstance(each, Mapping) else {}
@@ -209,7 +209,7 @@ def _name_in(keys: Mapping[str, object], file: Path) -> str:
 
 
 def _resolve_model(source: str, folder: Path) -> tuple[str, str, list[str]]:
-    """Return the preset's `model` and `provider` for the argument of FROM, and notes about them."""
+    """Return the preset's `model` and `provider` for a FROM argument, and notes."""
     if not _is_path(source, folder):
         note = (
             f"FROM {source} names a model of ollama, so the provider is ollama, at its usual"
@@ -235,7 +235,7 @@ def _is_path(source: str, folder: Path) -> bool:
 def _preset_name(source: str, text: str) -> str:
     """Return `Phi-3-mini-4k-instruct-q4` for `./Phi-3-mini-4k-instruct-q4.gguf`.
 
-    `ollama show --modelfile` names a file by its hash, and the model in a comment.
+    `ollama show --modelfile` gives a file's hash, and the model's name in a comment.
     """
     name = PureWindowsPath(source).name  # splits at both kinds of slashes
     if _BLOB.fullmatch(name):

@@ -1,4 +1,4 @@
-"""Import SillyTavern's samplers, regular expression scripts and chat completion presets."""
+"""Import SillyTavern's samplers, regex scripts and chat completion presets."""
 
 import json
 import re
@@ -20,7 +20,7 @@ _ORDERS = ("order", "sampler_order", "sampler_priority", "samplers")
 
 
 def keys_of_sampler(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return a preset's keys for these parameters, and notes."""
+    """Return preset keys for a sampler's parameters, and notes."""
     read = JsonFields(data)
     parameters: dict[str, object] = {}
     notes: list[str] = []
@@ -57,7 +57,7 @@ def _texts(value: object) -> Sequence[str]:
 
 
 def _limits(read: JsonFields) -> dict[str, object]:
-    """Return the limits in tokens: `max_length` is the context beside `genamt`, else the answer."""
+    """Return the token limits: with `genamt`, `max_length` is the context, else the answer."""
     context, answer = read.integer("max_length"), read.integer("genamt")
     if answer is None:
         context, answer = read.integer("max_context"), context
@@ -93,7 +93,7 @@ _BARE_SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 
 
 def scripts_of(extensions: object) -> tuple[list[dict[str, object]], list[str]]:
-    """Return the scripts in the extensions of a card or preset, and notes on those left out."""
+    """Return the scripts in a card's or preset's extensions, and notes on omitted ones."""
     scripts: list[dict[str, object]] = []
     left_out: list[str] = []
     for row in JsonFields(extensions).list_of_objects("regex_scripts")[:_MAX_SCRIPTS]:
@@ -113,7 +113,7 @@ def scripts_of(extensions: object) -> tuple[list[dict[str, object]], list[str]]:
 
 
 def _script(read: JsonFields, name: str) -> dict[str, object]:
-    """Return a script, of HTML only its text; without `find` if it is of no use here."""
+    """Convert a script, keeping only the text of HTML; without `find` if it has no effect here."""
     places = read.values.get("placement")
     in_answer = read.flag("markdownOnly") or not read.flag("promptOnly")
     in_answer = in_answer and isinstance(places, list) and _OF_CHARACTER in places
@@ -154,7 +154,7 @@ _FORMATS = {
 
 
 def keys_of_chat_completion(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return the keys of a preset with these prompts and parameters, and notes."""
+    """Return preset keys for these prompts and parameters, and notes."""
     read = JsonFields(data)
     keys, notes = keys_of_sampler(data)
     keys |= _token_limits(read.integer("openai_max_context"), read.integer("openai_max_tokens"))
@@ -172,7 +172,7 @@ def keys_of_chat_completion(data: Json) -> tuple[dict[str, object], list[str]]:
 
 
 def _ordered_prompts(settings: JsonFields) -> Iterator[Json]:
-    """Yield the enabled prompts in the order of the list for all characters, else the last one."""
+    """Yield the enabled prompts in the order for all characters, or else in the last order."""
     prompts = settings.list_of_objects("prompts")
     known = {str(each["identifier"]): each for each in prompts if each.get("identifier")}
     lists = settings.list_of_objects("prompt_order")

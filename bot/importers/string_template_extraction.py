@@ -1,4 +1,4 @@
-"""Extract RodelAgent's four string templates from a Jinja chat template by rendering probes."""
+"""Extract RodelAgent's four string templates from a Jinja chat template by probing it."""
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate, StringTemplate
@@ -12,11 +12,11 @@ _ROLES = {_SYSTEM: "system", _ASSISTANT: "assistant", _ASSISTANT_2: "assistant"}
 
 
 def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], bool]:
-    """Return string templates by their preset parameters, and whether they are exact.
+    """Return string templates by preset parameter, and whether they are exact.
 
-    They are if alternating conversations, with or without a system message, render the same. There
-    are none if the template is not made of blocks joined by newlines. A BOS token before every
-    exchange is removed, as in RodelAgent's example: the result is then close, but not exact.
+    They are exact if alternating conversations, with or without a system message, render alike.
+    There are none unless the template consists of blocks joined by newlines. A BOS token before
+    every exchange is removed, as in RodelAgent's example; the result is then close but not exact.
     """
     try:
         single = _render(template, _USER)
@@ -75,7 +75,7 @@ def _split_blocks(
 
 
 def _block_end(to_answer: str, to_end: str) -> int | None:
-    """Return where the user's block ends: at the last of the first newlines of both texts."""
+    """Return the end of the user's block: the end of the first newlines, common to both texts."""
     position = to_end.find("\n")
     while to_end[position + 1 : position + 2] == "\n":
         position += 1

@@ -1,4 +1,4 @@
-"""Name the features of an imported preset that have no effect here, for its import notes."""
+"""List the features of an imported preset that have no effect, for its import notes."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ _MAX_PROBLEMS = 20
 
 
 def unsupported_features(preset: Preset) -> Sequence[Text]:
-    """Return a note for each kind of thing in a preset that has no effect."""
+    """Return a note for each kind of unsupported feature in a preset."""
     notes: list[Text] = []
     if preset.has_macros and (unknown := unknown_macros(_texts(preset))):
         names = [f"{{{{{name}}}}}" for name in unknown[:_MAX_NAMES]]

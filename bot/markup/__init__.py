@@ -1,1 +1,1 @@
-"""Read models' Markdown, and typeset what platforms lack: tables and maths."""
+"""Parse models' Markdown, and render tables and math that platforms cannot show."""

@@ -1,4 +1,4 @@
-"""Grapheme clusters, which readers see as one character each, and whether a text shows any."""
+"""Grapheme clusters, which readers see as single characters, and visibility of texts."""
 
 import unicodedata
 from collections.abc import Set
@@ -13,7 +13,7 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp", "Zs"})
 
 
 def is_visible(text: str) -> bool:
-    """Return whether a text shows anything to a reader."""
+    """Return whether readers can see anything in a text."""
     if text[:1].isalnum() and text.isascii():
         return True
     return any(
@@ -25,5 +25,5 @@ def is_visible(text: str) -> bool:
 
 
 def grapheme_starts(text: str, start: int, stop: int) -> Set[int]:
-    """Return where grapheme clusters begin in a part of a text; its start is included."""
+    """Return the starts of the grapheme clusters in a range of a text, including its start."""
     return {cluster.start() for cluster in _CLUSTER.finditer(text, start, stop)}

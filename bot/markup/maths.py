@@ -1,4 +1,4 @@
-r"""Write TeX as people write formulas in chats: `\frac{a}{b^2}` as `a/b²`."""
+r"""Write TeX as in chats: `\frac{a}{b^2}` as `a/b²`."""
 
 import re
 import tomllib
@@ -44,7 +44,7 @@ class _Writer:
         self._at = 0
 
     def write_until(self, end: str | None, depth: int) -> str:
-        """Write everything up to and including a closing token, or to the end."""
+        """Write everything up to and including a closing token, or the end."""
         pieces: list[str] = []
         while self._at < len(self._tokens):
             following = self._next()
@@ -113,7 +113,7 @@ class _Writer:
 
 
 def _raise(text: str, letters: Mapping[str, str], mark: str) -> str:
-    """Write superscript or subscript; with a mark where Unicode lacks a letter."""
+    """Write a superscript or subscript; with a mark if Unicode lacks a letter."""
     if text and all(letter in letters for letter in text):
         return "".join(letters[letter] for letter in text)
     return f"{mark}{text}" if len(text) == 1 else f"{mark}({text})"

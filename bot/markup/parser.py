@@ -1,7 +1,7 @@
-"""Parse Markdown as models write it: CommonMark with tables, spoilers and maths, without HTML.
+"""Parse models' Markdown: CommonMark with tables, spoilers and math, without HTML.
 
-Besides those of markdown-it there are tokens of the types `spoiler_open`, `spoiler_close`, `maths`
-and `maths_block`; the content of the last two is TeX.
+It adds the token types `spoiler_open`, `spoiler_close`, `maths` and `maths_block` to markdown-it's;
+the content of the last two is TeX.
 """
 
 import re
@@ -24,7 +24,7 @@ _MAX_NESTING = 20
 
 
 def find_formula(text: str, position: int, end: int) -> tuple[str, int] | None:
-    r"""Return the TeX of `\(x\)`, `\[x\]`, `$x$` or `$$x$$` at a position, and where it ends."""
+    r"""Return the TeX of `\(x\)`, `\[x\]`, `$x$` or `$$x$$` at a position, and its end."""
     for pattern in (_PARENTHESES, _DOUBLE_DOLLARS, _DOLLARS):
         found = pattern.match(text, position, end)
         if found is None:
@@ -48,7 +48,7 @@ def _parse_maths(state: StateInline, silent: bool) -> bool:
 
 
 def _parse_spoiler(state: StateInline, silent: bool) -> bool:
-    """Read `||text||`."""
+    """Parse `||text||`."""
     begin = state.pos + len(_SPOILER_MARK)
     if not state.src.startswith(_SPOILER_MARK, state.pos):
         return False
@@ -67,7 +67,7 @@ def _parse_spoiler(state: StateInline, silent: bool) -> bool:
 
 
 def _parse_maths_block(state: StateBlock, first: int, last: int, silent: bool) -> bool:
-    r"""Read lines from `$$` to `$$`, or from `\[` to `\]`; an open block extends to the end."""
+    r"""Parse lines from `$$` to `$$`, or `\[` to `\]`; an unclosed block extends to the end."""
     begin = state.bMarks[first] + state.tShift[first]
     closer = _BLOCK_MARKS.get(state.src[begin : begin + 2])
     if closer is None:
@@ -108,5 +108,5 @@ _PARSER = _make_parser()
 
 @text_cache(64)
 def parse_markdown(text: str) -> tuple[Token, ...]:
-    """Return the tokens of a text; they are cached, so they must not be changed."""
+    """Return a text's tokens, which are cached and must not be changed."""
     return tuple(_PARSER.parse(text))

@@ -1,6 +1,6 @@
-"""Turn Markdown into plain text with styled spans, for platforms that know no Markdown.
+"""Turn Markdown into plain text with styled spans, for platforms without Markdown.
 
-Spans nest or do not overlap. Only emphasis contains code, and code contains nothing.
+Spans are nested or disjoint. Only emphasis may contain code, and code contains nothing.
 """
 
 import re
@@ -52,7 +52,7 @@ EMPHASIS = frozenset(_EMPHASIS_OF_TOKENS.values())
 
 @value_class
 class StyledSpan:
-    """A styled part of a text; positions count characters."""
+    """A styled range of a text; positions count characters."""
 
     style: Style
     start: int
@@ -63,7 +63,7 @@ class StyledSpan:
 
 @value_class
 class StyledText:
-    """A text as readers see it."""
+    """A text as shown to readers."""
 
     text: str
     spans: tuple[StyledSpan, ...] = ()
@@ -72,7 +72,7 @@ class StyledText:
 
 @text_cache(128)
 def style_markdown(source: str, *, has_links: bool = True) -> StyledText:
-    """Return Markdown as a reader sees it; without `has_links`, addresses follow their texts."""
+    """Convert Markdown to styled text; without `has_links`, URLs follow the link texts."""
     if _MARKUP.search(source) is None:
         return StyledText(source)
     writer = _TextWriter(source.split("\n"), has_links=has_links)
@@ -109,7 +109,7 @@ class _TextWriter:
         self._alignments: list[str] = []
 
     def finish(self) -> StyledText | None:
-        """Return the text without surrounding space, but with indented code; None: invisible."""
+        """Return the text, stripped except for indented code; None if nothing is visible."""
         whole = "".join(self._pieces)
         if not is_visible(whole.strip()):
             return None
@@ -194,7 +194,7 @@ class _TextWriter:
                 pass
 
     def _begin_block(self, token: Token, *, has_text: bool = True) -> None:
-        """Begin a line, after a blank one if the source has one, with the list's bullet."""
+        """Begin a line with its list bullet, after a blank line if the source has one."""
         indentation = "  " * max(0, len(self._lists) - 1)
         if self._length and not self._is_at_block_start():
             line = token.map[0] if token.map else 0
@@ -239,7 +239,7 @@ class _TextWriter:
                 self._write(token.content)
 
     def _end_link(self) -> None:
-        """End a link; write out its address if the text shows another one."""
+        """End a link; append its URL if the text shows something else."""
         span = self._open[-1]
         text = "".join(self._pieces)[span.start : self._length]
         is_shown = text.strip() in {span.detail, span.detail.removeprefix("mailto:")}
@@ -260,14 +260,14 @@ class _TextWriter:
         self._open.append(_OpenSpan(style, self._length, detail))
 
     def _end(self) -> None:
-        """End the innermost span; it counts unless a surrounding one has its style."""
+        """End the innermost span, dropping it if an outer span has the same style."""
         span = self._open.pop()
         outer = {one.style for one in self._open}
         if span.start < self._length and span.style not in outer:
             self._spans.append(StyledSpan(span.style, span.start, self._length, span.detail))
 
     def _write_styled(self, text: str, style: Style, detail: str = "") -> None:
-        """Write code; surrounding emphasis is interrupted."""
+        """Write code, interrupting the emphasis around it."""
         open_styles = {one.style for one in self._open}
         if not open_styles.isdisjoint({Style.SPOILER, Style.LINK}):  # which code would end
             self._write(text)
@@ -293,7 +293,7 @@ def _skip_space(whole: str, start: int, stop: int, indented: Collection[int]) ->
 def _trimmed(
     span: StyledSpan, whole: str, begin: int, end: int, indented: Collection[int]
 ) -> StyledSpan | None:
-    """Return a span relative to `begin`, without space unless `indented`; None: empty."""
+    """Return a span relative to `begin`, trimmed unless `indented`; None if empty."""
     stop = min(span.end, end)
     start = _skip_space(whole, max(span.start, begin), stop, indented)
     while start < stop and whole[stop - 1].isspace():

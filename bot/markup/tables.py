@@ -1,4 +1,4 @@
-"""Set a table in monospaced characters, as chats display code."""
+"""Format a table in monospaced text, as chats display code."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ _MAX_TABLE_WIDTH = 120
 
 
 def display_width(text: str) -> int:
-    """Return how many columns a text takes; a Chinese character takes two."""
+    """Return a text's width in columns; a Chinese character takes two."""
     return sum(map(_letter_width, text))
 
 
 def set_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> str:
-    """Return a table whose head is the first row; one that is too wide becomes a list."""
+    """Return a table whose first row is the header; one that is too wide becomes a list."""
     columns = max(map(len, rows), default=0)
     filled = [[*row, *[""] * (columns - len(row))] for row in rows]
     widths = [max(map(display_width, column)) for column in zip(*filled, strict=True)]
@@ -29,7 +29,7 @@ def set_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> str:
 
 
 def _set_list(rows: Sequence[Sequence[str]]) -> str:
-    """Return a paragraph for each row, with the head of its column before each cell."""
+    """Return a paragraph for each row, with column headers before the cells."""
     head, *body = rows
     if not body:
         return "\n".join(filter(None, head))

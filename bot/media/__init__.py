@@ -1,1 +1,1 @@
-"""Read the files of messages: pictures, and the texts of text files and PDFs."""
+"""Read messages' files: pictures, and the texts of text files and PDFs."""

@@ -59,14 +59,14 @@ _slots = asyncio.Semaphore(2)
 
 
 class AttachmentReader:
-    """Reads files: `download` gets the platform's, `fetch` pictures at addresses in texts."""
+    """Reads files: `download` gets a platform's, `fetch` gets pictures linked in texts."""
 
     def __init__(self, download: Download, fetch: Fetch | None = None) -> None:
         self._download = download
         self._fetch = fetch
 
     async def read(self, said: Said, *, with_images: bool) -> AttachedFiles:
-        """Return the files of a message and its quote; pictures only `with_images`."""
+        """Return the files of a message and its quote; pictures only with `with_images`."""
         own = (*said.earlier_files, *said.repeated_files, *said.attachments)
         linked: list[MediaItem] = []
         if with_images and self._fetch is not None and "://" in said.text:
@@ -97,7 +97,7 @@ class _Reading:
     async def read(
         self, items: Sequence[MediaItem], deadline: float, get: _Get | None = None
     ) -> None:
-        """Read items that `get` has, by default those of the platform."""
+        """Read items using `get`, by default from the platform."""
         for item in items:
             is_hidden = item.kind is MediaKind.IMAGE and not self._with_images
             if item.kind not in READABLE or is_hidden or not item.source:
@@ -152,11 +152,11 @@ _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 
 
 class Unconvertible(TroupeError):
-    """The file is damaged, too large when unpacked, or of another kind than it seems."""
+    """The file is damaged, too large when unpacked, or not of the kind that it claims."""
 
 
 async def convert(kind: Conversion, data: bytes) -> bytes:
-    """Return a picture as a JPEG, or the text of a PDF in UTF-8; raises `Unconvertible`."""
+    """Convert a picture to JPEG, or a PDF to UTF-8 text; raises `Unconvertible`."""
     async with _slots:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-s", "-m", "bot.media.conversion_child", kind),

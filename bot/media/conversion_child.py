@@ -1,7 +1,7 @@
-"""The child process that decodes one picture or PDF from a stranger, with limits.
+"""A child process that decodes one untrusted picture or PDF, with limits.
 
-It reads the file from stdin and writes a JPEG, or the text, to stdout. What it cannot
-read ends it with `UNREADABLE`; the kernel ends it when it takes too much memory or CPU time.
+It reads the file from stdin and writes a JPEG or the text to stdout. It exits with `UNREADABLE` for
+a file that it cannot read; the kernel kills it if it exceeds its memory or CPU limit.
 """
 
 import io
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def set_resource_limits(max_open_files: int) -> None:
-    """Limit memory, CPU time, files and processes of this process for good."""
+    """Limit memory, CPU time, files and processes of this process permanently."""
     for limit, value in (
         (resource.RLIMIT_AS, _MAX_MEMORY_BYTES),
         (resource.RLIMIT_CPU, _MAX_CPU_SECONDS),
@@ -52,7 +52,7 @@ def set_resource_limits(max_open_files: int) -> None:
 
 
 def to_jpeg(data: bytes) -> bytes:
-    """Return the first frame of a picture as an upright JPEG of a size that models read."""
+    """Return a picture's first frame as an upright JPEG in a size that models accept."""
     with Image.open(io.BytesIO(data), formats=_FORMATS) as opened:
         width, height = opened.size
         if width * height > _MAX_PIXELS:
@@ -75,7 +75,7 @@ def _on_white(picture: Image.Image) -> Image.Image:
 
 
 def pdf_text(data: bytes) -> bytes:
-    """Return the text of a PDF's first pages in UTF-8, also where its end is missing."""
+    """Return the UTF-8 text of a PDF's first pages, even if the PDF is truncated."""
     end = b"" if b"startxref" in data else _PDF_END
     reader = PdfReader(io.BytesIO(data + end))
     pages: list[str] = []

@@ -1,7 +1,7 @@
-"""Fetch a file from an address that a stranger gave, from public servers only.
+"""Fetch a file from an untrusted URL, from public servers only.
 
-One parser reads the address, also for the request; its name is looked up once, and the connection
-goes to what was found there. Redirects are addresses of strangers as well.
+One parser reads the URL, also for the request; the host name is looked up once, and the connection
+goes to the resulting address. Redirects are untrusted URLs as well.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _EMBEDDED = [ipaddress.IPv6Network(one) for one in _RANGES]
 
 
 class FetchFailed(TroupeError):
-    """The file cannot be fetched; the text says why, for an operator."""
+    """The file cannot be fetched; the text gives the reason for an operator."""
 
 
 class FetchRefused(FetchFailed):
@@ -46,7 +46,7 @@ class FetchRefused(FetchFailed):
 
 
 def is_public_address(address: str) -> bool:
-    """Return whether an IP address belongs to a server on the internet."""
+    """Return whether an IP address belongs to a server on the public internet."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:  # with a scope: fe80::1%eth0
@@ -57,7 +57,7 @@ def is_public_address(address: str) -> bool:
 
 
 class PublicFetcher:
-    """Fetches files, bounded in bytes, time and redirects; `is_allowed` checks the IP address."""
+    """Fetches files with limits on size, time and redirects; `is_allowed` checks IP addresses."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ async def _read(response: HttpResponse, max_bytes: int, deadline: float) -> byte
 
 
 def parse_public_url(address: str, ports: Collection[int] = _PORTS) -> SplitResult:
-    """Return a URL in the one form that it is requested in; raises `FetchRefused` for others."""
+    """Return a URL in canonical form, as requested; raises `FetchRefused` if not public."""
     if len(address) > _MAX_CHARS or not _ADDRESS.fullmatch(address):
         raise FetchRefused("it is not an http:// or https:// address in plain characters")
     try:

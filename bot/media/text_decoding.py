@@ -1,8 +1,7 @@
-"""Decode text files: UTF-8, UTF-16 with its mark, and else Windows-1252 where it reads like text.
+"""Decode text files: UTF-8, UTF-16 with a byte order mark, or Windows-1252 if plausible.
 
-Windows-1252 contains Latin-1. Any byte is a character there, or nearly so: only a file without
-control characters whose letters are mostly those of ASCII, and whose other letters stand alone, is
-taken for it.
+Windows-1252 includes Latin-1 and accepts nearly any bytes. So it is assumed only for a file without
+control characters in which most letters are ASCII and the others stand alone.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Transcribe voice messages, where a provider turns speech into text."""
+"""Transcribe voice messages, if a provider supports it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ _MAX_MESSAGES = 3
 
 
 class VoiceMessages:
-    """Transcribes voice messages; `admits` counts a message, and is False over the limit."""
+    """Transcribes voice messages; `admits` counts a message and returns False over the limit."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class VoiceMessages:
         self._admits = admits
 
     async def transcribe(self, said: Said, provider: str) -> Said:
-        """Return a message to the bot with its voice messages transcribed to text."""
+        """Replace the voice messages in a message to the bot by their transcripts."""
         if said.wake is None or all(one.kind is not MediaKind.VOICE for one in said.attachments):
             return said
         backends = [self._backends.get(provider), *self._backends.values()]

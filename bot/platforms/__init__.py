@@ -1,1 +1,1 @@
-"""The chat platforms; each package is one of them."""
+"""Chat platforms, one package each."""

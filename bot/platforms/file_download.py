@@ -1,4 +1,4 @@
-"""Download one file over HTTP, bounded in bytes and time, without following redirects."""
+"""Download a file over HTTP, with limits on size and time, without following redirects."""
 
 import asyncio
 from http import HTTPStatus

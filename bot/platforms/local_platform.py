@@ -1,4 +1,4 @@
-"""Base class of platforms inside this process, which have no connection to lose."""
+"""Base class of platforms without a network connection."""
 
 from typing import ClassVar
 
@@ -26,4 +26,4 @@ class LocalPlatform(Platform):
 
     @override
     async def close(self) -> None:
-        """Do nothing: no connection is open."""
+        """Do nothing, because no connection is open."""

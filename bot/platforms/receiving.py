@@ -1,4 +1,4 @@
-"""Shared parts of receiving: stored cursors, and messages too old to answer."""
+"""Shared parts of receivers: stored cursors, and messages too old to answer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ _MAX_NUMBER = (1 << 63) - 1
 
 
 def read_cursors(stored: Mapping[str, str], read: Callable[[str, str], Cursor]) -> list[Cursor]:
-    """Read stored values by name; log and skip those that cannot be read."""
+    """Read stored values by name; unreadable ones are logged and skipped."""
     found: list[Cursor] = []
     for name, value in stored.items():
         try:
@@ -31,13 +31,13 @@ def to_number(stored: str) -> int:
 
 
 def read_number(stored: Mapping[str, str], name: str) -> int | None:
-    """Return the number of this name; None if there is none."""
+    """Return the stored number with this name; None if there is none."""
     given = {name: stored[name]} if name in stored else {}
     return next(iter(read_cursors(given, lambda _, value: to_number(value))), None)
 
 
 def mark_late(incoming: Incoming, oldest: float) -> Incoming:
-    """Mark a message or edit from before `oldest` (Unix seconds, the platform's clock)."""
+    """Mark a message or edit as late if older than `oldest` (Unix seconds, platform's clock)."""
     match incoming:
         case Said(at=at) if at.timestamp() < oldest:
             return replace(incoming, is_late=True)

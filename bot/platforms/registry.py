@@ -1,6 +1,6 @@
-"""The platforms that Troupe can run on; the code of one is imported when it is started.
+"""The available platforms, whose code is imported only when started.
 
-A new platform is a package with a `SPEC` and one line here.
+To add a platform, add a package with a `SPEC` and one line here.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
 
 
 def register(spec: PlatformSpec) -> None:
-    """Add a platform, before the settings are read; may raise `ValueError`."""
+    """Register a platform before the settings are read; raises `ValueError`."""
     if spec.kind in _SPECS:
         raise ValueError(f"the platform {spec.kind!r} is registered already")
     _SPECS[spec.kind] = spec
@@ -30,22 +30,22 @@ def platform_specs() -> Sequence[PlatformSpec]:
 
 
 def terminal_platforms() -> Sequence[PlatformSpec]:
-    """Return the platforms that chat in the terminal Troupe was started from."""
+    """Return the platforms that chat in the terminal where Troupe was started."""
     return [spec for spec in _SPECS.values() if spec.uses_terminal]
 
 
 def companion_platforms() -> Sequence[PlatformSpec]:
-    """Return the platforms that run wherever the console is served."""
+    """Return the platforms that run whenever the console is served."""
     return [spec for spec in _SPECS.values() if spec.is_companion]
 
 
 def imitable_platforms() -> Sequence[str]:
-    """Return the kinds of platforms that a web channel can imitate."""
+    """Return the platforms that web channels can imitate."""
     return [spec.kind for spec in _SPECS.values() if spec.limits is not None]
 
 
 def channel_limits(kind: str) -> Limits | None:
-    """Return the limits of a platform's channels; None if they are not known."""
+    """Return the limits of a platform's channels; None if unknown."""
     spec = _SPECS.get(kind)
     limits: Limits | None = _load(spec.limits) if spec is not None and spec.limits else None
     return limits
@@ -54,13 +54,13 @@ def channel_limits(kind: str) -> Limits | None:
 def make_platform(
     spec: PlatformSpec, settings: PlatformSettings | None, context: PlatformContext
 ) -> Platform:
-    """Import and build a platform without connecting; may raise `SettingsError`."""
+    """Import and create a platform without connecting; raises `SettingsError`."""
     made: Platform = _load(spec.factory)(settings, context)
     return made
 
 
 def make_account_setup(spec: PlatformSpec, settings: PlatformSettings) -> AccountSetup | None:
-    """Import and build the setup of a platform's bot account; None if it has none."""
+    """Import and create a platform's account setup; None if it has none."""
     return None if spec.account_setup is None else _load(spec.account_setup)(settings)
 
 

@@ -1,4 +1,4 @@
-"""What a platform package declares about itself, and what the service gives to a platform."""
+"""The spec of a platform package, and what the service provides to platforms."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import field
@@ -18,9 +18,9 @@ from bot.value_class import value_class
 
 
 class PlatformSettings(BaseModel):
-    """The settings of one platform; an unknown name is an error.
+    """A platform's settings; unknown names are errors.
 
-    Every secret must be a `SecretStr`: logs and receipts mask all of these.
+    Every secret must be a `SecretStr`, so that logs and receipts mask it.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -32,13 +32,13 @@ class PlatformSettings(BaseModel):
 
     @property
     def bot_account(self) -> str:
-        """The platform's id of the configured bot; it tells apart bots that share a database."""
+        """The configured bot's id on the platform; distinguishes bots that share a database."""
         return ""
 
 
 @value_class(kw_only=True)
 class PlatformSpec:
-    """One platform: its name, its settings, and where its code can be imported from."""
+    """A platform's name, settings, and the import path of its code."""
 
     kind: str
     """The name in settings, addresses and user ids: TROUPE_DISCORD__TOKEN, discord:123."""
@@ -64,7 +64,7 @@ class PlatformSpec:
 
 @value_class
 class EditableText:
-    """A form for a text, or the refusal to show it."""
+    """A text to edit in a form, or a refusal."""
 
     title: str = ""
     label: str = ""
@@ -84,7 +84,7 @@ async def _do_nothing(*_given: object) -> None:
 
 
 class WebChannels(Protocol):
-    """`SqlWebChannels`, whose database library settings must not load."""
+    """The interface of `SqlWebChannels`, whose database library settings must not import."""
 
     async def all(self) -> Sequence[WebChannel]: ...
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None: ...
@@ -100,7 +100,7 @@ TakeLease: TypeAlias = Callable[[str, float], Awaitable[bool]]
 
 @value_class(kw_only=True)
 class PlatformContext:
-    """The service's functions for a platform."""
+    """The service's functions that a platform may call."""
 
     commands: Sequence[CommandSpec] = ()
     command_names: Collection[str] = ()
@@ -138,7 +138,7 @@ class PlatformContext:
 
 @value_class
 class BotAccount:
-    """The bot that a token belongs to."""
+    """A token's bot account."""
 
     name: str
     link: str
@@ -153,7 +153,7 @@ class BotAccount:
 
 @value_class
 class CodeRequest:
-    """Instructions for sending a code to the bot."""
+    """How to send a code to the bot."""
 
     words: Text
     link: str | None = None
@@ -161,18 +161,18 @@ class CodeRequest:
 
 
 class AccountSetup(Protocol):
-    """One bot account during setup; close it at the end."""
+    """A bot account during setup; close it when done."""
 
     where_from: Text
     """Where people get a token, as the end of a sentence."""
 
     async def inspect(self) -> BotAccount:
-        """Return the token's account; raises `PlatformFatal` if the token is not accepted."""
+        """Return the token's account; raises `PlatformFatal` if the token is rejected."""
 
     def request_code(self, account: BotAccount, code: str) -> CodeRequest:
-        """Return how the first admin sends the code."""
+        """Return how the first admin should send the code."""
 
     async def wait_for_code(self, code: str) -> str:
-        """Return the sender of the code; other messages stay unread; raises `PlatformError`."""
+        """Return the code's sender; other messages stay unread; raises `PlatformError`."""
 
     async def close(self) -> None: ...

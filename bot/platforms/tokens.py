@@ -1,4 +1,4 @@
-"""The token of a bot, from a setting or from a file that is replaced while the service runs."""
+"""A bot's token, from a setting or from a file that may change while the service runs."""
 
 from pathlib import Path
 from typing import Generic, Self, TypeVar
@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 
 
 class BotTokenSettings(PlatformSettings):
-    """The settings of a platform whose bots have a token."""
+    """The settings of a platform whose bots have tokens."""
 
     token: SecretStr | None = None
     token_file: Path | None = Field(
@@ -43,13 +43,13 @@ class BotToken(Generic[SettingsT]):
         self._file = None if file is None else SecretFile(file, clock)
 
     def read(self, *, at_once: bool = False) -> str:
-        """Return the token, empty without one; that of another bot in its file is ignored."""
+        """Return the token, empty if unset; a token for a different bot in the file is ignored."""
         if self._file is not None and self._file.has_changed(at_once=at_once):
             self._take(self._file.secrets[-1])
         return self.settings.token.get_secret_value().strip() if self.settings.token else ""
 
     async def wait_for_retry(self, rejected: str, error: TokenRejected) -> None:
-        """Log a rejected token; wait until it changes or 30 seconds have passed."""
+        """Log a rejected token; wait until it changes, or for 30 seconds."""
         hint = "; restart Troupe to change a setting" if self._file is None else ""
         _log.error("token_rejected", reason=str(error), retry=f"every 30 s{hint}")
         until = self._clock.monotonic() + _RETRY_SECONDS

@@ -1,4 +1,4 @@
-"""The web: channels in our own database, read by revision, for the playground of the console."""
+"""The web platform: channels in our own database for the console's playground."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ SPEC = PlatformSpec(
 def to_incoming(
     channel: WebChannel, message: WebMessage, replied_to: WebMessage | None, known_revision: int
 ) -> Incoming | None:
-    """Convert a change of a message, new above `known_revision`; None if it means nothing."""
+    """Convert a message change, new if above `known_revision`; None if there is nothing to do."""
     author, address, key = message.author, channel.address, inbox_key(channel.id, message)
     if author is None or message.is_note:
         return None
@@ -84,8 +84,8 @@ def to_said(
 ) -> Said:
     """Convert a message.
 
-    A channel with one person is a private chat. With several, a message has to address the bot as
-    on Discord: by a mention, a reply, a name or a command.
+    A channel with one person is a private chat. With several people, messages must address the bot
+    as on Discord: by a mention, a reply, a name or a command.
     """
     text, mention = message.text, _BOT_MENTION.search(message.text)
     if mention is not None and mention.start() == 0 and mention.end() < len(text):
@@ -129,7 +129,7 @@ def _mentions(text: str, people: Sequence[Person], author: Person) -> tuple[str,
 
 
 class WebSurface(Surface):
-    """Writes to the store; a message is named by its nonce, so it is added once."""
+    """Writes to the database; a message's id is its nonce, so it is added only once."""
 
     def __init__(
         self, channels: WebChannels, clock: Clock, limits_of: Callable[[str], Limits | None]
@@ -140,7 +140,7 @@ class WebSurface(Surface):
         self._limits: dict[str, Limits] = {}
 
     def set_look(self, channel_id: str, look: str) -> None:
-        """Note the platform that a channel imitates, which decides where messages are split."""
+        """Set the platform that a channel imitates, which decides where messages are split."""
         imitated = self._limits_of(look) if look else None
         if imitated is None:
             self._limits[channel_id] = PLAIN
@@ -205,7 +205,7 @@ class WebSurface(Surface):
 
     @override
     async def typing(self, address: Address) -> None:
-        """Do nothing: the answer is shown as it grows."""
+        """Do nothing, because readers see the answer grow."""
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
@@ -214,7 +214,7 @@ class WebSurface(Surface):
 
 
 class WebPlatform(LocalPlatform, SilenceExplainer):
-    """Reads the changes of each channel after its cursor, which is stored with them."""
+    """Reads each channel's changes after its cursor, which is stored with them."""
 
     name = WEB_PLATFORM
     account = "the playground of the console"

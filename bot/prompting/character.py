@@ -46,21 +46,21 @@ AsyncChatModel = Callable[[Messages], Awaitable[str]]
 
 
 class Character:
-    """Plays a role and keeps the history of the conversation.
+    """Plays a role and keeps the conversation's history.
 
     Args:
         role_name: the name of the role; without a persona, a built-in role ("haruhi").
         persona: may contain placeholders for stories (persona.py), `{{role}}` and `{{user}}`.
         user_name: the value of `{{user}}` until somebody else talks to the character.
         texts: its stories.
-        vecs: of the stories, by `embedding`, as numbers or in ChatHaruhi's base64.
+        vecs: vectors of the stories by `embedding`, as numbers or in ChatHaruhi's base64.
         llm: answers `chat`, which returns None without it.
         llm_async: answers `async_chat`.
-        embedding: text to vector; a `FunctionEmbedder` where queries and stories differ.
-        token_counter: "cl100k", a function of a text, or None: no limit.
-        max_input_token: of system prompt, history and question; the oldest history is dropped.
-        user_name_in_message: "add": every line has a speaker tag; "not_add": none has; "default":
-            all have, as soon as a second person talks.
+        embedding: maps text to a vector; a `FunctionEmbedder` if queries and stories differ.
+        token_counter: "cl100k", a function of a text, or None for no limit.
+        max_input_token: limit for system prompt, history and question; oldest history goes first.
+        user_name_in_message: "add" tags every line with its speaker, "not_add" none, and "default"
+            all of them once a second person talks.
         transfer_haruhi_2_zero: remove the brackets of ChatHaruhi 2, 「」, from stories.
 
     Raises `CharacterError`, also a ValueError, for a missing or malformed argument.
@@ -123,10 +123,10 @@ class Character:
     def from_jsonl(
         cls, path: str | Path, role_name: str, *, column: str | None = None, **options: Any
     ) -> Self:
-        """Load a file that `save_to_jsonl` or ChatHaruhi wrote; raises `CharacterError`.
+        """Load a file written by `save_to_jsonl` or ChatHaruhi; raises `CharacterError`.
 
-        The vectors of `column` (by default the first one) are used if its name is that of the
-        embedding, or if an embedding or a column is given explicitly; otherwise they are computed.
+        The vectors of `column` (default: the first) are used if its name matches the embedding's,
+        or if an embedding or a column is given explicitly; otherwise they are computed.
         """
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
@@ -142,7 +142,7 @@ class Character:
     def from_hub(
         cls, dataset: str, role_name: str, *, column: str | None = None, **options: Any
     ) -> Self:
-        """Load `owner/dataset[/role]` with the library `datasets`, otherwise as `from_jsonl`."""
+        """Load `owner/dataset[/role]` with the library `datasets`; otherwise like `from_jsonl`."""
         return cls._from_data(load_hub_role(dataset, column), role_name, column, options)
 
     @property
@@ -156,11 +156,11 @@ class Character:
 
     @property
     def history(self) -> Sequence[TranscriptLine]:
-        """The lines so far, oldest first, without a question that has no answer yet."""
+        """The lines so far, oldest first, except a question not answered yet."""
         return tuple(self._lines)
 
     def get_message(self, user: str, text: str) -> Messages:
-        """Return system prompt, fitting history and question, which `append_message` then keeps."""
+        """Return system prompt, fitting history and question, which `append_message` stores."""
         self._participants.setdefault(user)
         self.user_name = user or self.user_name
         self._question = TranscriptLine(user, text)
@@ -183,7 +183,7 @@ class Character:
         return [{"role": "system", "content": system}, *history, question]
 
     def append_message(self, response: str, speaker: str | None = None) -> None:
-        """Add the answer to the last `get_message`, or a line of another `speaker`."""
+        """Add the answer to the last `get_message`, or another `speaker`'s line."""
         if self._question:
             self._lines.append(self._question)
             self._question = None
@@ -202,7 +202,7 @@ class Character:
         return self._lines[-1].text
 
     async def async_chat(self, user: str, text: str) -> str | None:
-        """Return the answer of `llm_async`; concurrent calls are answered one after the other."""
+        """Return the answer of `llm_async`; concurrent calls are answered in order."""
         async with self._chat_lock:
             # The first search may take seconds, because it embeds all stories.
             messages = await asyncio.to_thread(self.get_message, user, text)
@@ -212,7 +212,7 @@ class Character:
             return self._lines[-1].text
 
     def save_to_jsonl(self, path: str | Path) -> None:
-        """Write persona, stories and their vectors in ChatHaruhi's JSONL format."""
+        """Write persona, stories and vectors in ChatHaruhi's JSONL format."""
         text = write_jsonl(self.persona, self.texts, self.vecs, self._embedder.name)
         Path(path).write_text(text, encoding="utf-8")
 
@@ -246,7 +246,7 @@ class Character:
         return messages
 
     def _labels(self) -> SpeakerLabels:
-        """Label everybody; a library has no user ids, so people are identified by their names."""
+        """Label all speakers; a library has no user ids, so people are identified by name."""
         speakers = (line.speaker for line in self._lines if line.speaker is not None)
         people = [Person(name, name) for name in (*self._participants, *speakers)]
         return label_speakers(people, {self.role_name: self.role_name})

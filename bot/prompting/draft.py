@@ -1,4 +1,4 @@
-"""The draft of a prompt: its parts, with their sections and priorities."""
+"""The draft of a prompt: its parts with their sections and priorities."""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
@@ -18,7 +18,7 @@ _SEPARATOR = "\n\n"
 
 @value_class
 class PromptPart:
-    """A text in the system message or with the newest message: a story, a lorebook entry."""
+    """A text in the system message or the newest message: a story, a lorebook entry."""
 
     section: str
     """Its section in receipts: "system", "lore", "stories", "quote", ..."""
@@ -34,7 +34,7 @@ class PromptPart:
 
 @value_class
 class HistoryUnit:
-    """Messages that are kept or dropped together: a question with its answers."""
+    """Messages kept or dropped together: a question with its answers."""
 
     messages: tuple[Message, ...]
     contents: tuple[tuple[Message, str], ...] = ()
@@ -47,7 +47,7 @@ class HistoryUnit:
 
 @value_class
 class Draft:
-    """The sections of a prompt, stable ones first, so that backends can cache their prefix."""
+    """A prompt's sections, stable ones first, so that backends can cache the prefix."""
 
     base: Prompt
     """The prompt without its messages."""
@@ -94,7 +94,7 @@ class Draft:
         return required.messages
 
     def without_story(self, story: Story) -> "Draft":
-        """Return the draft without one of the stories in its system text."""
+        """Return the draft without one story of its system text."""
         block = f"###\n{story.text}"
         parts = (replace(part, text=part.text.replace(block, "", 1)) for part in self.system)
         stories = tuple(one for one in self.stories if one is not story)
@@ -124,7 +124,7 @@ class Draft:
         return spans
 
     def _history_names(self) -> Iterator[tuple[str, int]]:
-        """Yield the name of each inserted message, and an empty one for runs of others."""
+        """Yield the name of each inserted message, and an empty name for runs of others."""
         for unit in self.history:
             if unit.contents:
                 yield from ((name, 1) for _, name in unit.contents)
@@ -141,9 +141,9 @@ def group_history(
 ) -> tuple[HistoryUnit, ...]:
     """Group a history (oldest first) into units: a question with its answers.
 
-    `questions` says which messages are questions, as answers of other characters have the role
-    "user"; by default all but those of the role "assistant". `memo` is the session's, so that units
-    of the last prompt for the reader `key` are the same objects again.
+    `questions` marks the messages that are questions, since other characters' answers have the role
+    "user", too; by default, all messages except the assistant's. `memo` is the session's, so that
+    units are reused from the last prompt for the reader `key`.
     """
     history = tuple(messages)
     begins = questions or [one.role != "assistant" for one in history]
@@ -154,7 +154,7 @@ def group_history(
 
 
 def story_title(story: Story) -> str:
-    """Return the first line of a story, its name in receipts."""
+    """Return a story's first line, which names it in receipts."""
     return story.text.partition("\n")[0]
 
 

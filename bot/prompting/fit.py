@@ -1,4 +1,4 @@
-"""Fit a draft to a token budget, and count the tokens of each section."""
+"""Fit a draft to a token budget, and count each section's tokens."""
 
 import math
 from bisect import bisect_right
@@ -43,9 +43,9 @@ async def fit_draft(
     count: PromptTokenCounter,
     estimate: TextTokenCounter = count_tokens,
 ) -> FittedPrompt:
-    """Drop as little as needed for a prompt of at most `limit` tokens; raises `UserError`.
+    """Drop as little as needed to fit a prompt into `limit` tokens; raises `UserError`.
 
-    Stories in the system text are dropped last, those with the lowest scores first.
+    Stories in the system text are dropped last, lowest scores first.
     """
     if limit is not None and (whole := await _fit_whole(draft, limit, count)):
         return whole
@@ -67,7 +67,7 @@ async def fit_draft(
 
 
 async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
-    """Keep everything if even its bytes fit the limit; None: something may have to go."""
+    """Keep everything if its size in bytes fits the limit; None if that is uncertain."""
     prompt = draft.prompt
     if not _surely_fits(prompt, limit):
         return None
@@ -79,7 +79,7 @@ async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> Fit
 
 
 def _surely_fits(prompt: Prompt, limit: int) -> bool:
-    """Whether the estimates of all parts cannot exceed the limit: a token is a byte or more."""
+    """Whether a prompt certainly fits the limit, as each token has at least one byte."""
     if any(map(attrgetter("parts"), prompt.messages)):
         return False
     texts = [message.content for message in prompt.messages]
@@ -93,7 +93,7 @@ def _surely_fits(prompt: Prompt, limit: int) -> bool:
 def estimate_message_tokens(
     messages: Sequence[Message], estimate: TextTokenCounter
 ) -> Sequence[int]:
-    """Estimate the tokens of each message, with its images and its part of the template."""
+    """Estimate each message's tokens, including images and the template's overhead."""
     texts = estimate([message.content for message in messages])
     return [
         tokens
@@ -111,7 +111,7 @@ def _without_worst_story(draft: Draft, estimate: TextTokenCounter) -> Draft:
 
 
 class _OptionalContent:
-    """Optional parts and history units, most important first; a draft keeps the first n."""
+    """Optional parts and history units, most important first; a draft keeps the first n of them."""
 
     def __init__(self, draft: Draft, limit: int | None, estimate: TextTokenCounter) -> None:
         self._draft = draft
@@ -156,7 +156,7 @@ class _OptionalContent:
         )
 
     def next_guess(self, kept: int, tokens_left: float) -> int:
-        """Estimate how much fits if `tokens_left` remain (or are missing) with `kept`."""
+        """Estimate how many items fit, if `tokens_left` remain (or are missing) with `kept`."""
         while kept > 0 and tokens_left < 0:
             kept -= 1
             tokens_left += self._sizes[kept]
@@ -182,7 +182,7 @@ def _dropped_part(part_and_size: tuple[PromptPart, int], reason: str) -> Dropped
 async def _most_that_fits(
     content: _OptionalContent, limit: int, count: PromptTokenCounter
 ) -> tuple[int, int]:
-    """Return how many items can be kept, and the tokens of that prompt; -1: nothing fits."""
+    """Return how many items fit, and the prompt's tokens; -1 if nothing fits."""
     fits, tokens_of_fit, exceeds = -1, 0, content.most + 1
     probe = content.next_guess(0, limit - content.estimate(0))
     for tries in range(content.most + 2):
@@ -227,12 +227,12 @@ def _unit_sizes(draft: Draft, estimate: TextTokenCounter) -> list[int]:
 
 
 def prompt_tokens(receipt: Receipt) -> int:
-    """Return the tokens of the prompt: as the provider reported, else as counted before sending."""
+    """Return a prompt's tokens as reported by the provider, else as counted before sending."""
     return receipt.usage.prompt_tokens or receipt.tokens
 
 
 def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
-    """Distribute the tokens of the prompt among its spans by an estimate; the sum is exact."""
+    """Divide the prompt's tokens among its spans by an estimate; the sum is exact."""
     read: dict[int, int] = {}  # by message: characters that belong to earlier spans
     count = counter_for_model(receipt.prompt.model)
     weights = [_weight(receipt, span, read, count) for span in receipt.layout]
@@ -260,7 +260,7 @@ def _weight(
 
 
 def _shares(whole: int, weights: Sequence[int]) -> list[int]:
-    """Divide a whole number in proportion; the remainder goes to the largest fractions."""
+    """Divide a whole number proportionally; the remainder goes to the largest fractions."""
     total = sum(weights) or 1
     exact = [whole * weight / total for weight in weights]
     shares = [math.floor(share) for share in exact]

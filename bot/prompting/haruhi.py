@@ -1,4 +1,4 @@
-"""ChatHaruhi's characters: JSONL files, built-in roles, and roles of the data set hub."""
+"""ChatHaruhi characters: JSONL files, built-in roles, and roles from the dataset hub."""
 
 import base64
 import binascii
@@ -52,7 +52,7 @@ class CharacterData:
 
 
 def read_jsonl(text: str) -> list[HaruhiRow]:
-    """Return the rows of a file; lines that are not JSON objects are skipped, as in ChatHaruhi."""
+    """Return a file's rows; lines that are not JSON objects are skipped, as in ChatHaruhi."""
     rows: list[HaruhiRow] = []
     for line in text.split("\n"):
         try:
@@ -65,7 +65,7 @@ def read_jsonl(text: str) -> list[HaruhiRow]:
 
 
 def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> CharacterData:
-    """Return the character, with the vectors in `column` or the first; raises `CharacterError`."""
+    """Return a character with the vectors in `column` or the first; raises `CharacterError`."""
     rows = list(rows)
     if not rows:
         raise CharacterError.translatable(
@@ -107,7 +107,7 @@ def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> Character
 
 
 def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Vector], column: str) -> str:
-    """Return the text of a file that `read_rows`, ChatHaruhi and the data set hub can read."""
+    """Return the text of a file for `read_rows`, ChatHaruhi and the dataset hub."""
     rows = [
         {"text": persona, column: "system_prompt"},
         {"text": _CONFIG, column: "config"},
@@ -122,7 +122,7 @@ def encode_floats(vector: Vector) -> str:
 
 
 def decode_floats(text: str) -> Vector:
-    """Decode float32 numbers from base64; raises `ValueError` if the text is malformed."""
+    """Decode float32 values from base64; raises `ValueError` if the text is malformed."""
     data = _decode_base64(text)
     if len(data) % _FLOAT_BYTES:
         raise ValueError(translatable("the vector is not a whole number of float32 values"))
@@ -167,7 +167,7 @@ _FILES = {
 
 
 def builtin_role_name(word: str) -> str | None:
-    """Return the display name of a built-in role; "haruhi" is 凉宫春日. None: it is unknown."""
+    """Return a built-in role's display name, 凉宫春日 for "haruhi"; None if unknown."""
     return _NAMES[_FILES[word]] if word in _FILES else None
 
 
@@ -187,7 +187,7 @@ def load_builtin_role(word: str) -> CharacterData:
 
 
 def with_default_placeholder(data: CharacterData) -> CharacterData:
-    """Return a character of ChatHaruhi 1 or 2, whose stories have no place in the persona yet."""
+    """Add a placeholder to a ChatHaruhi 1 or 2 persona that has none for its stories."""
     if not data.texts or parse_persona(data.persona).placeholders:
         return data
     return replace(data, persona=f"{data.persona}\n{DEFAULT_PLACEHOLDER}\n")

@@ -1,6 +1,6 @@
-"""The variables of macros: `{{setvar::name::value}}`, `{{getvar::name}}`, `{{.name += 2}}`.
+"""Macro variables: `{{setvar::name::value}}`, `{{getvar::name}}`, `{{.name += 2}}`.
 
-They live as long as one prompt: what people can neither see nor reset is not stored.
+They last for one prompt only, because people could neither see nor reset stored values.
 """
 
 import re
@@ -22,7 +22,7 @@ VariableExpression: TypeAlias = tuple[str, str, str]
 
 
 def parse_expression(text: str) -> VariableExpression | None:
-    """Parse an expression with a chat's `.name` or a global `$name`; None: it is another macro."""
+    """Parse an expression with a local `.name` or a global `$name`; None for other macros."""
     found = _EXPRESSION.fullmatch(text) if text.lstrip()[:1] in {".", "$"} else None
     if found is None:
         return None
@@ -54,7 +54,7 @@ class Variables:
         return ""
 
     def evaluate(self, expression: VariableExpression, expand: Callable[[str], str]) -> str:
-        """Return the value of an expression; its operand is expanded only if it is needed."""
+        """Return an expression's value; its operand is expanded only if needed."""
         key, operator, operand = expression
         value = self._values.get(key, "")
         is_false = len(value) <= _MAX_NUMBER_CHARS and value.strip().lower() in _FALSE

@@ -1,4 +1,4 @@
-"""Expand the macros of cards, such as `{{user}}`, `{{random}}` and `{{time}}`."""
+"""Expand cards' macros, such as `{{user}}`, `{{random}}` and `{{time}}`."""
 
 import random
 import re
@@ -24,7 +24,7 @@ _STEPS: Final = (
 
 
 def format_moment(at: datetime, pattern: str) -> str:
-    """Format a time by a pattern such as `YYYY-MM-DD HH:mm`; `[text]` is written as it is."""
+    """Format a time by a pattern such as `YYYY-MM-DD HH:mm`; `[text]` stays verbatim."""
 
     def written(token: re.Match[str]) -> str:
         if token[1] is not None:
@@ -42,7 +42,7 @@ def format_moment(at: datetime, pattern: str) -> str:
 
 
 def parse_moment(text: str, now: datetime) -> datetime | None:
-    """Parse an ISO date, in the zone of `now` if it names none; return None if it is not one."""
+    """Parse an ISO date, by default in the time zone of `now`; None if invalid."""
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -51,7 +51,7 @@ def parse_moment(text: str, now: datetime) -> datetime | None:
 
 
 def describe_duration(duration: timedelta, *, relative: bool = False) -> str:
-    """Return a duration in words: "5 minutes"; relative, "in 5 minutes" or "5 minutes ago"."""
+    """Describe a duration: "5 minutes"; if `relative`, "in 5 minutes" or "5 minutes ago"."""
     amount, words = abs(duration.total_seconds()), "a few seconds"
     for limit, length, name in _STEPS:
         if round(amount) < limit:
@@ -103,7 +103,7 @@ _SCOPED = frozenset({"if", "trim", "//", "reverse"}) | {
 
 @dataclass(slots=True)
 class MacroBudget:
-    """The work that a prompt's macros may still do; further macros stay unexpanded."""
+    """The remaining work for a prompt's macros; macros beyond it stay unexpanded."""
 
     macros: int = _MAX_MACROS
     chars: int = _MAX_INSERTED_CHARS
@@ -132,7 +132,7 @@ class Macros:
     """Shared by all texts of the prompt, and by the copies of this value."""
 
     def expand(self, text: str) -> str:
-        """Expand the known macros once; values are not expanded again."""
+        """Expand known macros once; their values are not expanded again."""
         if "{{" not in text and "<" not in text:
             return text
         return _remove_trim_marks(self._expand(text.replace("\x00", ""), 0))
@@ -144,7 +144,7 @@ class Macros:
         return self._expand_calls(document, 0, depth)
 
     def _expand_calls(self, document: "_Document", first: int, depth: int, end: int = -1) -> str:
-        """Expand from one call of a document up to another one, or to its end."""
+        """Expand a document from one call to another, or to the end."""
         text, calls = document.text, document.calls
         end = len(calls) if end < 0 else end
         position = calls[first - 1].end if first else 0
@@ -245,7 +245,7 @@ class Macros:
     def _choose_branch(
         self, document: "_Document", index: int, closing: int | None, depth: int
     ) -> str | None:
-        """Expand one branch of `{{if condition}}...{{else}}...{{/if}}` or of `{{if a::b}}`."""
+        """Expand a branch of `{{if condition}}...{{else}}...{{/if}}` or `{{if a::b}}`."""
         call = document.calls[index]
         condition, *rest = call.arguments or [""]
         if closing is None and not rest:
@@ -268,7 +268,7 @@ class Macros:
         return self._expand(condition, depth + 1).strip().lower() not in _FALSE
 
     def _choose(self, call: "_Call", depth: int) -> str:
-        """Choose one of `a,b,c`, or of `a::b::c` if the options contain commas."""
+        """Choose an item of `a,b,c`, or of `a::b::c` if items contain commas."""
         options = call.arguments
         if len(options) == 1:
             options = _split(options[0], "::")
@@ -279,7 +279,7 @@ class Macros:
         return self._expand(rng.choice(options or [""]), depth + 1)
 
     def _roll(self, argument: str) -> str:
-        """Roll `20`, `d20` or `3d6+2`; anything else gives an empty text."""
+        """Roll `20`, `d20` or `3d6+2`; return an empty text for anything else."""
         found = _ROLL.fullmatch(argument.strip().strip(":"))
         if found is None:
             return ""
@@ -301,10 +301,10 @@ _STORY_REPLACEMENTS = (
 
 
 def macros_of_story(source: str) -> str:
-    """Return SillyTavern's `story_string`, a Handlebars layout of the system message, as macros.
+    """Convert SillyTavern's `story_string`, a Handlebars layout of the system message, to macros.
 
-    There `{{system}}` is a field, and a condition with an unknown name is false. Blocks other than
-    `#if` and `#unless` stay as they are written. See docs/sources.md#sillytavern.
+    In it, `{{system}}` is a field, and a condition on an unknown name is false. Blocks other than
+    `#if` and `#unless` stay unchanged. See docs/sources.md#sillytavern.
     """
 
     def block(found: re.Match[str]) -> str:
@@ -318,7 +318,7 @@ def macros_of_story(source: str) -> str:
 
 
 def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
-    """Return the names of the macros in these texts that have no value here, each once."""
+    """Return the names of unsupported macros in these texts, without duplicates."""
     found: dict[str, None] = {}
     for _ in range(_MAX_DEPTH):
         calls = [call for text in texts if "{{" in text for call in _Document(text).calls]
@@ -333,7 +333,7 @@ def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
 
 
 def _remove_trim_marks(text: str) -> str:
-    """Remove the marks with the line breaks around them; a regex would be quadratic."""
+    """Remove trim marks with the line breaks around them; a regex would be quadratic."""
     first, *rest = text.split(_TRIM)
     if not rest:
         return text
@@ -358,7 +358,7 @@ class _Call:
 
 
 class _Document:
-    """The outermost macros of a text, and which of them close others."""
+    """A text's outermost macros, and which of them close others."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -383,7 +383,7 @@ class _Document:
 
 @lru_cache(maxsize=1024)
 def _read_document(text: str) -> _Document:
-    """Return the same document for a text of a preset, which each of its prompts expands."""
+    """Parse a preset's text once, since each of its prompts expands it."""
     return _Document(text)
 
 
@@ -392,7 +392,7 @@ def _count(argument: str, default: int) -> int:
 
 
 def _scoped_argument(name: str) -> int:
-    """Return the number of a macro's argument that may be scoped, from 1."""
+    """Return which of a macro's arguments, counted from 1, may be a block."""
     return 2 if name == "if" or name in _VARIABLE_MACROS else 1
 
 
@@ -418,7 +418,7 @@ def _parse_call(text: str, start: int, end: int) -> _Call:
 
 
 def _is_known(name: str) -> bool:
-    """Whether a macro has a value; sequences of an instruct template are empty, as in chats."""
+    """Whether a macro has a value; instruct template sequences are empty, as in chats."""
     return name in _KNOWN or name.startswith("instruct")
 
 
@@ -428,7 +428,7 @@ def _canonical(name: str) -> str:
 
 
 def _pairs(text: str) -> list[tuple[int, int]]:
-    """Return start and end of each outermost pair of double braces, in order."""
+    """Return the start and end of each outermost pair of double braces, in order."""
     pairs: list[tuple[int, int]] = []
     open_starts: list[int] = []
     for brace in _BRACES.finditer(text):
@@ -443,7 +443,7 @@ def _pairs(text: str) -> list[tuple[int, int]]:
 
 
 def _split(text: str, separator: str) -> Sequence[str]:
-    """Split at separators outside of braces: `{{char}},b` has two parts, `{{random:a,b}}` one."""
+    """Split at separators outside braces: `{{char}},b` has two parts, `{{random:a,b}}` one."""
     parts, begin, position = [], 0, 0
     for start, end in [*_pairs(text), (len(text), len(text))]:
         while (found := text.find(separator, position, start)) >= 0:

@@ -1,13 +1,13 @@
-"""Parse the story placeholders of a persona, and fill them with the stories that were found.
+"""Parse a persona's story placeholders, and replace them by stories.
 
-The rules are those of ChatHaruhi 3.0 (docs/sources.md#haruhi). A line of a persona with one of
+The rules are ChatHaruhi 3.0's (docs/sources.md#haruhi). A line of a persona with one of
 
     {{RAG对话}}  {{RAG-dialogue}}                          the story nearest to the newest message
     {{RAG对话|happy}}  {{RAG-dialogue|happy}}              ... nearest to this query instead
     {{RAG多对话|token<=1500|n<=5}}  {{RAG-dialogues|...}}   several, within a token limit
 
-is replaced as a whole by the stories found, each under a line of `###`. The caller searches them,
-for each of `story_queries`.
+is replaced as a whole by the stories found, each below a `###` line. The caller runs the
+`story_queries`.
 """
 
 import re
@@ -35,7 +35,7 @@ DEFAULT_PLACEHOLDER = "{{RAG多对话|token<=1000|n<=5}}"
 
 @value_class
 class Placeholder:
-    """A line of a persona that stories replace."""
+    """A line of a persona that is replaced by stories."""
 
     line: int
     """Its index, from 0."""
@@ -48,7 +48,7 @@ class Placeholder:
     """The first story is inserted even if it exceeds the limit."""
 
     def query_for(self, newest: str) -> str:
-        """Return the query to search for; ChatHaruhi's word for the newest message is "default"."""
+        """Return the search query; ChatHaruhi calls the newest message "default"."""
         named = self.query is not None and self.query.strip() not in {"", "default"}
         return self.query if named and self.query else newest
 
@@ -61,9 +61,9 @@ class Persona:
     """Warnings about texts that look like placeholders, but are not valid ones."""
 
     def story_queries(self, newest: str) -> dict[str, int]:
-        """Return each query with the number of stories that are needed to fill all placeholders.
+        """Return each query with the number of stories needed to fill all placeholders.
 
-        A story is inserted once, so a query also needs what the placeholders before it may use.
+        A story is inserted only once, so a query also needs as many as earlier placeholders use.
         """
         needed: dict[str, int] = {}
         so_far = 0
@@ -76,7 +76,7 @@ class Persona:
 
 @value_class
 class FilledText:
-    """A text with the stories that were inserted into it."""
+    """A text, and the stories inserted into it."""
 
     text: str
     stories: tuple[Story, ...]
@@ -109,7 +109,7 @@ def build_roleplay_prompt(
     max_input_tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
-    """Build the system prompt; stories get the tokens that persona and `newest` leave free."""
+    """Build the system prompt; stories get the tokens left by persona and `newest`."""
     left = None
     if max_input_tokens is not None and found:  # only stories need it
         left = max_input_tokens - sum(count([persona.source, newest]))
@@ -126,10 +126,10 @@ def fill_placeholders(
     tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
-    """Replace the placeholders by the stories of their queries, best first, in `tokens` together.
+    """Replace placeholders by their queries' best stories, within `tokens` in total.
 
-    A placeholder ends at the first story that does not fit; one for a single story takes the best
-    one, however long. Without `found` the lines with placeholders are removed.
+    A placeholder ends at the first story that does not fit; a placeholder for one story takes the
+    best, however long. If `found` is None, lines with placeholders are removed.
     """
     lines = persona.source.split("\n")
     if found is None:
@@ -149,13 +149,13 @@ def fill_placeholders(
 
 
 def fill_names(text: str, role_name: str, user_name: str | None) -> str:
-    """Replace `{{role}} {{角色}}`, and `{{user}} {{用户}}` if the user name is known."""
+    """Replace `{{role}} {{角色}}` and, if the user's name is known, `{{user}} {{用户}}`."""
     names = {"role": role_name, "角色": role_name, "user": user_name, "用户": user_name}
     return _NAMES.sub(lambda match: names[match[1]] or match[0], text)
 
 
 def roleplay_prompt(role_name: str, persona: str) -> str:
-    """Return the system prompt that the models of Haruhi-Zero were trained with."""
+    """Return the system prompt that Haruhi-Zero models were trained with."""
     return (
         f"You are now in roleplay conversation mode. Pretend to be {role_name} "
         f"whose persona follows:\n{persona}\n\n"
@@ -191,7 +191,7 @@ def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]
 
 
 def _limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
-    """Parse `token<=1500|n<=5`, in any order; return also the first unknown argument."""
+    """Parse `token<=1500|n<=5` in any order; also return the first unknown argument."""
     limits: dict[str, int] = {}
     unknown = None
     for argument in arguments.split("|"):

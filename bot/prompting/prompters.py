@@ -1,4 +1,4 @@
-"""Prompters: fill the system prompt and the newest message of a task from form fields."""
+"""Prompters: fill a task's system prompt and newest message from form fields."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ Tools = Sequence[MessageDict]
 
 @value_class
 class ModelConfigs:
-    """A model's system text, and its markers: so… starts and eo… ends a part."""
+    """A model's system text and markers: so… starts a part, eo… ends it."""
 
     system: str = "You are an AI-Agent developed by LazyLLM."
     sos: str = ""
@@ -51,12 +51,12 @@ LEGACY_MARKERS = {
 
 
 def tools_text(tools: Tools) -> str:
-    """Return the tools as LazyLLM writes them into a prompt; empty without tools."""
+    """Return the tools in LazyLLM's format; empty without tools."""
     return f"### Function-call Tools. \n\n{json.dumps(tools)}\n\n" if tools else ""
 
 
 def history_text(history: History, configs: ModelConfigs) -> str:
-    """Write pairs or messages between the model's markers; raises `UserError`."""
+    """Join pairs or messages with the model's markers; raises `UserError`."""
     if history and not isinstance(history[0], Mapping):
         # As in LazyLLM, a message after a pair counts as a pair of its keys.
         history = [item if isinstance(item, str) else list(item) for item in history]
@@ -83,7 +83,7 @@ def history_messages(history: History) -> list[dict[str, Any]]:
 
 
 def input_messages(given: Any) -> list[dict[str, Any]]:
-    """Return a text as a user message, and messages as copies; raises `UserError`."""
+    """Return a text as a user message, or copies of messages; raises `UserError`."""
     match given:
         case str():
             return [{"role": "user", "content": given}]
@@ -96,7 +96,7 @@ def input_messages(given: Any) -> list[dict[str, Any]]:
 
 
 def input_text(given: Any, configs: ModelConfigs) -> tuple[str, str, str]:
-    """Return the start marker, the text and the end marker of the input or a tool's answer."""
+    """Return the start marker, text and end marker of the input or a tool's answer."""
     match given:
         case str() | int() | float():
             return configs.soh, str(given), configs.eoh
@@ -133,7 +133,7 @@ def _call_text(call: MessageDict, configs: ModelConfigs) -> str:
 
 
 def _tool_answer(content: object) -> object:
-    """Parse JSON, because LazyLLM writes the value as Python prints it."""
+    """Parse JSON, because LazyLLM formats the value as Python does."""
     if not isinstance(content, str):
         return content
     try:
@@ -153,7 +153,7 @@ def field_names(*texts: str) -> tuple[str, ...]:
 
 
 def extra_keys_section(keys: str | Sequence[str] | None) -> str:
-    """Return the part of an instruction with further fields; raises `UserError`."""
+    """Return the section for an instruction's extra fields; raises `UserError`."""
     if not keys:
         return ""
     if not isinstance(keys, str | tuple | list):
@@ -165,15 +165,15 @@ def extra_keys_section(keys: str | Sequence[str] | None) -> str:
 
 
 def fill_fields(text: str, values: Mapping[str, str]) -> str:
-    """Replace the fields in one pass: a field name inside a value is never expanded."""
+    """Replace all fields in one pass, so that field names in values are not expanded."""
     return _FIELD.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], Any]:
-    """Return the value of each field, and the remaining input; raises `UserError`.
+    """Return each field's value, and the remaining input; raises `UserError`.
 
-    A text or a number fills the only field, or is the input when there is none. A mapping must name
-    every field and may hold one more value under any name: the input.
+    A text or number fills the only field or, without fields, is the input. A mapping must name
+    every field and may contain one more value under any name: the input.
     """
     if isinstance(given, str | int):
         if len(fields) > 1:
@@ -203,7 +203,7 @@ def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], An
 
 
 def parse_fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
-    """Parse `name: value` lines; a text that does not begin with a field is returned unchanged."""
+    """Parse `name: value` lines; a text that does not begin with a field is returned as is."""
     if not fields:
         return text
     names = "|".join(sorted(map(re.escape, fields), key=len, reverse=True))
@@ -218,7 +218,7 @@ def parse_fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
 
 
 def is_ask_command(text: str) -> bool:
-    """Whether this is the command `/ask`, which fills the fields of a preset's prompter."""
+    """Whether this is an `/ask` command, which fills the fields of a preset's prompter."""
     return _ASK_COMMAND.match(text) is not None
 
 
@@ -227,7 +227,7 @@ def strip_ask_command(text: str) -> str:
 
 
 def ask_usage(fields: Sequence[str]) -> str:
-    """Return an example of the `/ask` command with these fields, for people to copy."""
+    """Return an example of the `/ask` command with these fields, to be copied."""
     if not fields:
         return translatable("/ask and your question, or the question alone")
     return "/ask " + "\n".join(f"{name}: …" for name in fields)
@@ -246,7 +246,7 @@ _TOOL_TOKENS = ("tool_start_token", "tool_args_token", "tool_end_token")
 
 
 class Prompter(ABC):
-    """Builds prompts of an instruction for the system, one for the user, and tools."""
+    """Builds prompts from a system instruction, a user instruction, and tools."""
 
     takes_turns = True
     """Whether a history and an input without a form field are allowed."""
@@ -293,8 +293,8 @@ class Prompter(ABC):
     ) -> Any:
         """Return the text for a local model, or a dict of `messages` and `tools` for an API.
 
-        `input` holds the values of the form fields and the newest turn; a training text ends with
-        the expected answer, `label`. Raises `UserError`.
+        `input` contains the form fields' values and the newest turn; a training text ends with the
+        expected answer, `label`. Raises `UserError`.
         """
         if self._tools and tools is not None:
             raise UserError("the tools were given to the constructor; leave them out of the call")
@@ -323,7 +323,7 @@ class Prompter(ABC):
         return {"messages": messages, **({"tools": list(tools)} if tools else {})}
 
     def get_response(self, output: str, input: str | None = None) -> str:  # noqa: A002
-        """Remove the prompt that a model has repeated in front of its answer."""
+        """Remove the prompt if the model repeated it before its answer."""
         if input and output.startswith(input):
             return output[len(input) :]
         marker = self.answer_marker or self._configs.soa
@@ -347,7 +347,7 @@ _PREAMBLE = (
 
 
 class AlpacaPrompter(Prompter):
-    """One instruction, one answer: every value has a form field, and there is no history."""
+    """A single instruction and answer: all values are form fields, and there is no history."""
 
     takes_turns = False
     answer_marker = "### Response:"
@@ -371,7 +371,7 @@ class AlpacaPrompter(Prompter):
 
 
 class ChatPrompter(Prompter):
-    """A conversation: input without a form field is the newest user turn, after the history."""
+    """A conversation: input without a form field becomes the newest user turn."""
 
     def __init__(
         self,

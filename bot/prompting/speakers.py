@@ -1,4 +1,4 @@
-"""Label speakers by unique names that cannot be forged, and filter labels from answers."""
+"""Label speakers with unique, unforgeable names, and filter labels from answers."""
 
 import hashlib
 import re
@@ -48,7 +48,7 @@ def clean_name(name: str) -> str:
     """Keep only letters, digits, marks and emoji, of any script.
 
     Line breaks, brackets, colons, quotes, control tokens and invisible characters are removed. A
-    name of emoji alone is spelled out, `👑` is `crown`: a lone emoji looks like a badge.
+    name of emoji alone is spelled out, `👑` as `crown`, because a lone emoji looks like a badge.
     """
     plain = _plain(name)
     if _PLAIN_NAME.fullmatch(plain):  # nothing to remove
@@ -64,13 +64,13 @@ def clean_name(name: str) -> str:
 
 @text_cache(_CACHE_SIZE)
 def is_unambiguous(name: str) -> bool:
-    """Whether `clean_name` keeps the name as people see it: on one line and in one script."""
+    """Whether `clean_name` keeps the name unchanged, and it has one line and one script."""
     one_line = len(name.splitlines()) <= 1
     return one_line and clean_name(name) == _plain(name) and not mixes_confusable_scripts(name)
 
 
 def with_id_suffix(label: str, person_id: str, attempt: int = 0) -> str:
-    """Add four hex digits of a hash of the id; nobody can forge them: names lose their `#`."""
+    """Add four hex digits of the id's hash; unforgeable, since names cannot contain `#`."""
     salted = f"{person_id}/{attempt}" if attempt else person_id
     return f"{label or 'user'}#{hashlib.sha256(salted.encode(errors='replace')).hexdigest()[:4]}"
 
@@ -113,7 +113,7 @@ def _spell_emoji(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """Cut to the maximum length, without separating a mark or joiner from its letter."""
+    """Cut to the maximum length without separating a mark or joiner from its letter."""
     end = min(len(text), MAX_LABEL_CHARS)
     while 0 < end < len(text) and (
         unicodedata.category(text[end])[0] == "M"
@@ -148,14 +148,14 @@ _NAME_SUFFIX = re.compile(r"#|(?<=\w)\W*[(（]")
 
 
 def candidate_names(line: str) -> Iterator[str]:
-    """Yield every text at the beginning of a line that may be read as the name of its speaker."""
+    """Yield the prefixes of a line that may be read as its speaker's name."""
     for head in _heads(line):
         yield head
         yield _AROUND.sub("", head)
 
 
 def is_role_heading(text: str) -> bool:
-    """Whether a text reads like a role name: `System message`, but no sentence about the system."""
+    """Whether a text looks like a role name, such as `System message`; sentences do not."""
     words = _WORD.findall(text)
     if len(words) > _MAX_HEADING_WORDS:
         return False
@@ -163,7 +163,7 @@ def is_role_heading(text: str) -> bool:
 
 
 def strip_name_suffix(head: str) -> str:
-    """Remove additions between a name and its colon: `Bob #12`, `Bob (laughs)`."""
+    """Remove text between a name and its colon: `Bob #12`, `Bob (laughs)`."""
     return _NAME_SUFFIX.split(head, maxsplit=1)[0]
 
 
@@ -177,7 +177,7 @@ def _heads(line: str) -> Iterator[str]:
 
 
 def _tags(line: str) -> Iterator[str]:
-    """Yield the texts before the colons: `Bob: hi`, `10:30 Bob: hi`."""
+    """Yield the texts before colons: `Bob: hi`, `10:30 Bob: hi`."""
     start = _LEADING_PUNCTUATION.sub("", line[:MAX_TAG_CHARS])
     yield from _texts_before(COLON, start)
     name_first = _BEFORE.sub("", start)
@@ -206,11 +206,11 @@ class SpeakerLabels:
 
     @property
     def form(self) -> Hashable:
-        """The inputs of tagged texts: with an equal form, a turn reads the same."""
+        """The inputs for tagging texts; if unchanged, turns are tagged the same way."""
         return frozenset(self.people.items()), tuple(self.characters.items())
 
     def label_of(self, turn: Turn, own: str) -> str:
-        """Return the label of a turn's speaker; `own` is the preset that the prompt is for."""
+        """Return the label of a turn's speaker; `own` is the preset that reads the prompt."""
         if turn.speaker:
             return self.people[turn.speaker.id]
         return self.characters.get(turn.preset or own, self.characters[own])
@@ -218,9 +218,9 @@ class SpeakerLabels:
     def tag_text(self, label: str, text: str) -> str:
         """Return a text with a speaker tag, `U1:MSG` (docs/sources.md#haruhi).
 
-        A further line that looks as if another speaker or a role had said it is quoted,
-        `> bob: yes`, as mailbox files quote `>From ` (RFC 4155). So every tag at the beginning of a
-        line is ours. A false positive is harmless: it reads well as a quotation.
+        A further line that looks like another speaker's or a role's is quoted, `> bob: yes`, as
+        mailbox files quote `>From ` (RFC 4155). So every tag at the beginning of a line is ours.
+        False positives are harmless: they read well as quotations.
         """
         first, *rest = text.splitlines(keepends=True) or [""]
         reserved = self.reserved_skeletons
@@ -235,12 +235,12 @@ class SpeakerLabels:
 def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> SpeakerLabels:
     """Label all speakers of a conversation.
 
-    A label without an id suffix is the name as people see it. A name that had to be changed, or is
-    confusable with a role, a character or another person, gets a suffix of its owner's id, which
-    stays the same whoever else is present.
+    A label without an id suffix is the name as displayed. A name that had to be changed, or that is
+    confusable with a role, a character or another person, gets a suffix from its owner's id, which
+    does not depend on the other people present.
 
-    People come in the order of their turns, oldest first, and the newest name of each is used; the
-    operator has written the names of the characters, by preset.
+    People are listed by turn, oldest first, and their newest names are used; characters' names, by
+    preset, come from the operator.
     """
     newest = {person.id: person.name for person in people}
     labels = _label_speakers(tuple(sorted(newest.items())), tuple(characters.items()))
@@ -284,7 +284,7 @@ def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict
 
 
 def uses_tags(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
-    """Whether turns have speaker tags; `default`: with two or more speakers besides `own`."""
+    """Whether turns get speaker tags; `default` tags two or more speakers besides `own`."""
     if mode == "default":
         speaker_ids = {turn.speaker.id if turn.speaker else turn.preset for turn in turns}
         return len(speaker_ids - {None, own}) > 1
@@ -302,7 +302,7 @@ def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
 
 
 def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of characters; those with confusable names use their preset's name."""
+    """Return characters' labels; confusable names are replaced by their presets' names."""
     cleaned = {
         preset: clean_name(name) or clean_name(preset) for preset, name in characters.items()
     }
@@ -337,7 +337,7 @@ def sanitize_persona(text: str) -> str:
 def describe_speakers(
     speakers: Iterable[str], labels: Mapping[str, str], personas: Mapping[str, str]
 ) -> str:
-    """Return how the speakers (ids, newest first) describe themselves, a line each."""
+    """Return a line for each speaker's self-description (ids, newest first)."""
     if not personas:
         return ""
     # Without round brackets a persona cannot end its description and begin one of somebody else.
@@ -358,11 +358,11 @@ _WITHOUT_DELIMITERS = str.maketrans(dict.fromkeys(_DELIMITERS))
 
 
 class EchoFilter:
-    """Filters a streamed answer; only beginnings of lines are ever held back.
+    """Filters a streamed answer; only beginnings of lines are held back.
 
-    The character's own tag is removed from the beginning of each line, also repeated ones. The
-    answer ends at a line that begins with another speaker's tag; if nothing was shown yet, that tag
-    is removed, too. The result does not depend on how the text was split.
+    The character's own tags, even repeated, are removed from the start of each line. The answer
+    ends at a line that starts with another speaker's tag; if nothing was shown yet, that tag is
+    only removed. The result does not depend on how the text is split.
     """
 
     def __init__(self, own: str | None, others: Iterable[str] = ()) -> None:
@@ -375,7 +375,7 @@ class EchoFilter:
         self._has_text = False
 
     def feed(self, text: str) -> str:
-        """Take the next piece of the answer, and return the text that may be shown."""
+        """Take the answer's next piece, and return the text that can be shown."""
         if not self._own:
             return text
         is_inside_line = self._has_text and not (self._at_line_start or self._held or self.stopped)
@@ -385,7 +385,7 @@ class EchoFilter:
         return self._release(ended=False)
 
     def finish(self) -> str:
-        """Return what was held back, at the end of the answer."""
+        """Return the text held back at the end of the answer."""
         return self._release(ended=True)
 
     def _release(self, *, ended: bool) -> str:
@@ -406,7 +406,7 @@ class EchoFilter:
         self.stopped = self._has_text and not own
 
     def _take_line(self) -> str:
-        """Return the known part of the line; blank lines before the first word are dropped."""
+        """Return the part of the line that can be shown; leading blank lines are dropped."""
         end = _LINE_END.search(self._held)
         size = len(self._held) if end is None else end.end()
         line, self._held = self._held[:size], self._held[size:]
@@ -415,7 +415,7 @@ class EchoFilter:
         return line if self._has_text else ""
 
     def _tag_chars(self, *, ended: bool) -> int | None:
-        """Return the length of the tag that begins the line: 0 for none, None if more is needed."""
+        """Return the length of the line's tag: 0 if none, None if more text is needed."""
         end = _LINE_END.search(self._held)
         line = self._held if end is None else self._held[: end.start()]
         indent = len(line) - len(line.lstrip())
@@ -439,7 +439,7 @@ class EchoFilter:
 
 
 def _closing(before: str) -> str:
-    """Return the delimiter to expect after the colon for one before the name: `**Nora:**`."""
+    """Return the delimiter after the colon that matches one before the name: `**Nora:**`."""
     name = before.strip()
     opening = name[: len(name) - len(name.lstrip(_OPENING))]
     closing = opening[::-1].translate(_CLOSING)
@@ -447,10 +447,10 @@ def _closing(before: str) -> str:
 
 
 def _plain_tag(text: str) -> str:
-    """Return a name for comparison: without delimiters, case, id suffix, invisible characters.
+    """Normalize a name for comparison: no delimiters, case, id suffix or invisible characters.
 
-    Models invent suffixes, `Nora#12:`, and add stage directions, `Nora (smiles):`. The name is
-    decomposed, so that a prefix of it is also a prefix of the result.
+    Models invent suffixes, `Nora#12:`, and stage directions, `Nora (smiles):`. The name is
+    decomposed, so that its prefixes are also prefixes of the result.
     """
     name = strip_name_suffix(text)
     if name.isascii() and name.isprintable():  # nearly always, and in a fraction of the time

@@ -1,1 +1,1 @@
-"""Reply: stream an answer, show it live, filter its text and split it into messages."""
+"""Stream an answer, show it live, filter its text and split it into messages."""

@@ -1,4 +1,4 @@
-"""What accompanies an answer: buttons, thoughts, files, threads, notices about unread files."""
+"""Additions to an answer: buttons, thoughts, files, threads, notices about unreadable files."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,17 +32,17 @@ _KEEP = translatable("Keep it")
 
 
 def stop_button(part: str, locale: str | None) -> tuple[Button, ...]:
-    """Return the button under an answer that is being written; `part` names its first part."""
+    """Return the stop button for an unfinished answer; `part` names its first part."""
     return (_button(_STOP, ButtonAction.STOP, part, locale, ButtonStyle.DANGER),)
 
 
 def retry_button(part: str, locale: str | None) -> tuple[Button, ...]:
-    """Return the button under the notice that an answer failed."""
+    """Return the retry button for a failed answer's notice."""
     return (_button(_RETRY, ButtonAction.RETRY, part, locale, ButtonStyle.PRIMARY),)
 
 
 def forget_buttons(part: str, locale: str | None) -> tuple[Button, ...]:
-    """Return the buttons that confirm or cancel forgetting a person."""
+    """Return the buttons to confirm or cancel forgetting a person."""
     return (
         _button(_FORGET, ButtonAction.FORGET, part, locale, ButtonStyle.DANGER),
         _button(_KEEP, ButtonAction.KEEP, part, locale),
@@ -52,7 +52,7 @@ def forget_buttons(part: str, locale: str | None) -> tuple[Button, ...]:
 def answer_buttons(
     part: str, locale: str | None, number: int = 1, versions: int = 1
 ) -> tuple[Button, ...]:
-    """Return the buttons under a complete answer: the `number`-th of its `versions`, from 1."""
+    """Return a finished answer's buttons; it is the `number`-th (from 1) of its `versions`."""
     return (
         _button(_RETRY, ButtonAction.RETRY, part, locale),
         _button(_CONTINUE, ButtonAction.CONTINUE, part, locale),
@@ -96,9 +96,9 @@ _MARKS = re.compile(r"\|(?=\||\Z)|`(?=``)")
 def fold_thoughts(
     parts: Sequence[OutgoingPart], thoughts: str, limits: Limits, *, may_add_message: bool
 ) -> tuple[OutgoingPart, ...]:
-    """Return the parts of an answer with as much of its thoughts as fits.
+    """Return an answer's parts with as much of the thoughts as fits.
 
-    They are below its last message; if it has little space left and `may_add_message`, in another.
+    They go below the last message or, if `may_add_message` and space is short, in another.
     """
     # A mark would end a spoiler, or reach out of it.
     thoughts = _MARKS.sub("\\g<0>\u200b", thoughts.strip())
@@ -139,13 +139,13 @@ _REST = translatable("The rest of the answer")
 
 
 def supported_form(form: LongAnswer, limits: Limits) -> LongAnswer:
-    """Return the form that a preset asks for, or parts where the channel has no threads."""
+    """Return the preset's form, or parts if the channel does not support threads."""
     return "parts" if form == "thread" and not limits.has_threads else form
 
 
 @value_class
 class PartPlaces:
-    """Where the parts of one answer are sent: in its channel, or in a thread of the first one."""
+    """Where an answer's parts go: its channel, or a thread opened from the first part."""
 
     first_part: int = 0
     """The number of the first part; others may have answered before."""
@@ -155,7 +155,7 @@ class PartPlaces:
     """How many parts are shown while the answer grows; None: all."""
 
     def place(self, index: int, content: MessageContent) -> OutgoingPart:
-        """Return a part of the answer by its index from 0."""
+        """Return an answer's part by index from 0."""
         if index == 0 or self.thread is None:
             return OutgoingPart(self.first_part + index, content)
         number = THREAD_PARTS + self.first_part * _MAX_THREAD_PARTS + index - 1
@@ -165,7 +165,7 @@ class PartPlaces:
 def find_places(
     form: LongAnswer, first_part: int, locale: str | None, part_name: Callable[[int], str]
 ) -> PartPlaces:
-    """Return where the parts of an answer are sent, which are numbered from `first_part`."""
+    """Return where to send an answer's parts, numbered from `first_part`."""
     if form == "thread":
         title = translate(_REST, language_of(locale))
         return PartPlaces(first_part, AnswerThread(part_name(first_part), title))
@@ -179,10 +179,10 @@ def shorten(
     locale: str | None,
     part_name: Callable[[int], str],
 ) -> tuple[OutgoingPart, ...]:
-    """Return the parts of an answer as they are sent.
+    """Return an answer's parts in the form in which they are sent.
 
-    With `parts`, each part is a message; with `file`, the first one is, and a file has all of
-    `text`; with `thread`, the others stand in a thread that is opened from the first one.
+    With `parts`, each part is a message; with `file`, only the first one is, and a file contains
+    all of `text`; with `thread`, the others go to a thread opened from the first.
     """
     if form == "parts" or len(parts) < 2:
         return tuple(parts)
@@ -195,7 +195,7 @@ def shorten(
 
 
 def messages_of(numbers: Iterable[int]) -> list[int]:
-    """Return those of these numbers of parts that are messages of the channel, and no files."""
+    """Return the part numbers that are messages in the channel, not files."""
     return [number for number in numbers if number < FILE_PARTS]
 
 
@@ -217,7 +217,7 @@ _OR = translatable(" or ")
 
 
 def explain_unreadable(attachments: Sequence[MediaItem]) -> Text:
-    """Return a sentence that names what cannot be read, and what helps."""
+    """Return a sentence about what cannot be read and what to do instead."""
     things = dict.fromkeys(_NOUNS[item.kind] for item in attachments)
     return translatable(
         "I cannot {things} here. Please tell me in words what it is about.",
@@ -226,12 +226,12 @@ def explain_unreadable(attachments: Sequence[MediaItem]) -> Text:
 
 
 def is_unreadable(said: Said, files: AttachedFiles) -> bool:
-    """Return whether a message has nothing but files that could not be read."""
+    """Return whether a message consists only of unreadable files."""
     return bool(files.unread) and not (said.text.strip() or files.images or files.texts)
 
 
 def explain_files(files: AttachedFiles) -> Text | None:
-    """Say which files could not be read or only in part."""
+    """Return a notice about files that were not read, or only in part."""
     sentences = [explain_unread(files.unread)] if files.unread else []
     sentences += [
         translatable(
@@ -246,7 +246,7 @@ def explain_files(files: AttachedFiles) -> Text | None:
 
 
 def explain_unread(files: Sequence[UnreadFile]) -> Text:
-    """Return a sentence for each reason why files could not be read."""
+    """Return a sentence for each reason why files are unreadable."""
     sentences: list[str] = []
     for file in files:
         name = clean_file_name(file.item.name)

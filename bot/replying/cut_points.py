@@ -1,4 +1,4 @@
-"""Find where a Markdown text may be cut: code fences, open marks, sentence ends."""
+"""Find where to cut a Markdown text, given code fences, open marks, and sentence ends."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -37,7 +37,7 @@ class Fence:
 
 @value_class
 class FenceLine:
-    """A line that begins with a run of fence characters."""
+    """A line that starts with a run of fence characters."""
 
     start: int
     run_start: int
@@ -52,14 +52,14 @@ class FenceLine:
         return len(self.margin) - len(self.margin.lstrip())
 
     def opens(self, text: str) -> Fence | None:
-        """Return the block that this line opens outside of one, or None."""
+        """Return the code block that this line opens outside of one; None if it does not."""
         run = text[self.run_start : self.run_end]
         if run[0] == "`" and "`" in self.info:
             return None  # inline code, says CommonMark
         return Fence(run, run + self.info.rstrip(), _LIST_MARKER.sub(" ", self.margin))
 
     def closes(self, fence: Fence, text: str) -> bool:
-        """Return whether this line closes an open block."""
+        """Return whether this line closes an open code block."""
         run = text[self.run_start : self.run_end]
         depth = self.margin.count(">")
         rest = self.margin.replace(">", "") + self.info
@@ -68,7 +68,7 @@ class FenceLine:
 
 
 def fence_lines(text: str, start: int, end: int) -> Iterator[FenceLine]:
-    """Yield the lines of `text[start:end]` that may open or close a block."""
+    """Yield the lines of `text[start:end]` that may open or close a code block."""
     for match in _LINE.finditer(text, start, end):
         yield FenceLine(
             match.start(), *match.span("run"), match.end(), match["margin"], match["info"]
@@ -83,7 +83,7 @@ _QUOTE = re.compile(r"[ \t]*(?:>[ \t]?)+")
 
 
 def open_marks(text: str) -> tuple[str, ...]:
-    """Return the marks that the last paragraph of a text opens and does not close, in order."""
+    """Return the marks that a text's last paragraph opens without closing, in order."""
     breaks = [found.end() for found in _PARAGRAPH_END.finditer(text)]
     position, stack = breaks[-1] if breaks else 0, list[str]()
     while found := _TOKEN.search(text, position):
@@ -99,7 +99,7 @@ def open_marks(text: str) -> tuple[str, ...]:
 
 
 def close_unfinished(part: str) -> str:
-    """Close the unfinished marks of a growing text, so that it reads well."""
+    """Close a growing text's unfinished marks, so that it displays well."""
     fence = _open_fence(part)
     if fence is not None:
         return f"{part}\n{fence.closer}"
@@ -117,7 +117,7 @@ def close_unfinished(part: str) -> str:
 
 
 def quote_prefix(text: str, position: int) -> str:
-    """Return the `> ` that the line of a position begins with, if the line is cut there."""
+    """Return the `> ` of the line at a position, to repeat if the line is cut there."""
     line = text.rfind("\n", 0, position) + 1
     found = _QUOTE.match(text, line, position)
     return found[0].lstrip() if found else ""
@@ -173,10 +173,10 @@ _UNBREAKABLE = re.compile(
 
 @dataclass
 class CutWindow:
-    """The prefix of the text that fills one message; text after `stop` must not matter.
+    """The text's prefix that fills one message; it must not depend on text after `stop`.
 
-    Units are reserved for closing whatever may turn out to be a code block. The reserve only grows
-    while the text grows, so that a prefix that is too long for one message stays too long.
+    Units are reserved to close anything that may be a code block. The reserve only grows with the
+    text, so that a prefix too long for a message stays too long.
     """
 
     text: str
@@ -212,11 +212,11 @@ class CutWindow:
         """A cut before this position would waste more than half of the message."""
 
     def fence_at(self, position: int) -> Fence | None:
-        """Return the code block that is open at a position."""
+        """Return the code block open at a position, if any."""
         return next((one for begin, one in reversed(self._fences) if begin <= position), None)
 
     def prose_start(self, position: int) -> int:
-        """Return where the text after the last code block before a position begins."""
+        """Return where the text after the last code block before a position starts."""
         begin = max(begin for begin, _ in self._fences if begin <= max(position, self.start))
         return self._closing_ends.get(begin, begin)
 
@@ -246,7 +246,7 @@ class CutWindow:
         return len(self.text) if self._stop is None else self._stop
 
     def _find_stop(self) -> int | None:
-        """Return the end of the shortest prefix that does not fit; trailing white space is free."""
+        """Return the end of the shortest prefix that does not fit, ignoring trailing whitespace."""
         beyond = bisect_right(self.offsets, self.max_offset - self._reserve)
         if beyond == len(self.offsets):
             return None
@@ -254,7 +254,7 @@ class CutWindow:
         return visible.end() if visible else None
 
     def _reserve_closing(self, line: FenceLine) -> None:
-        """Reserve units for closing the block that this line may open."""
+        """Reserve units to close the code block that this line may open."""
         margin = line.run_start - line.start
         longest = min(line.run_end - line.run_start, self.max_fence_units - margin)
         for length in range(3, longest + 1):
@@ -277,7 +277,7 @@ class CutWindow:
         self.edges.add(line.start + line.indentation)
 
     def _end_with_quote(self, before: int) -> None:
-        """End a block inside a quote with the quote, if that ends before a position."""
+        """End a code block inside a quote where the quote ends, if before a position."""
         begin, fence = self._fences[-1]
         if fence is None or ">" not in fence.margin:
             return
@@ -286,7 +286,7 @@ class CutWindow:
             self._fences.append((unquoted.start(), None))
 
     def _may_be_fence(self, line: FenceLine, fence: Fence | None) -> bool:
-        """Return whether a line that is cut off by the end may still open or close a block."""
+        """Return whether a truncated line may still open or close a code block."""
         if fence is not None:
             return set(self.text[line.start : self._end].strip(" \t>")) <= {fence.run[0]}
         if self.offsets[self._end] - self.offsets[line.start] > self.max_fence_units:
@@ -294,7 +294,7 @@ class CutWindow:
         return self.text[line.run_start] == "~" or ("`" not in self.text[line.run_end : self._end])
 
     def allows_cut(self, end: int, resume: int) -> bool:
-        """Return whether one message may end at `end`, and the next one begin at `resume`."""
+        """Return whether a message may end at `end`, and the next one start at `resume`."""
         fence = self.fence_at(resume)
         return (
             self.offsets[end] + closing_units(fence) <= self.max_offset
@@ -317,7 +317,7 @@ class CutWindow:
         return grapheme_starts(self.text, self.start, self.stop)
 
     def shows_fence(self, position: int) -> bool:
-        """Return whether a line that began here would be read as a fence."""
+        """Return whether a line starting here would look like a fence."""
         run = self.text[position : min(position + 3, self.stop)]
         return run in {"```", "~~~"}
 
@@ -331,12 +331,12 @@ _WORD, _SENTENCE = 0, 1  # how long a reader pauses at a break within a line
 
 
 def closing_units(fence: Fence | None) -> int:
-    """Return the units that closing a code block takes, its line break included."""
+    """Return the units needed to close a code block, including its line break."""
     return 1 + len(fence.closer) if fence else 0
 
 
 def choose_cut_point(window: CutWindow) -> tuple[int, int]:
-    """Return where the message ends at the best cut, and where the next one begins."""
+    """Return where the message ends at the best cut, and where the next one starts."""
     gaps = [gap.span() for gap in _GAP.finditer(window.text, window.half, window.stop)]
     words = []
     last_line: tuple[int, int] | None = None
@@ -375,7 +375,7 @@ def _cut_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, 
 def _last_gap(
     window: CutWindow, gaps: Sequence[tuple[int, int]], unbreakable: Sequence[tuple[int, int]]
 ) -> tuple[int, int, int] | None:
-    """Return the last gap after a sentence or, if there is none, after a word."""
+    """Return the last gap after a sentence or else after a word."""
     last: tuple[int, int, int] | None = None
     for end, resume in gaps:
         if (
@@ -403,7 +403,7 @@ def _breaks(unbreakable: Sequence[tuple[int, int]], position: int) -> bool:
 def _last_match(
     window: CutWindow, pattern: re.Pattern[str], unbreakable: Sequence[tuple[int, int]]
 ) -> int | None:
-    """Return the last position outside of code behind a match, without white space there."""
+    """Return the last position outside code after a match, excluding whitespace."""
     last = None
     for match in pattern.finditer(window.text, window.half, window.stop):
         position = match.end()
@@ -414,7 +414,7 @@ def _last_match(
 
 
 def _cut_anywhere(window: CutWindow, unbreakable: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Cut a text without pauses between characters; as a last resort within one."""
+    """Cut a text without gaps between characters or, as a last resort, within one."""
     fitting = [
         position
         for position in range(window.stop - 1, window.half, -1)

@@ -1,4 +1,4 @@
-"""Filters over a stream of text: removed words, repeated beginnings, endless repetition."""
+"""Stream filters: unwanted texts, repeated beginnings, endless repetition."""
 
 import re
 from collections import Counter
@@ -14,17 +14,17 @@ _WHITE_SPACE = (
 
 
 def apply_filters(text: str, filter_chars: Iterable[str]) -> str:
-    """Remove each text in turn, then trim; what one removal joins, a later one may match."""
+    """Remove each unwanted text in turn, then trim; a removal may create a later match."""
     for unwanted in filter_chars:
         text = text.replace(unwanted, "")
     return text.strip(_WHITE_SPACE)
 
 
 class OutputFilter:
-    """Applies the filters to a stream, and never takes back text.
+    """Applies the filters to a stream without ever retracting text.
 
-    What `feed` and `finish` return, joined, is `apply_filters` of all that was fed. A text that may
-    still grow into an unwanted one is held back, and so is white space that may be the end.
+    All results of `feed` and `finish`, joined, equal `apply_filters` of everything fed. Text that
+    may become an unwanted text is held back, and so is whitespace that may be the end.
     """
 
     def __init__(self, filter_chars: Iterable[str]) -> None:
@@ -33,13 +33,13 @@ class OutputFilter:
         self._white_space = ""
 
     def feed(self, text: str) -> str:
-        """Append text of the answer; return what can be shown."""
+        """Add text of the answer; return the text that can be shown."""
         for remover in self._removers:
             text = remover.feed(text)
         return self._trim(text)
 
     def finish(self) -> str:
-        """Return what was held back, at the end of the answer."""
+        """Return the text held back at the end of the answer."""
         text = ""
         for remover in self._removers:
             text = remover.feed(text) + remover.finish()
@@ -56,7 +56,7 @@ class OutputFilter:
 
 
 class _Remover:
-    """`str.replace(unwanted, "")` over a stream."""
+    """`str.replace(unwanted, "")` for a stream."""
 
     def __init__(self, unwanted: str) -> None:
         self._unwanted = unwanted
@@ -78,10 +78,10 @@ class _Remover:
 
 
 class RepeatedBeginning:
-    """Filters a continuation's text: the beginning was shown already.
+    """Removes from a continuation the beginning that was already shown.
 
-    Some services answer with the whole text, others with the rest. White space at the cut was not
-    sent to the model, so the model may write it again.
+    Some services return the whole text, others only the rest. Whitespace at the cut was not sent to
+    the model, so the model may repeat it.
     """
 
     def __init__(self, begun: str) -> None:
@@ -105,7 +105,7 @@ class RepeatedBeginning:
         return rest[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :]
 
     def finish(self) -> str:
-        """Return what was held back at the end."""
+        """Return the text held back at the end."""
         is_repeated = not self._is_at_cut or self._held.startswith(self._begun)
         return "" if is_repeated else self._held
 
@@ -132,7 +132,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 def ends_in_loop(text: str) -> bool:
-    """Whether the end of an answer that ended at its limit repeats itself, ignoring numbers."""
+    """Whether the end of a truncated answer repeats itself, ignoring numbers."""
     tail = _DIGITS.sub("", text[-_LOOP_CHARS:].casefold())
     sentences = [one.strip() for one in _SENTENCE.split(tail)][1:]
     counts = Counter(one for one in sentences if one)
@@ -142,7 +142,7 @@ def ends_in_loop(text: str) -> bool:
 
 
 class RepetitionDetector:
-    """Detects an answer that ends in one text over and over, in a few microseconds a piece."""
+    """Detects an answer that repeats one text endlessly, in a few microseconds per piece."""
 
     def __init__(self) -> None:
         self.found = False
@@ -156,14 +156,14 @@ class RepetitionDetector:
         self._unit_chars = 0
 
     def feed(self, text: str) -> None:
-        """Append the next piece."""
+        """Add the next piece."""
         self._pending.append(text)
         self._pending_chars += len(text)
         if self._pending_chars >= _CHARS_BETWEEN_CHECKS and not self.found:
             self._check()
 
     def keep_once(self, text: str) -> str:
-        """Return the whole answer so far, with the repeated text once and ended at a boundary."""
+        """Return the answer with the repeated text once, ending at a boundary."""
         if not self.found:
             return text
         begin = self._begin
@@ -201,7 +201,7 @@ class RepetitionDetector:
             end = at + _PROBE_CHARS - 1
 
     def _is_repeated(self, unit: str) -> bool:
-        """Whether the answer ends in this text, as often as no ordinary text has it."""
+        """Whether the answer ends in more repetitions of this text than ordinary texts have."""
         in_code = self._fences % 2 == 1
         if any(char.isalpha() for char in unit):
             repeats = next(often for length, often in _REPEATS_BY_LENGTH if len(unit) >= length)

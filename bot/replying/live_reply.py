@@ -31,7 +31,7 @@ _SLOW_START = translatable("⏳ The model is still loading or thinking …")
 
 @dataclass(eq=False)
 class LiveReply:
-    """Updates the messages of one answer until the block ends; then no request is in flight."""
+    """Updates an answer's messages until the block ends, after the last request returns."""
 
     surface: Surface
     address: Address
@@ -71,11 +71,11 @@ class LiveReply:
 
     @property
     def opened(self) -> Sequence[int]:
-        """The numbers of the parts that were queued to be opened."""
+        """The numbers of the parts queued to be opened."""
         return [one.part for _, one in self._openings]
 
     def feed(self, text: str) -> None:
-        """Append text of the model; only buffers it."""
+        """Add text from the model to the buffer."""
         if not text:
             return
         if self.on_first_text is not None:
@@ -85,27 +85,27 @@ class LiveReply:
         self._on_change()
 
     def replace(self, text: str) -> None:
-        """Show this text instead of all that was fed."""
+        """Show this text instead of everything fed so far."""
         self._buffer.clear()
         self.feed(text)
 
     async def show_whole(self) -> None:
-        """Show the whole answer now, since another one is about to follow on the screen."""
+        """Show the whole answer now, because another one will follow on the screen."""
         for part, text in enumerate(self.final):
             await self._show_part(part, text)
 
     def shows(self, part: OutgoingPart) -> bool:
-        """Return whether the message of a part certainly shows exactly this."""
+        """Return whether a part's message is certain to show exactly this content."""
         known = {one.part: self._known.get(at) for at, (_, one) in enumerate(self._openings)}
         return known.get(part.part) == part.content
 
     def show_wait(self, waiting: Waiting) -> None:
-        """Show what the answer waits for until the first text replaces it."""
+        """Show what the answer is waiting for, until its first text."""
         self._buffer.set_notice(translate(waiting_notice(waiting), self.language))
         self._on_change()
 
     def show_slow_start(self) -> None:
-        """Show that the model has not begun yet, unless something is shown."""
+        """Show that the model has not started yet, unless something is shown already."""
         if self._buffer.is_empty:
             self._buffer.set_notice(translate(_SLOW_START, self.language))
             self._on_change()
@@ -136,7 +136,7 @@ class LiveReply:
             raise failure
 
     def _on_change(self) -> None:
-        """Show the fed text when it is due; raise what ended the updates."""
+        """Show the buffered text when due; raise the error that ended the updates."""
         if self._updates is not None:
             self._changed.set()
             if self._updates.done():
@@ -191,7 +191,7 @@ class LiveReply:
             await self._show_part(part, text)
 
     async def _show_draft(self, surface: DraftingSurface, parts: Sequence[str]) -> None:
-        """Show the newest part as a draft; the answer itself is sent when it is complete."""
+        """Show the newest part as a draft; the final answer is sent when complete."""
         if self.earlier is not None:
             await self.earlier.show_whole()
         if parts:
@@ -241,7 +241,7 @@ class LiveReply:
 
 
 def waiting_notice(waiting: Waiting) -> Text:
-    """Describe what a person waits for, their position in the queue, and the time left."""
+    """Describe the wait: its reason, the position in the queue, and the time left."""
     if isinstance(waiting, RateLimitWait):
         seconds = max(1, math.ceil(waiting.seconds))
         return translatable(
@@ -263,7 +263,7 @@ _MAX_PAUSE_SECONDS = 10.0
 
 
 class StreamBuffer:
-    """Paces the updates of one answer; `now` is always the time of a monotonic clock."""
+    """Paces an answer's updates; `now` is in the time of a monotonic clock."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -277,7 +277,7 @@ class StreamBuffer:
         self._not_before = -math.inf
 
     def feed(self, text: str, now: float) -> None:
-        """Append text of the model."""
+        """Add text from the model."""
         self._chunks.append(text)
         self._chars += len(text)
         self._changed = True
@@ -285,12 +285,12 @@ class StreamBuffer:
             self._first_fed_at = now
 
     def clear(self) -> None:
-        """Drop all text."""
+        """Remove all text."""
         self._chunks, self._chars = [], 0
         self._changed = True
 
     def set_notice(self, notice: str) -> None:
-        """Show this notice until the answer's first text."""
+        """Show this notice until the first text of the answer."""
         if self._chars == 0 and notice != self._notice:
             self._notice = notice
             self._changed = True
@@ -303,7 +303,7 @@ class StreamBuffer:
 
     @property
     def due_at(self) -> float:
-        """When the next update is due; infinite if nothing has changed."""
+        """The time of the next update; infinite if nothing has changed."""
         if not self._changed or self._first_fed_at is None:
             return math.inf
         if self._shown:
@@ -314,11 +314,11 @@ class StreamBuffer:
         return max(self._not_before, self._first_fed_at + delay)
 
     def seconds_until_due(self, now: float) -> float:
-        """Return how long to wait before the next update; infinite if nothing has changed."""
+        """Return the seconds until the next update; infinite if nothing has changed."""
         return max(0.0, self.due_at - now)
 
     def take_parts(self, now: float) -> list[str]:
-        """Return the whole text, split into messages; the next update is due one pause later."""
+        """Return the whole text, split into messages; the next update is one pause later."""
         text = "".join(self._chunks)
         self._chunks = [text]
         text = text or self._notice
@@ -336,16 +336,16 @@ class StreamBuffer:
         return closed if is_whole else part
 
     def restart_pause(self, now: float) -> None:
-        """Wait one pause from now on: a message that is opened may have waited for others."""
+        """Restart the pause, because opening a message may have waited for others."""
         self._not_before = now + self._pause
 
     def restart_pause_if_over(self, now: float) -> None:
-        """Wait another pause after an update that took longer than one, as behind a rate limit."""
+        """Restart the pause if the update took longer than that, as after a rate limit."""
         if now >= self._not_before:
             self.restart_pause(now)
 
     def slow_down(self, now: float, retry_after_seconds: float = 0.0) -> None:
-        """Double the pause after a refused update, and wait at least for the time given."""
+        """Double the pause after a refused update, and wait for at least the given time."""
         self._pause = min(self._pause * 2, max(_MAX_PAUSE_SECONDS, self._pause))
         self._not_before = now + max(self._pause, retry_after_seconds)
         self._changed = True  # the refused text still has to be shown
@@ -378,17 +378,17 @@ class LiveReplies:
     def final_parts(
         self, address: Address, text: str, first_part: int = 0, face: Face | None = None
     ) -> tuple[OutgoingPart, ...]:
-        """Split a final text into the parts of an answer; none if nothing of it is visible."""
+        """Split a final text into an answer's parts; none if no text is visible."""
         return final_parts(text, self.limits(address), first_part, face)
 
     def notice_parts(
         self, address: Address, text: Text, locale: str | None, first_part: int = 0
     ) -> tuple[OutgoingPart, ...]:
-        """Translate a text of the service and split it into parts."""
+        """Translate a notice and split it into parts."""
         return self.final_parts(address, translate(text, language_of(locale)), first_part)
 
     async def open_notice(self, claim: Claim, message: InboxMessage, text: Text) -> None:
-        """Reply to a waiting message before its turn; raises `Fenced`, `StoreError`."""
+        """Reply to a waiting message out of turn; raises `Fenced`, `StoreError`."""
         address = message.incoming.address
         for part in self.notice_parts(address, text, message.incoming.locale):
             opened = await self.conversations.open(claim, message, part)
@@ -401,9 +401,9 @@ class LiveReplies:
         buttons: tuple[Button, ...],
         menus: tuple[Menu, ...] = (),
     ) -> tuple[OutgoingPart, ...]:
-        """Return parts with buttons and menus under the last one, if the platform has them.
+        """Add buttons and menus to the last part, if the platform supports them.
 
-        Messages in a thread have none: buttons stay in the channel, where they are pressed.
+        Messages in a thread have none, because buttons must be pressed in the channel.
         """
         if not parts or not self.limits(address).has_buttons:
             return tuple(parts)
@@ -414,7 +414,7 @@ class LiveReplies:
     def deliver(
         self, address: Address, row: OutboxRow | None, *, is_response: bool = False
     ) -> None:
-        """Deliver the queue of a channel; `row` is the first, if taken already."""
+        """Deliver a channel's queue; `row` is the first one, if already taken."""
         is_urgent = is_response and not self.limits(address).counts_responses
         self.delivery.deliver(address.lane, row, is_urgent=is_urgent)
 
@@ -429,7 +429,7 @@ class LiveReplies:
         *,
         can_stop: bool = False,
     ) -> AsyncIterator[LiveReply]:
-        """Show live updates until the block ends, after the rest of an `earlier` answer."""
+        """Show live updates until the block ends; an `earlier` answer is completed first."""
         address, locale = message.incoming.address, message.incoming.locale
         surface = self.surfaces[address.source]
         has_button = can_stop and self.limits(address).has_buttons
@@ -500,7 +500,7 @@ class TypingIndicator:
         self._typing = asyncio.create_task(self._repeat(), name=f"type {self.address.lane}")
 
     async def _repeat(self) -> None:
-        """Send the indicator until cancelled, whatever the platform refuses."""
+        """Send the indicator until cancelled, even if the platform refuses it."""
         while True:
             pause = self._seconds
             try:
@@ -515,6 +515,6 @@ class TypingIndicator:
 def final_parts(
     text: str, limits: Limits, first_part: int = 0, face: Face | None = None
 ) -> tuple[OutgoingPart, ...]:
-    """Split a final text into numbered parts; none if nothing of it is visible."""
+    """Split a final text into numbered parts; none if no text is visible."""
     texts = enumerate(split(text, limits.below_name(face)), first_part)
     return tuple(OutgoingPart(part, MessageContent(one, face)) for part, one in texts)

@@ -29,7 +29,7 @@ _SHOWN = ("code", "label", "inner")
 
 
 def _hidden_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of complete marks; what stands within other marks is counted as it is."""
+    """Yield the spans of complete marks; marks inside other marks are not counted."""
     for found in _HIDDEN_MARKS.finditer(text):
         start, end = found.span()
         shown = next((name for name in _SHOWN if found[name] is not None), None)
@@ -46,7 +46,7 @@ _RULE = re.compile(r"[ \t]*\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t\
 
 
 def open_table(text: str, before: str) -> str:
-    """Return the head of the table that a text ends in, or that of the message `before`, if any."""
+    """Return the head of the table that this text ends in; `before` is the last message's."""
     *_, block = _BLANK_LINE.split(text)
     if before and len(block) == len(text):
         return before
@@ -58,7 +58,7 @@ def open_table(text: str, before: str) -> str:
 
 
 def continues_with_row(text: str, end: int, position: int) -> bool:
-    """Return whether a new row of a table begins at a position, for a cut that is made at `end`."""
+    """Return whether a new table row starts at a position, after a cut at `end`."""
     between = text[end:position]
     is_new_line = "\n" in between and not _BLANK_LINE.search(between)
     return is_new_line and _ROW.match(text, position) is not None
@@ -75,7 +75,7 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
 @value_class
 class PartSpan:
-    """One message: a span of the text, and what reopens and closes a code block around it."""
+    """A message: a span of the text, and text that reopens and closes a code block."""
 
     start: int
     end: int
@@ -92,8 +92,8 @@ class PartSpan:
 def split(text: str, limits: Limits) -> list[str]:
     """Split a text into messages: none blank, none longer than the limits allow.
 
-    If the text grows, all messages but the last stay the same. Only white space around cuts is
-    lost. Runs in linear time.
+    As the text grows, all messages but the last stay the same. Only whitespace around cuts is lost.
+    Runs in linear time.
     """
     simple = text.strip()
     if "```" not in simple and "~~~" not in simple and _fits(simple, limits):
@@ -109,7 +109,7 @@ def split(text: str, limits: Limits) -> list[str]:
 
 
 def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
-    """Yield a part, or smaller ones where readers would get more of it than one message holds."""
+    """Yield a part or, if it renders to more than one message holds, smaller parts."""
     rendered = limits.render(part) if limits.render else part
     smaller = max_units // 2
     if smaller < 1 or limits.units(rendered) <= limits.max_units:
@@ -121,7 +121,7 @@ def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
 
 
 def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
-    """Yield the spans of the text that become one message each, in order."""
+    """Yield the spans of the text that become separate messages, in order."""
     offsets = _offsets(text, limits)
     position, fence, reopened, table = 0, None, "", ""
     while True:
@@ -163,7 +163,7 @@ def _find_window(
     limits: Limits,
     max_units: int,
 ) -> CutWindow:
-    """Scan one message, and once more with units for closing marks if it has some."""
+    """Scan one message; if it has marks, scan again with units reserved to close them."""
     window = CutWindow(text, offsets, position, start, fence, max_units, limits.max_units // 4)
     has_marks = window.is_full and _MARKS.search(text, start, window.stop)
     if not has_marks or not _reopens_marks(limits):
@@ -176,10 +176,10 @@ def _reopens_marks(limits: Limits) -> bool:
 
 
 def _find_reopened(text: str, prose: int, end: int, position: int) -> tuple[str, str]:
-    """Return the marks that are open at a cut, and what the next message has to begin with.
+    """Return the marks open at a cut, and the text that the next message must start with.
 
-    `prose` is from where on the message before the cut, which ends at `end`, has no code block; the
-    next one begins at `position`.
+    `prose` is where the text after the last code block starts; the message ends at `end`, and the
+    next one starts at `position`.
     """
     between = text[end:position]
     marks = "" if _PARAGRAPH_BREAK.search(between) else "".join(open_marks(text[prose:end]))
@@ -189,7 +189,7 @@ def _find_reopened(text: str, prose: int, end: int, position: int) -> tuple[str,
 
 
 def _skip_closing_fence(text: str, position: int, fence: Fence | None) -> tuple[int, Fence | None]:
-    """Skip a closing fence at the start: the message before has closed the block already."""
+    """Skip a closing fence at the start, as the previous message has closed the block."""
     if fence is None:
         return position, None
     blank = _BLANK_LINES.match(text, position)
@@ -214,7 +214,7 @@ def _fits(text: str, limits: Limits) -> bool:
 
 
 def _offsets(text: str, limits: Limits) -> Sequence[int]:
-    """Return the units that readers get before each position, the end included."""
+    """Return the number of visible units before each position, including the end."""
     hides_marks = limits.hides_markup and len(text) > limits.max_units
     if not hides_marks and limits.units(text) == len(text):
         return range(len(text) + 1)

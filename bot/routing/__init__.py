@@ -1,1 +1,1 @@
-"""Decide what a message asks for, and who of several characters answers it; pure."""
+"""Decide what a message asks for, and which characters answer it; pure functions."""

@@ -1,4 +1,4 @@
-"""Decide what to do with a message, and keep the newest decisions of each channel for admins."""
+"""Decide what to do with a message, and log each channel's recent decisions for admins."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ from bot.value_class import value_class
 
 @value_class
 class Answer:
-    """The message is answered by some characters."""
+    """Some characters answer the message."""
 
     speakers: tuple[ActivePreset, ...]
     """At least one, in the order in which they answer."""
@@ -37,7 +37,7 @@ class Answer:
 
 @value_class
 class Observe:
-    """The message goes into the history; nobody answers it."""
+    """The message is added to the history without an answer."""
 
     candidates: tuple[SpeakerCandidate, ...] = ()
 
@@ -51,7 +51,7 @@ class Ignore:
 
 @value_class
 class Unreadable:
-    """The message is for the bot, but nothing in it can be read; its author is told."""
+    """The message is for the bot but unreadable; its author is told."""
 
     attachments: tuple[MediaItem, ...]
 
@@ -67,9 +67,9 @@ def decide(
     dice: Dice,
     now: datetime,
 ) -> Decision:
-    """Decide what happens to a message.
+    """Decide how to handle a message.
 
-    `recent` are the turns before it, oldest first, only read in groups of characters.
+    `recent` are the turns before it, oldest first, only used in groups of characters.
     """
     if incoming.author_is_bot:
         return Ignore()
@@ -93,7 +93,7 @@ def decide(
 
 
 def _decide_late(incoming: Said, active: ActiveCharacters) -> Decision:
-    """Observe a message that came too late to be answered; deletions still happen."""
+    """Observe a message that is too late to answer; deletions are still executed."""
     command = _command(incoming, active.presets)
     if command is not None:
         return command if command.name == "forget" else Ignore()
@@ -121,7 +121,7 @@ _IN_PLACE_OF = StoredPattern(marked("{name}: {used} answered in place of {expect
 
 @value_class
 class _NotedDecision:
-    """A decision on a message; it is put into words on demand."""
+    """A decision on a message; its wording is produced on demand."""
 
     outcome: str
     """In English."""
@@ -146,7 +146,7 @@ _decode = msgspec.json.Decoder(_NotedDecision).decode
 
 @dataclass(eq=False)
 class DecisionLog:
-    """Stores decisions a moment after they were made, many at once."""
+    """Stores decisions in batches, shortly after they are made."""
 
     notes: SqlMessageNotes
     clock: Clock
@@ -156,7 +156,7 @@ class DecisionLog:
         self._has_pending = asyncio.Event()
 
     async def run(self) -> None:
-        """Store what was noted until cancelled, and then the rest."""
+        """Store pending decisions until cancelled, and then the rest."""
         try:
             while True:
                 await self._has_pending.wait()
@@ -166,7 +166,7 @@ class DecisionLog:
             await self._store()
 
     def note(self, said: Said, decision: Decision) -> None:
-        """Note the decision on a message, unless it is a command."""
+        """Record the decision on a message, unless it is a command."""
         noted = _note_of(said, decision)
         if noted is not None:
             self._add(said.address.channel, noted, said.author.id)
@@ -174,7 +174,7 @@ class DecisionLog:
     def note_substitutes(
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
     ) -> None:
-        """Note which answers another model gave than that of the character's preset."""
+        """Record the answers that came from another model than the preset's own."""
         own = {one.preset.name: (one.preset.provider, one.preset.model) for one in speakers}
         for receipt in receipts:
             expected = own.get(receipt.preset)
@@ -185,7 +185,7 @@ class DecisionLog:
                 self._add(channel, _NotedDecision(outcome))
 
     async def newest(self, channel: str) -> tuple[Text, ...]:
-        """Return a line for each of the newest messages, oldest first; raises `StoreError`."""
+        """Return a line for each recent message, oldest first; raises `StoreError`."""
         await self._store()
         lines = []
         for note in await self.notes.newest(_key(channel), _MAX_MESSAGES):
@@ -194,7 +194,7 @@ class DecisionLog:
         return tuple(lines)
 
     async def forget(self, channel: str, person_id: str | None = None) -> None:
-        """Delete what is kept of a channel, of one person or of all; raises `StoreError`."""
+        """Delete a channel's decisions, for one person or for all; raises `StoreError`."""
         key = _key(channel)
         self._pending = [
             one for one in self._pending if one.key != key or person_id not in {None, one.person}
@@ -223,7 +223,7 @@ def _key(channel: str) -> str:
 
 
 def describe_silence(decision: Observe | Ignore) -> Text:
-    """Say for each character why it did not answer."""
+    """Explain for each character why it did not answer."""
     return joined([_with_reasons(one) for one in decision.candidates], "; ")
 
 
@@ -246,6 +246,6 @@ def _with_reasons(one: SpeakerCandidate) -> Text:
 
 
 def first_chars(text: str, most: int) -> str:
-    """Return the beginning of a text in one line."""
+    """Return a text's beginning as a single line."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[:most].rstrip()} …"

@@ -1,4 +1,4 @@
-"""Which presets answer in a channel, and whose messages share a history."""
+"""The presets that answer in a channel, and whose messages share a history."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ MAX_CHARACTERS = 8
 
 @value_class
 class ActivePreset:
-    """A preset that answers in a channel, and where it was chosen."""
+    """A preset that answers in a channel, and the scope where it was chosen."""
 
     preset: Preset
     scope: str | None
@@ -34,7 +34,7 @@ class ActivePreset:
 
 @value_class
 class ActiveCharacters:
-    """All presets that answer in one channel, in the order they were added; at least one."""
+    """A channel's active presets, in the order they were added; at least one."""
 
     members: tuple[ActivePreset, ...]
 
@@ -57,16 +57,16 @@ class ActiveCharacters:
 
     @property
     def reads_all(self) -> bool:
-        """Whether any of them reads what people say to each other."""
+        """Whether any of them reads messages between people."""
         return any(preset.context == "all" for preset in self.presets)
 
     def pick(self, names: Collection[str]) -> tuple[ActivePreset, ...]:
-        """Return the members with these preset names, in the order of the names."""
+        """Return the members with these preset names, in that order."""
         by_name = {member.preset.name: member for member in self.members}
         return tuple(by_name[name] for name in names)
 
     def with_added(self, preset: Preset) -> list[Preset]:
-        """Return the presets of the channel once this one has joined, or raise `UserError`."""
+        """Return the channel's presets with this one added, or raise `UserError`."""
         if preset.name in self.names:
             raise UserError(translatable("{name} is already active here.", name=preset.name))
         if len(self.members) >= MAX_CHARACTERS:
@@ -80,7 +80,7 @@ class ActiveCharacters:
         return [*self.presets, preset]
 
     def with_removed(self, preset: Preset) -> list[Preset]:
-        """Return the presets of the channel once this one has left, or raise `UserError`."""
+        """Return the channel's presets with this one removed, or raise `UserError`."""
         if preset.name not in self.names:
             raise UserError(
                 translatable(
@@ -99,7 +99,7 @@ class ActiveCharacters:
     def shown_as(
         self, speaker: ActivePreset, character_names: Mapping[str, str], limits: Limits
     ) -> tuple[str, Face | None]:
-        """Return what shows readers who speaks: a line, or a face where the platform has faces."""
+        """Return how the speaker is shown: a name line, or a face where supported."""
         preset, shows_faces = speaker.preset, limits.shows_faces
         is_named = preset.is_character if shows_faces else limits.names_only_speaker
         if not (self.is_group or is_named):
@@ -122,7 +122,7 @@ May raise `SettingsError` or `StoreError`."""
 
 
 class PresetResolver:
-    """Resolve presets from the narrowest scope out: thread or topic > channel > guild > default."""
+    """Finds the presets of the narrowest scope: thread or topic > channel > guild > default."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class PresetResolver:
         versions: Mapping[str, int] | None = None,
         disabled: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the presets; raises `SettingsError` if the default one is missing or disabled."""
+        """Check the presets; raises `SettingsError` if the default is missing or disabled."""
         self.presets = dict(presets)
         """By name, as they are now."""
         self.versions = dict(versions or {})
@@ -149,7 +149,7 @@ class PresetResolver:
         self._default_alone = ActiveCharacters((self._activate(self.default, None),))
 
     def publish(self, preset: Preset, version: int) -> None:
-        """Add a preset, or replace the one of its name."""
+        """Add a preset, or replace the one with its name."""
         self.presets[preset.name] = preset
         self.disabled.pop(preset.name, None)
         self.versions[preset.name] = version
@@ -165,11 +165,11 @@ class PresetResolver:
             self.versions.pop(name, None)
 
     def follow(self, load: LoadPublished) -> None:
-        """Read presets that another process has published before the next answer."""
+        """Set the function that loads presets published by other processes."""
         self._load = load
 
     def mark_stale(self, names: Sequence[str]) -> None:
-        """Note that another process has published these presets."""
+        """Mark presets as published by another process, to be reloaded."""
         self._stale |= set(names)
 
     async def _reload(self, load: LoadPublished) -> None:
@@ -186,7 +186,7 @@ class PresetResolver:
                     self.publish(*found)
 
     async def resolve(self, scopes: Sequence[str]) -> ActiveCharacters:
-        """Return the presets that answer in a channel with these scopes, narrowest first."""
+        """Return a channel's active presets; scopes are narrowest first."""
         if self._stale and self._load is not None:
             await self._reload(self._load)
         setting = await self._chat_settings.resolve(scopes, _PRESET_KEY)
@@ -205,12 +205,12 @@ class PresetResolver:
     async def set_active(
         self, scope: str, presets: Sequence[Preset], by: str, *, audited: bool = False
     ) -> None:
-        """Make these presets, and no others, answer in a scope; `by` is the admin's id."""
+        """Activate exactly these presets in a scope; `by` is the admin's id."""
         value = "\n".join(preset.name for preset in presets)
         await self._chat_settings.set(scope, _PRESET_KEY, value, by, audited=audited)
 
     async def reset(self, scope: str, by: str, *, audited: bool = False) -> None:
-        """Remove the choice for exactly this scope."""
+        """Remove the choice made for this scope itself."""
         await self._chat_settings.set(scope, _PRESET_KEY, None, by, audited=audited)
 
     async def observes(self, scopes: Sequence[str]) -> bool:
@@ -219,32 +219,32 @@ class PresetResolver:
         return setting is None or setting.value != "off"
 
     async def observing_setting(self, scopes: Sequence[str]) -> ChatSetting | None:
-        """Return "on" or "off" with the scope that says so; None: nobody chose, it is on."""
+        """Return the setting, "on" or "off", and its scope; None means the default, on."""
         return await self._chat_settings.resolve(scopes, _OBSERVE_KEY)
 
     async def set_observing(
         self, scope: str, *, on: bool | None, by: str, audited: bool = False
     ) -> None:
-        """Allow or forbid observing in a scope; None: inherit. `by` is the admin's id."""
+        """Turn observing on or off in a scope; None inherits. `by` is the admin's id."""
         value = None if on is None else "on" if on else "off"
         await self._chat_settings.set(scope, _OBSERVE_KEY, value, by, audited=audited)
 
     async def set_observing_person(self, person: str, *, on: bool) -> None:
-        """Allow or forbid remembering a person's messages to others, in all chats."""
+        """Allow or forbid remembering a person's messages to other people, in all chats."""
         await self._chat_settings.set(person, _OBSERVE_PERSON_KEY, None if on else "off", person)
 
     async def unobserved(self, people: Iterable[str]) -> frozenset[str]:
-        """Return the ids of the people who have forbidden remembering their messages."""
+        """Return the ids of people whose messages must not be remembered."""
         ids = list(dict.fromkeys(people))
         return frozenset(await self._chat_settings.get_all(ids, _OBSERVE_PERSON_KEY))
 
     async def is_unobserved(self, said: Said) -> bool:
-        """Return whether a message to others is by somebody who has forbidden remembering it."""
+        """Return whether a message to other people is by somebody who opted out of observation."""
         is_said_to_bot = said.wake is not None or said.opened_from is not None
         return not is_said_to_bot and bool(await self.unobserved([said.author.id]))
 
     async def readable(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Leave out background turns by people who do not want to be observed."""
+        """Remove background turns by people who opted out of observation."""
         people = [one.speaker.id for one in turns if one.observed and one.speaker]
         unobserved = await self.unobserved(people) if people else frozenset()
         if not unobserved:
@@ -253,21 +253,21 @@ class PresetResolver:
         return tuple(one for one, by in zip(turns, speakers, strict=True) if by not in unobserved)
 
     def find(self, name: str) -> Preset:
-        """Find a preset by its name in any case; raise `UserError` with the nearest name."""
+        """Find a preset by name, ignoring case; raises `UserError` with the closest name."""
         try:
             return find_preset(self.presets, name, self.disabled)
         except PresetError as error:
             raise UserError(error.args[0]) from None
 
     def character_names(self, presets: Iterable[str]) -> dict[str, str]:
-        """Return the name of each preset's character; the preset's own if its file is gone."""
+        """Return each preset's character name; the preset's own name if its file is missing."""
         known = self.presets
         return {
             name: known[name].character_name if name in known else name for name in sorted(presets)
         }
 
     def complete(self, partial: str) -> Sequence[str]:
-        """Suggest preset names for a partial input: first those that start with it."""
+        """Suggest preset names for a partial input; prefix matches come first."""
         typed = partial.strip().casefold()
         matching = [name for name in sorted(self.presets) if typed in name.casefold()]
         return sorted(matching, key=lambda name: not name.casefold().startswith(typed))
@@ -295,7 +295,7 @@ SCOPE_DESCRIPTIONS: Mapping[HistoryScope, str] = {
 
 @dataclass(eq=False)
 class HistoryScopes:
-    """Whose messages share a history: an admin's choice for the channel, else its preset's."""
+    """Whose messages share a history: an admin's choice for the channel, else the preset's."""
 
     chat_settings: ChatSettings
     resolver: PresetResolver
@@ -303,9 +303,9 @@ class HistoryScopes:
     async def find(
         self, scopes: Sequence[str], person_id: str | None = None
     ) -> HistoryScope | None:
-        """Return the scope of a channel; None: nobody chose one, and everybody shares it.
+        """Return a channel's history scope; None means nobody chose one, so that all share it.
 
-        The settings of the person to be answered are read in the same go, to save a query later.
+        The author's settings are read at the same time, to save a later query.
         """
         own = scopes_of_person(person_id, scopes) if person_id else ()
         found = await self.chat_settings.get_scopes([*scopes, *own])
@@ -318,11 +318,11 @@ class HistoryScopes:
         return _SCOPES[active.first.preset.scope]
 
     async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
-        """Return an admin's choice for a channel, or for what is around it."""
+        """Return an admin's choice for a channel, or the one it inherits."""
         return await self.chat_settings.resolve(scopes, _SCOPE_KEY)
 
     async def set(
         self, scope: str, value: HistoryScope | None, by: str, *, audited: bool = False
     ) -> None:
-        """Choose for a channel; None: inherit. What was said keeps its history."""
+        """Set a channel's history scope; None inherits. Existing messages keep their history."""
         await self.chat_settings.set(scope, _SCOPE_KEY, value, by, audited=audited)

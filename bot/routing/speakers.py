@@ -1,4 +1,4 @@
-"""Who answers a message: wake rules, and the choice among several characters."""
+"""Who answers a message: wake rules, and choosing among several characters."""
 
 import math
 import re
@@ -30,7 +30,7 @@ _MAX_PATTERN_SECONDS = 0.05  # of CPU time: a message must not keep the others w
 
 
 def is_addressed(incoming: Said, preset: Preset) -> bool:
-    """Return whether the message was sent to the bot in a way that the preset listens to."""
+    """Return whether the message addresses the bot in a way that the preset responds to."""
     match incoming.wake:
         case WakeReason.DM | WakeReason.COMMAND:
             return True
@@ -43,7 +43,7 @@ def is_addressed(incoming: Said, preset: Preset) -> bool:
 
 
 def own_rule(incoming: Said, preset: Preset, dice: Dice) -> str | None:
-    """Return which of the preset's own rules makes it answer, in words; None if none does."""
+    """Return the preset's own wake rule that applies, in words; None if none does."""
     if preset.wake.always:
         return marked("answers everything here")
     word = next((one for one in preset.wake.words if _has_word(one, incoming.own_text)), None)
@@ -56,7 +56,7 @@ def own_rule(incoming: Said, preset: Preset, dice: Dice) -> str | None:
 
 
 def is_for_others(incoming: Said, recent: Sequence[Turn], presets: Sequence[Preset]) -> bool:
-    """Return whether a message talks to others: it replies to them, or mentions them later on."""
+    """Return whether the message is for others: it replies to them or mentions them."""
     if incoming.wake is not None:
         return False
     if any(preset.wake.names and name_position(preset, incoming.text) == 0 for preset in presets):
@@ -68,7 +68,7 @@ def is_for_others(incoming: Said, recent: Sequence[Turn], presets: Sequence[Pres
 
 
 def continues_thread(incoming: Said, recent: Sequence[Turn], preset: Preset) -> bool:
-    """Return whether the message is in a thread in which the character has answered."""
+    """Return whether the message is in a thread where the character has answered before."""
     if not (incoming.in_thread and preset.wake.sticky):
         return False
     return any(turn.preset == preset.name for turn in recent)
@@ -87,7 +87,7 @@ def _has_word(word: str, text: str) -> bool:
 
 
 def name_position(preset: Preset, text: str) -> int | None:
-    """Return the first position of one of the character's names as a whole word, outside links."""
+    """Return the first position of a character's name as a whole word, outside links."""
     text = _LINK.sub(lambda link: " " * len(link[0]), text)
     names = [name for name in (preset.role_name, preset.name, *preset.aliases) if name]
     found = (find_word(_normalized(name), _normalized(text)) for name in names)
@@ -97,7 +97,7 @@ def name_position(preset: Preset, text: str) -> int | None:
 def quoted_preset(
     quote: Quote | None, recent: Sequence[Turn], presets: Sequence[Preset]
 ) -> str | None:
-    """Return whose message was replied to, by the name in its first line or by its text."""
+    """Return the preset whose message was quoted, found by its first line or by its text."""
     text = quote.text.strip() if quote else ""
     if not text:
         return None
@@ -114,7 +114,7 @@ def quoted_preset(
 
 
 def _normalized(text: str) -> str:
-    """Fold case and width, and let `_Nora_` count as the word Nora."""
+    """Fold case and width, and treat `_Nora_` as the word Nora."""
     return unicodedata.normalize("NFKC", text).casefold().replace("_", " ")
 
 
@@ -140,7 +140,7 @@ _REACTION_SHARE = 0.5  # another character's answer triggers a reaction less oft
 
 @value_class
 class SpeakerCandidate:
-    """An active character and whether it answers."""
+    """An active character, and whether it answers."""
 
     preset: str
     score: float
@@ -150,7 +150,7 @@ class SpeakerCandidate:
 
 @value_class
 class _Chance:
-    """What a character's chance to answer depends on, besides its talkativeness."""
+    """What a character's chance of answering depends on, besides its talkativeness."""
 
     recent: Sequence[Turn]
     now: datetime
@@ -167,7 +167,7 @@ def select_speakers(
     dice: Dice,
     now: datetime,
 ) -> tuple[SpeakerCandidate, ...]:
-    """Rank the characters for a person's message: first those who answer, in that order."""
+    """Rank the characters for a person's message: those who answer come first, in order."""
     if is_for_others(incoming, recent, presets):
         reason = marked("was not addressed: it is meant for somebody else")
         return tuple(SpeakerCandidate(preset.name, 0.0, (reason,)) for preset in presets)
@@ -209,9 +209,9 @@ def select_reaction(
     dice: Dice,
     now: datetime,
 ) -> tuple[SpeakerCandidate, ...]:
-    """Rank the characters for a reaction to the newest of the `answers`; at most one is chosen.
+    """Rank the characters for reacting to the newest of the `answers`; at most one is chosen.
 
-    Who gave one of them must be called by name. `recent` are the turns up to and including them.
+    A character that already answered must be called by name. `recent` includes the answers.
     """
     if not answers or len(answers) >= MAX_ANSWERS_IN_A_ROW:
         return ()

@@ -1,4 +1,4 @@
-"""Answer one message: load what was said, then compose, generate and stream for each speaker."""
+"""Answer one message: load the context, then compose, generate and stream for each speaker."""
 
 import random
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ _SAMPLE_MODEL = translatable(
 
 @dataclass(eq=False)
 class AnswerPipeline:
-    """Has characters answer one after the other; each reads the answers before its own."""
+    """Lets characters answer in turn; each sees the answers before its own."""
 
     sources: PromptSources
     models: ModelRequests
@@ -74,11 +74,11 @@ class AnswerPipeline:
     ) -> TurnResult:
         """Let the speakers answer, then characters that react to them, until stopped.
 
-        A speaker that fails is skipped if another one answers. People over a limit wait first.
-        `removed` turns are about to be deleted, so nobody reads them; `before` are the only turns
-        that the speakers know, else those of the session. Raises `AnswerRefused` if the platform
-        shows nothing of it, `BackendError` if nobody answered, `UserError` if the author can fix
-        it, `AlreadyNotified` if there were too many messages, and the author knows.
+        A speaker that fails is skipped if another answers. Authors over a rate limit wait first.
+        `removed` turns are about to be deleted and are left out; `before` replaces the session's
+        turns as the context. Raises `AnswerRefused` if the platform rejects the answer,
+        `BackendError` if nobody answered, `UserError` if the author can fix it, `AlreadyNotified`
+        if the author has already been told about the rate limit.
         """
         said, speakers = asked.incoming, asked.speakers
         may_answer, limit_notice = (
@@ -159,9 +159,9 @@ class AnswerPipeline:
     async def _write_again_if_shown(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
     ) -> None:
-        """Write an answer that was stopped before its first word, if people saw it begin.
+        """Generate an answer that was stopped before its first word, if readers saw it start.
 
-        A process that ended has shown its messages, which would vanish with it.
+        A process that died has already posted its messages, which would otherwise disappear.
         """
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
@@ -175,7 +175,7 @@ class AnswerPipeline:
     def _refuse(
         self, said: Said, notice: Text | None, first_part: int, *, is_new: bool = True
     ) -> TurnResult:
-        """Keep a message without an answer, or raise if it was answered before."""
+        """Keep a message without answering it; raise if it is being retried."""
         if not is_new:
             raise UserError(notice) if notice is not None else AlreadyNotified
         if notice is None:
@@ -221,7 +221,7 @@ class AnswerPipeline:
             context.notices.append(_SAMPLE_MODEL)
 
     async def _is_beyond_model(self, receipt: Receipt, context: TurnContext) -> bool:
-        """Whether the included model failed; true once per conversation."""
+        """Whether the sample model failed at this message; true once per conversation."""
         backend = self.models.backends.get(receipt.provider)
         if backend is None or not backend.is_sample(receipt.prompt.model):
             return False
@@ -252,7 +252,7 @@ class AnswerPipeline:
 
 
 def _is_foreign(text: str) -> bool:
-    """Whether a text is in a script that no language of the sample model has."""
+    """Whether a text is mostly in scripts that the sample model does not know."""
     letters = [char for char in text if char.isalpha()]
     return sum(char > _LAST_LATIN for char in letters) * 2 > len(letters)
 
@@ -264,7 +264,7 @@ def _with_edits(receipt: Receipt, live_reply: LiveReply, said: Said) -> Receipt:
 
 
 def _form(preset: Preset, said: Said, limits: Limits) -> LongAnswer:
-    """Return how a long answer is sent; nobody opens a thread alone or inside of a thread."""
+    """Return the form for a long answer; threads are never opened in private or in a thread."""
     if preset.long_answer == "thread" and (said.in_thread or said.is_private):
         return "parts"
     return supported_form(preset.long_answer, limits)

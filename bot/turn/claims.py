@@ -1,4 +1,4 @@
-"""Hold claims of conversations, and find the message that kills the process."""
+"""Hold claims on conversations, and isolate messages that crash the process."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ LEASE_SECONDS = 15.0
 
 @dataclass(eq=False)
 class LeaseKeeper:
-    """Renews all claims of this process in one unit of work, every third of a lease."""
+    """Renews all claims of this process together, three times per lease."""
 
     conversations: Conversations
     clock: Clock
@@ -38,11 +38,11 @@ class LeaseKeeper:
                 await self._renew()
 
     def note(self, claims: Collection[Claim], asked_at: float) -> None:
-        """Note that claims were held at some moment of the monotonic clock, or later."""
+        """Record that claims were still held at a moment of the monotonic clock."""
         self._held_since.update(dict.fromkeys(claims, asked_at))
 
     def is_certain(self, claim: Claim) -> bool:
-        """Return whether a request sent now arrives before another worker can hold the claim."""
+        """Return whether a request sent now arrives before another worker can take the claim."""
         since = self._held_since.get(claim)
         return since is not None and self.clock.monotonic() < since + LEASE_SECONDS / 2
 
@@ -90,13 +90,13 @@ _ALWAYS_IN_FLIGHT = 2
 
 
 def is_set_aside(message: InboxMessage) -> bool:
-    """Return whether a message has killed the process too often to be retried."""
+    """Return whether a message has crashed the process too often to be retried."""
     return message.own_crashes >= MAX_OWN_CRASHES or message.crashes >= MAX_CRASHES
 
 
 @dataclass(slots=True, eq=False)
 class _TrackedAttempt:
-    """A message that is in flight, or waits to be admitted."""
+    """A message that is being processed or waits for admission."""
 
     message: InboxMessage
     record: RecordAttempt
@@ -111,7 +111,7 @@ class _TrackedAttempt:
 
     @property
     def position(self) -> tuple[int, int, float]:
-        """Order attempts: those with the most deaths first."""
+        """Sort key: attempts with the most crashes come first."""
         return -self.message.own_crashes, -self.message.crashes, self.lot
 
     @property
@@ -122,7 +122,7 @@ class _TrackedAttempt:
 
 
 class IsolationGate:
-    """Admits messages at once, but suspects of a crash one at a time."""
+    """Admits messages at once, except crash suspects, which run one at a time."""
 
     def __init__(self, clock: Clock, dice: Callable[[], float] = random.random) -> None:
         self._clock = clock
@@ -142,7 +142,7 @@ class IsolationGate:
 
     @contextlib.asynccontextmanager
     async def admitted(self, message: InboxMessage, record: RecordAttempt) -> AsyncIterator[None]:
-        """Wait until a message may be processed; `record` stores its state for after a death."""
+        """Wait until a message may be processed; `record` saves its state in case of a crash."""
         if not message.crashes and self._alone is None and not self._recording.locked():
             self._in_flight += 1  # nearly always: there is nothing to record
             try:
@@ -192,7 +192,7 @@ class IsolationGate:
             self._end(attempt)
 
     async def _defer(self, attempt: _TrackedAttempt) -> None:
-        """Wait for some seconds; a death meanwhile clears the message if no suspect runs."""
+        """Wait a few seconds; a crash in that time clears the message if no suspect is running."""
         self._deferred.append(attempt)
         try:
             async with self._recording:
@@ -236,9 +236,10 @@ class IsolationGate:
             self._alone = None
 
     async def _record_start(self, attempt: _TrackedAttempt) -> None:
-        """Record, before work on an attempt begins, whether it runs without other suspects.
+        """Record, before an attempt starts, whether it runs without other suspects.
 
-        After one death, all that is in flight counts as another; for a suspect only suspects do.
+        After a first crash, all messages in flight are suspects; later ones count against suspects
+        only.
         """
         async with self._recording:
             if attempt.is_suspect:  # if it kills, those that are deferred are not cleared by that
@@ -266,6 +267,6 @@ async def _record(attempt: _TrackedAttempt, value: Attempt) -> None:
 
 
 async def _record_for_other(attempt: _TrackedAttempt, value: Attempt) -> None:
-    """Record a change of another message's attempt, which notices a lost claim itself."""
+    """Record another message's attempt; its own task notices a lost claim."""
     with contextlib.suppress(Fenced, StoreError):
         await _record(attempt, value)

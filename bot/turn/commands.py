@@ -1,7 +1,7 @@
 """Run commands, and store their replies and changes: settings, the session, the history.
 
-If only one person sees the reply to a change, such as a choice from a menu on Discord, a separate
-message tells everybody who changed what.
+If only the author sees the reply to a change, such as a menu choice on Discord, a separate message
+tells everybody who changed what.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ _MAX_TURNS = 400
 
 @value_class
 class Commands:
-    """Runs the commands of people, whether typed, chosen in a menu or pressed."""
+    """Runs commands, whether typed, chosen in a menu, or pressed."""
 
     stages: TurnStages
     edits: Edits
@@ -48,7 +48,7 @@ class Commands:
     async def run(
         self, group: MessageGroup, request: CommandRequest
     ) -> tuple[str, InboxMessage | None]:
-        """Run a command; return the outcome for the metrics, and the next message."""
+        """Run a command; return its outcome for the metrics, and the next message."""
         said, finisher = request.incoming, self.finisher
         is_on_message = said.quote is not None and said.quote.message_id is not None
         match request.command.name:
@@ -78,7 +78,7 @@ class Commands:
         result: CommandResult,
         menu: CommandResult | None = None,
     ) -> InboxMessage | None:
-        """Store the result of a command and reply, with `menu` if it was chosen there."""
+        """Store a command's result and reply; `menu` is the menu it was chosen in."""
         stages, finisher, claim = self.stages, self.finisher, group.claim
         if result.keeps_unanswered:
             session = await stages.conversations.load_session(claim, _MAX_TURNS)
@@ -112,7 +112,7 @@ class Commands:
     async def forget_person(
         self, group: MessageGroup, person_id: str | None
     ) -> InboxMessage | None:
-        """Delete what a person (None: everybody) said here, and everything derived from it."""
+        """Delete a person's messages here (None: everybody's) and everything derived from them."""
         if person_id is None:
             await self.finisher.delete_history(group.claim)
             return await self.finisher.finish(group, TurnResult(new_session=True))
@@ -133,9 +133,9 @@ class Commands:
     async def _retry_from(
         self, claim: Claim, request: CommandRequest
     ) -> tuple[AskedQuestion, TurnRange | None]:
-        """Return the question to answer again, and what leaves the history with its old answer.
+        """Return the question to answer again, and the turns that the new answer replaces.
 
-        A question whose answer failed is answered in place of the notice; nothing leaves.
+        If the answer failed, the new one replaces its notice, and no turn is removed.
         """
         said, buttons = request.incoming, self.stages.buttons
         found, exchange = await buttons.find_quoted(said)
@@ -261,7 +261,7 @@ class Commands:
         face: Face | None,
         first_part: int,
     ) -> TurnResult:
-        """Greet everybody in separate messages, from this part on."""
+        """Return separate messages that greet everybody, numbered from `first_part`."""
         if greeting is None:
             return TurnResult()
         text = line + greeting.text
@@ -270,7 +270,7 @@ class Commands:
         return TurnResult([replace(greeting, sent_as=names)], spoken)
 
     def _own_parts(self, message: InboxMessage, said: Said, shown: CommandResult) -> TurnResult:
-        """Return the reply to the author, with its menus; who may use them is kept with it."""
+        """Return the reply to the author with its menus, including who may use them."""
         replies, address = self.stages.replies, said.address
         text = translate(shown.text, language_of(said.locale))
         outgoing: Sequence[OutgoingPart] = replies.final_parts(address, text)
@@ -298,7 +298,7 @@ def _turns_since(question: Turn, turns: Sequence[Turn]) -> int:
 
 
 def _active_version(found: StoredTurn, exchange: Exchange) -> StoredTurn:
-    """Return the active version of the answer in a turn's messages."""
+    """Return the active version of an answer, given any of its versions."""
     sent_as = set(found.turn.sent_as)
     shown = (one for one in exchange.answers if sent_as & set(one.turn.sent_as))
     return next(shown, exchange.answers[-1])

@@ -1,4 +1,4 @@
-"""Follow the edit of a message: answer it again in place, withdraw it, or change the history.
+"""Handle an edited message: answer it again in place, withdraw it, or change the history.
 
 The old answer is kept as a version, unless the edit cut it short.
 """
@@ -40,15 +40,15 @@ _MAX_AGE = timedelta(minutes=5)
 
 @value_class
 class Edits:
-    """Computes what an edit changes; nothing is stored before the result is finished."""
+    """Computes the effect of an edit; nothing is stored before the result is finished."""
 
     stages: TurnStages
 
     async def follow(self, group: MessageGroup, edited: Edited) -> TurnResult | Said:
-        """Return what the edit changes, or a message that the edit has made a question.
+        """Return the effect of an edit, or the message if it has become a question.
 
-        The newest question is answered again, in the messages of its old answer; if it addresses
-        nobody now, its answer is deleted. Of older messages the text is replaced.
+        The newest question is answered again in its old answer's messages; if it no longer
+        addresses anybody, the answer is deleted. For older messages, only the stored text changes.
         """
         stages, claim, exchange = self.stages, group.claim, None
         conversations = stages.conversations
@@ -97,7 +97,7 @@ class Edits:
                 return _withdrawn(exchange, HistoryChange(superseded=(exchange.question.id,)))
 
     def _decide(self, said: Said, active: ActiveCharacters, exchange: Exchange) -> Decision:
-        """Decide about the edited message; what was answered by chance stays answered."""
+        """Decide whether to answer the edited message; one answered by chance stays answered."""
         now, before = self.stages.now(), exchange.before.turns
         decision = decide(said, active, before, dice=self.stages.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:
@@ -118,9 +118,9 @@ class Edits:
         speakers: tuple[ActivePreset, ...],
         texts: Mapping[int, str],
     ) -> TurnResult:
-        """Answer a question again in the messages of its old answer, which stays if that fails.
+        """Answer a question again in its old answer's messages; on failure, the old answer stays.
 
-        `texts` are what people's messages read now; without any, other words are wanted.
+        `texts` are the new texts of edited messages; without any, a different answer is wanted.
         """
         stages, message = self.stages, group.message
         removed = None if texts else TurnRange(0, 0)  # nothing is deleted, but variety is wanted
@@ -150,7 +150,7 @@ class Edits:
 
 
 def _cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
-    """Return the ids of the answers that were being written when the edit was received."""
+    """Return the ids of the answers that were still being written when the edit arrived."""
     received = datetime.fromtimestamp(message.received_at, UTC)
     return {one.id for one in exchange.answers if one.turn.at >= received}
 
@@ -179,7 +179,7 @@ def _may_change_addressees(said: Said, exchange: Exchange) -> bool:
 
 
 def _asked(exchange: Exchange, result: TurnResult) -> TurnResult:
-    """Make a message that is answered now a question."""
+    """Turn a background message into a question, now that it has an answer."""
     if not exchange.question.turn.observed or result.change is None or not result.turns:
         return result
     change = replace(result.change, observed={exchange.question.id: False})

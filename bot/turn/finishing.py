@@ -1,4 +1,4 @@
-"""What stages of a turn share; answer questions, and finish messages: store and deliver results."""
+"""Shared parts of a turn: answer questions, and finish messages by storing and sending results."""
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -50,7 +50,7 @@ _PAUSED = translatable(
 
 @value_class
 class TurnStages:
-    """The components that the worker and its parts share."""
+    """The components that the worker and its helpers share."""
 
     conversations: Conversations
     memories: Sequence[ConversationMemory]
@@ -87,7 +87,7 @@ class TurnStages:
     def find_speaker(
         self, turn: Turn, address: Address, active: ActiveCharacters
     ) -> tuple[str, Face | None]:
-        """Return how readers see who speaks: a line, or a face if the platform has faces."""
+        """Return how the speaker is shown: a name line, or a face where supported."""
         if turn.preset not in active.names:
             return "", None
         [speaker] = active.pick([turn.preset])
@@ -105,7 +105,7 @@ class TurnFinisher:
     """Whether the process is ending, so that no next message is taken."""
 
     async def finish(self, group: MessageGroup, result: TurnResult) -> InboxMessage | None:
-        """Store the result and have it delivered."""
+        """Store the result and deliver it."""
         stages, claim, message = self.stages, group.claim, group.message
         for one in (message, *message.gathered):
             incoming = one.incoming
@@ -133,14 +133,14 @@ class TurnFinisher:
         return finished.next_message
 
     async def finish_with_text(self, group: MessageGroup, text: str) -> InboxMessage | None:
-        """Reply with a text that does not enter the history."""
+        """Reply with a text that is not stored in the history."""
         incoming = group.message.incoming
         shown = translate(text, language_of(incoming.locale))
         outgoing = self.stages.replies.final_parts(incoming.address, shown)
         return await self.finish(group, TurnResult(outgoing=outgoing))
 
     async def finish_unanswered(self, group: MessageGroup, problem: str) -> InboxMessage | None:
-        """Say that an answer failed, and keep the question, so that it can be asked again."""
+        """Report that an answer failed, and keep the question so that it can be retried."""
         message, asked, replies = group.message, group.asked, self.stages.replies
         incoming, in_place_of = message.newest.incoming, asked.in_place_of if asked else ()
         said = asked.incoming if asked else incoming if isinstance(incoming, Said) else None
@@ -163,7 +163,7 @@ class TurnFinisher:
     async def finish_forgetting(
         self, group: MessageGroup, result: TurnResult, person_id: str | None = None
     ) -> InboxMessage | None:
-        """Finish with turns deleted, and release what backends and notes have of them."""
+        """Finish by deleting turns, and clear their data from backends and notes."""
         conversation = group.claim.conversation
         await self.stages.decisions.forget(address_of(conversation).channel, person_id)
         try:
@@ -172,7 +172,7 @@ class TurnFinisher:
             await self._forget_copies(conversation)
 
     async def delete_history(self, claim: Claim) -> int:
-        """Delete everything stored of a conversation; return how many turns it had."""
+        """Delete a conversation's stored data; return how many turns it had."""
         await self.stages.decisions.forget(address_of(claim.conversation).channel)
         try:
             return await self.stages.conversations.forget(claim)
@@ -184,7 +184,7 @@ class TurnFinisher:
             await memory.forget(conversation)
 
     async def with_rare_notice(self, said: Said, result: TurnResult, notice: Text) -> TurnResult:
-        """Append a notice that the service is busy, unless the channel had one lately."""
+        """Append the busy notice, unless the channel had one recently."""
         if result.outgoing and await self.stages.notices.is_due_in(said.address.channel):
             return self._with_notice(said, result, notice, NOTICE_PARTS)
         return result
@@ -198,7 +198,7 @@ class TurnFinisher:
 
 @value_class
 class QuestionAnswers:
-    """Answers questions; a message that interrupts an answer starts it again."""
+    """Answers questions; a message that interrupts an answer restarts it."""
 
     stages: TurnStages
     finisher: TurnFinisher
@@ -211,10 +211,10 @@ class QuestionAnswers:
         removed: TurnRange | None = None,
         decide_next: Callable[[Said], Awaitable[Decision]] | None = None,
     ) -> tuple[str, InboxMessage | None]:
-        """Answer a question, and replace the removed turns by it and its answer.
+        """Answer a question; it and its answer replace the removed turns.
 
-        `decide_next` decides on later messages, which may be answered with it; None: none is.
-        Returns the outcome for the metrics, and the next message.
+        `decide_next` selects later messages to answer with it; None selects none. Returns the
+        outcome for the metrics, and the next message.
         """
         stages, finisher = self.stages, self.finisher
         limits = stages.replies.limits(asked.incoming.address)
@@ -259,7 +259,7 @@ class QuestionAnswers:
     async def _paused(
         self, group: MessageGroup, gathering: Gathering, *, is_new: bool
     ) -> TurnResult:
-        """Keep questions as background; say so now and then, and always to a native command."""
+        """Store questions as background during a pause; native commands always get a notice."""
         said, result = gathering.asked.incoming, _as_background(gathering, is_new=is_new)
         if has_private_response(group.message):
             return with_response(group.message, result, _PAUSED)
@@ -276,7 +276,7 @@ class QuestionAnswers:
         active: ActiveCharacters,
         removed: TurnRange | None,
     ) -> TurnResult | None:
-        """Answer what was gathered, again after an interruption; None: the question is deleted."""
+        """Answer the gathered messages, restarting after interruptions; None if deleted."""
         stops, limit = self.stages.stops, self.stages.queue_limit
         is_new = isinstance(group.message.incoming, Said) and removed is None
         # The first part of a native command is for its author; the answer is for everybody.
@@ -311,7 +311,7 @@ def has_private_response(message: InboxMessage) -> bool:
 def with_response(
     message: InboxMessage, result: TurnResult, text: Text = _ANSWERED_AGAIN
 ) -> TurnResult:
-    """Add a response for the author of a native command whose result everybody sees."""
+    """Add a private response for the author of a native command that everybody sees answered."""
     if not has_private_response(message):
         return result
     following = max((one.part + 1 for one in result.outgoing), default=result.next_part)

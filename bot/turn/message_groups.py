@@ -1,6 +1,6 @@
-"""Group the messages that one answer covers: parts of one message, and those that come meanwhile.
+"""Group the messages that one answer covers: split messages, and those that arrive meanwhile.
 
-What is gathered stays in the inbox until the answer is finished (docs/delivery.md#busy-channels).
+Gathered messages stay in the inbox until the answer is finished (docs/delivery.md#busy-channels).
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _MAX_COUNTED = 100
 
 @dataclass(slots=True)
 class MessageGroup:
-    """The messages of a claimed conversation that are processed now; more may be gathered."""
+    """The claimed messages that are being processed together; it may grow."""
 
     claim: Claim
     message: InboxMessage
@@ -50,13 +50,13 @@ class MessageGroup:
 
 @value_class
 class MessageParts:
-    """Finds the messages into which a client has split one: an album, or a long paste."""
+    """Finds the messages that a client has split: albums and long pastes."""
 
     limits: Limits
     rules: BusyRules
 
     def seconds_to_wait(self, said: Said) -> float:
-        """Return how long to wait for the next part of a message; 0: it is complete."""
+        """Return how long to wait for a message's next part; 0 if it is complete."""
         if said.interaction is not None:
             return 0.0
         if said.album is not None:
@@ -68,7 +68,7 @@ class MessageParts:
         return self.rules.paste_seconds if is_cut else 0.0
 
     def join(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> Said | None:
-        """Join the parts so far with a later message; None if it is not a part."""
+        """Append a later message to the joined parts; None if it is not one of them."""
         said, last = later.incoming, newest.incoming
         if not (isinstance(said, Said) and isinstance(last, Said)):
             return None
@@ -105,7 +105,7 @@ async def join_parts(
     conversations: Conversations,
     clock: Clock,
 ) -> Said:
-    """Wait for further parts of a message, and return it with them; most have none."""
+    """Wait for the message's other parts, if any, and return it joined with them."""
     newest, until = group.message, clock.monotonic() + _MAX_WAIT_SECONDS
     if group.message.crashes >= CRASHES_OF_A_SUSPECT:
         return said
@@ -147,8 +147,8 @@ class _SeenMessage:
 class Gathering:
     """The messages that one answer covers, until it is finished.
 
-    Nothing is gathered with a native command, which has its own response, nor with what was in
-    flight when a process died, which is answered alone.
+    Native commands, which have a response of their own, and messages that were in flight during a
+    crash are answered alone.
     """
 
     group: MessageGroup
@@ -203,9 +203,9 @@ class Gathering:
 
     @contextlib.asynccontextmanager
     async def interrupting(self, stop: StopFlag) -> AsyncIterator[None]:
-        """End the answer in the block when a message arrives that it should cover.
+        """Interrupt the answer in the block when a message arrives that it should cover.
 
-        With `collect` that is only in the first moment, while nobody has read anything of it.
+        In `collect` mode, only at the very start, before anybody has read any of it.
         """
         began, conversation = self.clock.monotonic(), self.group.claim.conversation
         checks: list[asyncio.Task[None]] = []
@@ -255,7 +255,7 @@ class Gathering:
         return max((self.group.message.newest, *seen), key=lambda one: one.id)
 
     async def _look(self) -> None:
-        """Read new messages; a command, or a message that needs its own answer, ends the group."""
+        """Read new messages; a command or a message that needs its own answer closes the group."""
         if self._is_ended or self._free == 0 or self.decide_next is None:
             return
         after, between = self._newest, self.group.between
@@ -277,7 +277,7 @@ class Gathering:
             self._quiet_seconds = max(self.rules.quiet_seconds, wait)
 
     def _with_part(self, message: InboxMessage) -> _SeenMessage | None:
-        """Take a message that was seen and is continued by this one, and add it."""
+        """Return a pending message joined with this next part of it; None if it is not a part."""
         for index, one in enumerate(self._seen):
             said = self._parts.join(one.said, one.parts[-1], message)
             if said is not None:
@@ -286,7 +286,7 @@ class Gathering:
         return None
 
     async def _take(self) -> None:
-        """Gather what was seen, up to the last message that needs an answer."""
+        """Gather the pending messages up to the last one that needs an answer."""
         taken = self._seen.copy()
         while taken and not isinstance(taken[-1].decision, Answer):
             taken.pop()
@@ -336,7 +336,7 @@ def _kept(seen: _SeenMessage) -> tuple[Turn, ...]:
 
 
 def user_turn(said: Said) -> Turn:
-    """Return a person's message as the history keeps it."""
+    """Return a person's message as stored in the history."""
     return Turn(
         *("user", described_text(said), said.author, said.at),
         message_id=said.message_id,
@@ -345,14 +345,14 @@ def user_turn(said: Said) -> Turn:
 
 
 def observed_turn(said: Said) -> Turn:
-    """Return a message that is not answered as a turn of the history."""
+    """Return an unanswered message as stored in the history."""
     is_observed = said.wake is not WakeReason.DM
     files = () if is_observed else files_to_keep(said)
     return replace(user_turn(said), observed=is_observed, files=files)
 
 
 async def recognize_reply(conversations: Conversations, claim: Claim, said: Said) -> Said:
-    """Return a message as a reply to the bot if the history knows the webhook as ours."""
+    """Mark a message as a reply to the bot if the history shows that the webhook is ours."""
     quote = said.quote
     if quote is None or not quote.by_webhook or quote.message_id is None:
         return said

@@ -1,4 +1,4 @@
-"""Ask the models of a preset for an answer, within its budgets, and account for it."""
+"""Ask a preset's models for an answer within its budgets, and account for the cost."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -53,12 +53,12 @@ _EMPTY = translatable("The model gave an empty answer. Please try again or rephr
 
 
 class _LimitSpentOnThinking(BackendError):
-    """An empty answer, because the model used all its tokens for thinking."""
+    """The model used all its tokens for thinking and left the answer empty."""
 
 
 @value_class
 class AnswerRequest:
-    """An answer of one character, to be generated and shown."""
+    """A request for one character's answer, generated and shown."""
 
     speaker: ActivePreset
     line: str
@@ -74,7 +74,7 @@ class AnswerRequest:
 
 @dataclass(eq=False)
 class ModelRequests:
-    """Asks a preset's model, its fallbacks if it fails, or a cheaper one if a budget is used up."""
+    """Asks a preset's model, a fallback if it fails, or a cheaper one when over budget."""
 
     sources: PromptSources
     backends: Mapping[str, Backend]
@@ -217,7 +217,7 @@ def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[st
 
 
 def _run_scripts(answer: GeneratedAnswer, preset: Preset, said: Said) -> GeneratedAnswer:
-    """Return the answer as the preset's scripts leave it, unless nothing would be left."""
+    """Apply the preset's scripts to the answer, unless they would empty it."""
     if not preset.regex_scripts:
         return answer
     expand = reply_macros(preset, said, seeded_random(answer.text)).expand
@@ -240,7 +240,7 @@ def _check(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> N
 
 
 def _show_wait(stop: StopFlag, live_reply: LiveReply | None, waiting: Waiting) -> None:
-    """Show what an answer waits for; questions that come meanwhile do not end it."""
+    """Show what the answer is waiting for; new messages do not interrupt a rate-limit wait."""
     if isinstance(waiting, RateLimitWait):
         stop.keep()
     if live_reply is not None:
@@ -248,4 +248,4 @@ def _show_wait(stop: StopFlag, live_reply: LiveReply | None, waiting: Waiting) -
 
 
 def _discard(_shown: object) -> None:
-    """Show nothing: the answer is sent whole."""
+    """Show nothing, because the answer is sent as a whole."""

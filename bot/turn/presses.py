@@ -1,4 +1,4 @@
-"""Handle the press of a button: retry, continue, show a version, delete, choose from a menu."""
+"""Handle button presses: retry, continue, switch version, delete, choose from a menu."""
 
 from dataclasses import replace
 from functools import partial
@@ -41,7 +41,7 @@ another menu is shown), and what takes the place of the menu."""
 
 @value_class
 class Presses:
-    """Computes what a press changes; nothing is stored before the result is finished."""
+    """Computes the effect of a press; nothing is stored before the result is finished."""
 
     stages: TurnStages
     edits: Edits
@@ -49,9 +49,9 @@ class Presses:
     async def follow(
         self, group: MessageGroup, pressed: Pressed
     ) -> TurnResult | AskedQuestion | ChosenCommand:
-        """Return what the press changes, a question to answer, or a command; raises `UserError`.
+        """Return the effect of a press, a question to answer, or a command; raises `UserError`.
 
-        A platform asks before it stores a press, but something else may be done meanwhile.
+        The platform checks a press before storing it, but the state may have changed since.
         """
         data = read_button(pressed)
         if data is None or data.action is ButtonAction.STOP:  # a signal has stopped the answer
@@ -83,7 +83,7 @@ class Presses:
                 return await self._choose(pressed, data, exchange, active)
 
     async def _find(self, pressed: Pressed, data: ButtonData) -> Exchange | None:
-        """Return the exchange that a press is for; None if it was deleted, as requested."""
+        """Return the pressed button's exchange; None if a press to delete finds it gone."""
         try:
             return await self.stages.buttons.find_to_change(pressed, data)
         except UserError as error:
@@ -175,7 +175,7 @@ class Presses:
 
 
 def _said(pressed: Pressed, text: str) -> Said:
-    """Return a text as if the person had written it to the bot instead of pressing."""
+    """Return a text as if the person had typed it instead of pressing a button."""
     return Said(
         address=pressed.address,
         external_key=pressed.external_key,

@@ -1,4 +1,4 @@
-"""Load what a prompt is composed of: history, files, stories, summaries, tools."""
+"""Load the inputs of a prompt: history, files, stories, summaries, tools."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -55,7 +55,7 @@ _READ_SECONDS = 3.0  # the answer waits for it
 
 @dataclass(eq=False)
 class ChannelReader:
-    """Reads what people said before the first message that wakes the bot, as observed turns."""
+    """Reads the channel's messages before the one that woke the bot, as observed turns."""
 
     read_before: Callable[[Said, int], Awaitable[Sequence[Said]]]
     """Lists the newest messages before one, up to a limit, oldest first; raises `PlatformError`."""
@@ -67,7 +67,7 @@ class ChannelReader:
     async def read(
         self, said: Said, active: ActiveCharacters, known: Sequence[Turn] = ()
     ) -> tuple[Turn, ...]:
-        """Return earlier messages that are not stored, oldest first; none if unreadable."""
+        """Return earlier messages that are not stored, oldest first; empty if unreadable."""
         if said.wake is WakeReason.DM or not active.reads_all:
             return ()
         if said.address.history:  # what was said in the channel belongs to others
@@ -79,7 +79,7 @@ class ChannelReader:
     async def read_start(
         self, said: Said, active: ActiveCharacters, known: Sequence[Turn]
     ) -> tuple[Turn, ...]:
-        """Return what a thread was opened about, before the first answer, unless it is stored."""
+        """Return the messages that a new thread was opened about, unless they are stored."""
         is_new_thread = said.in_thread and not any(turn.role == "assistant" for turn in known)
         if not (is_new_thread and active.reads_all):
             return ()
@@ -120,7 +120,7 @@ _MIN_TOKENS_PER_TURN = 10  # on average, with its frame; more turns than fit are
 
 @value_class
 class TurnContext:
-    """The data that a turn's speakers share, and their answers so far."""
+    """The data that a turn's speakers share, and the answers so far."""
 
     claim: Claim
     message: InboxMessage
@@ -151,7 +151,7 @@ class TurnContext:
 
     @property
     def next_part(self) -> int:
-        """The number of the part that the next character begins with."""
+        """The number of the next character's first part."""
         return self.first_part + len(messages_of(one.part for one in self.parts))
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
@@ -166,7 +166,7 @@ class TurnContext:
         )
 
     def part_name(self, part: int) -> str:
-        """Name what a part of the answer is sent as."""
+        """Return the name under which a part of the answer is sent."""
         return self.message.part_name_in(self.in_place_of, part)
 
 
@@ -195,7 +195,7 @@ class PromptSources:
         before: Session | None = None,
         first_part: int = 0,
     ) -> TurnContext:
-        """Load what does not depend on the speaker, with pictures if anybody sees them."""
+        """Load the speaker-independent data; pictures only if a speaker's model accepts them."""
         said, speakers, gathered = asked.incoming, asked.speakers, asked.earlier
         claim, message = group.claim, group.message
         max_turns = _turns_to_load(speakers)
@@ -258,7 +258,7 @@ class PromptSources:
         return await self.resolver.readable(found)
 
     async def _with_readable_quote(self, said: Said, session: Session) -> Said:
-        """Leave out a quoted message that was not said to the bot, where its author wants that."""
+        """Remove a quote of a message not meant for the bot, if its author opted out."""
         quote, author = said.quote, said.quote.author if said.quote else None
         if quote is None or author is None or quote.is_ours or author.id == said.author.id:
             return said
@@ -270,9 +270,9 @@ class PromptSources:
     async def fit(
         self, preset: Preset, context: TurnContext, tools: Sequence[ToolSpec] = ()
     ) -> FittedPrompt:
-        """Compose the prompt of one speaker, and fit it and its tools to its budget and its model.
+        """Compose one speaker's prompt, and fit it and its tools to the budget and the model.
 
-        Raises `UserError` if the required parts exceed it, `BackendError` if it cannot be counted.
+        Raises `UserError` if the required parts do not fit, `BackendError` if counting fails.
         """
         backend = self.backends[preset.provider]
         model_limit = await find_model_limit(preset, backend)
@@ -286,7 +286,7 @@ class PromptSources:
     async def compose(
         self, preset: Preset, context: TurnContext, model_limit: int | None = None
     ) -> Draft:
-        """Compose the whole prompt of one speaker; nothing is dropped from it yet."""
+        """Compose one speaker's whole prompt, before anything is dropped from it."""
         said, files = context.said, context.files
         if files.images and not self._sees_images(preset):
             files = replace(files, images=())
@@ -316,7 +316,7 @@ class PromptSources:
 
 
 def _without_old_greetings(session: Session, active: ActiveCharacters) -> Session:
-    """Leave out greetings before the first question that another preset was chosen after."""
+    """Drop opening greetings that were followed by a change of preset."""
     begun = takewhile(lambda one: one.observed or one.role != "user", session.turns)
     greetings = [at for at, one in enumerate(begun) if one.role == "assistant"]
     if not greetings:
@@ -338,7 +338,7 @@ _MAX_SEARCHED_TURNS = 500
 
 @value_class
 class AnswerTools:
-    """Makes the tools that read a channel's own history and a character's own stories."""
+    """Makes the tools that read the channel's history and the character's stories."""
 
     conversations: Conversations
     retrieve_stories: RetrieveStories
@@ -352,7 +352,7 @@ class AnswerTools:
     async def for_answer(
         self, preset: Preset, backend: Backend, context: TurnContext
     ) -> Toolbox | None:
-        """Return the tools of an answer; None if it has none, or the backend offers none."""
+        """Return the tools for an answer; None if there are none or the backend supports none."""
         if not preset.calls_tools:
             return None
         if not await backend.calls_tools(preset.model, template_of(preset)):

@@ -1,7 +1,7 @@
-"""Signals about what arrives: /stop, its button, edits and deletions end answers in progress.
+"""Signals about arriving events: /stop, its button, edits and deletions end running answers.
 
-Such an event is stored in the inbox like any other and handled in its turn. Before that, a signal
-tells the process that is generating the answer. A signal may be lost: `MissedSignals` polls.
+These events are also stored in the inbox and handled in order. The signal only tells the process
+that is generating the answer sooner. A signal may be lost, so `MissedSignals` polls.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class _EditSignal:
 
 @dataclass(eq=False)
 class StopRequests:
-    """Finds the answer that a /stop means, and stops it for the person who asked and for admins."""
+    """Finds the answer that a /stop refers to, and stops it for its asker and for admins."""
 
     signals: Signals
     is_admin: Callable[[Request], Awaitable[bool | None]]
@@ -97,14 +97,14 @@ class StopRequests:
         self.signals.subscribe(topic, receive)
 
     def announce(self, messages: Sequence[Incoming]) -> None:
-        """Tell every process of the stops, edits and deletions among these messages."""
+        """Publish the stops, edits and deletions among these messages to every process."""
         for one in messages:
             topic, signal = _signal_of(one)
             if topic:
                 self.signals.publish(topic, [_encode(signal).decode()])
 
     def consider(self, events: Sequence[Incoming]) -> None:
-        """Follow stops, edits and deletions among events whose signals may have been lost."""
+        """Handle stops, edits and deletions whose signals may have been lost."""
         for one in events:
             topic, signal = _signal_of(one)
             if topic:
@@ -114,9 +114,9 @@ class StopRequests:
     async def answering(
         self, claim: Claim, message: InboxMessage, asked: Said, edited_at: datetime | None = None
     ) -> AsyncIterator[StopFlag]:
-        """Allow stopping the answer to a message while the block runs, also by its edit.
+        """Let a stop, an edit or a deletion end the answer to a message during the block.
 
-        What waits behind it already counts. `asked` is how it reads now, edited at `edited_at`.
+        Events already waiting behind it count. `asked` is its current text, edited at `edited_at`.
         """
         conversation, flag = asked.address.conversation, StopFlag()
         turn, at = f"{asked.address.source}:{asked.external_key}", edited_at or asked.at
@@ -129,22 +129,22 @@ class StopRequests:
             del self._answers[conversation]
 
     def extend(self, asked: Said, askers: Collection[str], *, is_alone: bool) -> None:
-        """Extend the answer in progress to a newer message; all `askers` (ids) may stop it."""
+        """Extend the running answer to a newer message; all `askers` (ids) may stop it."""
         answer = self._answers[asked.address.conversation]
         if asked.message_id != answer.asked.message_id:
             answer.asked, answer.at = asked, asked.at
         answer.askers, answer.is_alone = askers, is_alone
 
     def outcome_of(self, command: Said) -> StopOutcome:
-        """Return the outcome of a /stop for its reply; afterwards, it stops no later answer."""
+        """Return the outcome of a /stop for its reply; from now on it stops no later answer."""
         return self._outcomes.setdefault(_key(command), StopOutcome.NOTHING)
 
     def was_edited(self, message_id: str | None, conversation: str) -> bool:
-        """Return whether an edit has ended an answer to this message here."""
+        """Return whether an edit ended the answer to this message."""
         return (conversation, message_id or "") in self._edited
 
     def was_deleted(self, said: Said) -> bool:
-        """Return whether a message that waits was deleted, as far as this process was told."""
+        """Return whether a waiting message was deleted, as far as this process knows."""
         return (said.address.lane, said.message_id or "") in self._deleted
 
     @property
@@ -158,7 +158,7 @@ class StopRequests:
         return answer is not None and answer.asked.external_key == event.external_key
 
     async def run(self) -> None:
-        """Decide about the commands of people who did not ask the question, until cancelled."""
+        """Check the /stops of people other than the asker, until cancelled."""
         while True:
             command = await self._to_decide.get()
             if self._decide(command, _OUTCOMES[await self.is_admin(command)]):
@@ -173,7 +173,7 @@ class StopRequests:
             self._consider_request(pressed)
 
     def _consider_request(self, request: Request) -> None:
-        """Decide at once for who asked the question; ask the platform about others."""
+        """Accept the asker's /stop at once; queue others for an admin check."""
         answer = self._answers.get(request.address.conversation)
         if answer is None or _key(request) in self._outcomes:
             return
@@ -200,7 +200,7 @@ class StopRequests:
             answer.flag.withdraw()
 
     def _decide(self, command: Request, outcome: StopOutcome) -> bool:
-        """Return whether the answer ends by this, and was not stopped before."""
+        """Apply the outcome of a /stop; return whether it is what stopped the answer."""
         answer = self._answers.get(command.address.conversation)
         if answer is None:  # it has ended meanwhile
             return False
@@ -212,7 +212,7 @@ class StopRequests:
 
 
 def _signal_of(event: Incoming) -> tuple[str, object]:
-    """Return the topic that an event is announced under, and the signal; no topic: it is not."""
+    """Return an event's topic and signal; the topic is empty if it is not announced."""
     match event:
         case Said() if _is_stop(event):
             return _STOPS, event
@@ -228,7 +228,7 @@ def _signal_of(event: Incoming) -> tuple[str, object]:
 
 
 def _digest(said: Said) -> str:
-    """Return a hash that recognizes an edit without effect."""
+    """Return a hash by which an edit without effect is recognized."""
     # Only the history knows whose webhook it was, see `recognize_reply`.
     is_addressed = said.wake is not None or (said.quote is not None and said.quote.by_webhook)
     return hashlib.sha256(f"{is_addressed} {described_text(said)}".encode()).hexdigest()
@@ -242,7 +242,7 @@ def _is_stop(incoming: Said) -> bool:
 
 
 def _stopped_turn(pressed: Pressed) -> str | None:
-    """Return the name of the turn whose answer a press stops; None for other buttons."""
+    """Return the turn whose answer a press stops; None for other buttons."""
     data = read_button(pressed)
     if data is None or data.action is not ButtonAction.STOP:
         return None
@@ -258,7 +258,7 @@ CONVERSATIONS = "conversations"
 
 
 class ArrivalSignals:
-    """Watches the conversations that are in progress here."""
+    """Tracks arrivals for the conversations in progress here."""
 
     def __init__(self, signals: Signals) -> None:
         self._watched: dict[str, bool] = {}  # whether something arrived
@@ -266,7 +266,7 @@ class ArrivalSignals:
         signals.subscribe(CONVERSATIONS, self.note)
 
     def watch(self, conversations: Collection[str]) -> None:
-        """Watch from now on; called before the database is read."""
+        """Start watching; call it before reading the database."""
         for key in conversations:
             self._watched[key] = False
 
@@ -276,11 +276,11 @@ class ArrivalSignals:
             self._watched.pop(key, None)
 
     def has_arrived(self, conversation: str) -> bool:
-        """Return whether something arrived since watching the conversation began."""
+        """Return whether anything has arrived since the conversation was first watched."""
         return self._watched.get(conversation, False)
 
     def subscribe(self, conversation: str, on_arrival: Callable[[], None]) -> Callable[[], None]:
-        """Call `on_arrival`, which never blocks, from now on; return a function that ends this."""
+        """Call `on_arrival`, which must not block, at each arrival; return a function to stop."""
         listeners = self._listeners[conversation]
         listeners.append(on_arrival)
         if self.has_arrived(conversation):
@@ -294,7 +294,7 @@ class ArrivalSignals:
         return unsubscribe
 
     def note(self, conversations: Sequence[str]) -> None:
-        """Note that something was received for these conversations."""
+        """Record that events arrived for these conversations."""
         for key in conversations:
             if key in self._watched:
                 self._watched[key] = True
@@ -310,7 +310,7 @@ _MAX_OF_CONVERSATION = 20
 
 @dataclass(eq=False)
 class MissedSignals:
-    """Reads the inbox of all answers in progress, every two seconds, in one query."""
+    """Polls the inbox of all running answers every two seconds, in one query."""
 
     inbox: SqlInbox
     stops: StopRequests
@@ -330,7 +330,7 @@ class MissedSignals:
                 _log.warning("store_failed", reason=str(error))
 
     async def look(self) -> None:
-        """Act on stops, edits and further messages whose signals were lost."""
+        """Handle stops, edits and new messages whose signals were lost."""
         conversations = list(self.stops.in_progress)
         events: Sequence[Incoming] = ()
         if conversations:

@@ -1,7 +1,7 @@
-"""Claim a conversation and process its inbox: each message is decided, handled and finished.
+"""Claim a conversation and process its inbox: decide, handle and finish each message.
 
-A message is finished by one transaction, `Conversations.finish`. Nothing before it is stored: after
-a crash the next claim finds the message unfinished and starts again, and a worker that was too slow
+One transaction, `Conversations.finish`, finishes a message, and nothing is stored before it: after
+a crash the next claim finds the message unfinished and starts over, and a worker that was too slow
 is fenced by its epoch.
 """
 
@@ -70,7 +70,7 @@ _BUG = translatable("Something went wrong on my side. The error was logged; plea
 
 
 class ConversationWorker:
-    """Processes conversations as `owner`, each alone and in order; many at once."""
+    """Processes many conversations at once as `owner`, each one alone and in order."""
 
     def __init__(self, stages: TurnStages, owner: str, leases: LeaseKeeper | None = None) -> None:
         self._stages = stages
@@ -88,11 +88,11 @@ class ConversationWorker:
         stages.stops.find_later = self._find_later
 
     def stop_after_current(self) -> None:
-        """Take no more messages, because the process is ending."""
+        """Take no more messages, because the process is shutting down."""
         self._finisher.stopping = True
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
-        """Claim those of these conversations that are ready, each with its oldest message."""
+        """Claim the conversations that are ready, each with its oldest message."""
         arrivals = self._stages.arrivals
         arrivals.watch(keys)
         begun: dict[str, ClaimedMessage] = {}
@@ -106,7 +106,7 @@ class ConversationWorker:
         return begun
 
     async def work(self, claimed: ClaimedMessage) -> None:
-        """Process the messages of a claimed conversation in order, until there are none."""
+        """Process a claimed conversation's messages in order until none are left."""
         claim = claimed.claim
         message: InboxMessage | None = claimed.message
         try:
@@ -205,7 +205,7 @@ class ConversationWorker:
                 return "greeted", await self._greet(group, arrival)
 
     async def _greet(self, group: MessageGroup, arrival: Joined) -> InboxMessage | None:
-        """Greet a group once, or say in an opened chat that its conversation goes on."""
+        """Greet a new group once, or confirm in an opened chat that its conversation continues."""
         active = await self._stages.resolver.resolve(arrival.scopes)
         if arrival.opens_chat:
             session = await self._conversations.load_session(group.claim, _MAX_COUNTED_TURNS)
@@ -255,7 +255,7 @@ class ConversationWorker:
         return [one for one in edits if one.message_id == message_id and message_id is not None]
 
     async def _is_superseded(self, group: MessageGroup, edited: Edited) -> bool:
-        """Return whether a newer edit of the message waits, or comes in a moment."""
+        """Return whether a newer edit of the message has arrived or arrives within a moment."""
         if await self._later_edits(group, edited.message_id):
             return True
         if not self._stages.stops.was_edited(edited.message_id, group.claim.conversation):
@@ -264,7 +264,7 @@ class ConversationWorker:
         return bool(await self._later_edits(group, edited.message_id))
 
     async def _find_later(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
-        """Return the events after a message and the messages gathered with it, in order."""
+        """Return the events after a message and its gathered messages, in order."""
         arrivals = self._stages.arrivals
         if not (message.is_followed or arrivals.has_arrived(claim.conversation)):
             return ()

@@ -35,7 +35,7 @@ _MAX_LIST_BYTES = 8 * 2**20
 
 
 class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
-    """One provider with this API."""
+    """A provider with Anthropic's Messages API."""
 
     def __init__(self, settings: AnthropicSettings, name: str, clock: Clock | None = None) -> None:
         clock = clock or SystemClock()
@@ -77,7 +77,7 @@ def make(
 
 
 class AnthropicConnection(KeyedConnection):
-    """Connections with one key; redirects are not followed, because the key is for this service."""
+    """Connections with one key; redirects are not followed, to keep the key from other servers."""
 
     def __init__(self, settings: AnthropicSettings, key: SecretStr | None) -> None:
         headers = {

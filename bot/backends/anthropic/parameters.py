@@ -1,4 +1,4 @@
-"""Translate a preset's parameters, which have OpenAI's names, to those of the Messages API."""
+"""Translate a preset's OpenAI-style parameters to those of the Messages API."""
 
 import re
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ _TABLE = ParameterTable(
 
 
 def parameter_problems(_settings: object, parameters: Mapping[str, object]) -> list[str]:
-    """Return a line for each parameter that the API does not know or accept."""
+    """Return a line for each parameter that the API does not support."""
     return [*_TABLE.find_problems(given_parameters(parameters))]
 
 
@@ -98,7 +98,7 @@ def can_continue(prompt: Prompt, model: str) -> bool:
 
 
 def _reasoning(given: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], str | None]:
-    """Return the field `thinking`, empty if it is not sent, and the effort if there is one."""
+    """Return the `thinking` field, empty if omitted, and the effort, if any."""
     effort = given.get("reasoning_effort", "none")
     if effort == "none":
         return given.get("thinking", {}), None

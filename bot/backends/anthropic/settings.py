@@ -12,7 +12,7 @@ ADDRESS = "https://api.anthropic.com/v1"
 
 
 class AnthropicSettings(HttpProviderSettings):
-    """A service with Anthropic's Messages API; without an address it is Anthropic's own."""
+    """A service with Anthropic's Messages API; the default address is Anthropic's."""
 
     kind: Literal["anthropic"] = "anthropic"
     sees: Literal["images", "text"] = Field(

@@ -48,7 +48,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 def to_wire(
     prompt: Prompt, model: str, *, cache: Literal["off", "5m", "1h"] = "off"
 ) -> dict[str, Any]:
-    """Make a request; raises `BackendUnavailable` for what the API would not take."""
+    """Build a request; raises `BackendUnavailable` for prompts that the API would reject."""
     begun = (Message("assistant", prompt.begun),) if prompt.begun else ()
     given = (*prompt.messages, *begun)
     roles = [message.role for message in given]
@@ -125,9 +125,9 @@ def _image_source(image: Image) -> dict[str, str]:
 def _mark_stable_prefix(
     system: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]], cache: Literal["5m", "1h"]
 ) -> None:
-    """Mark up to four ends of prefixes that the next request will repeat.
+    """Mark up to four cache breakpoints at the ends of prefixes that the next request repeats.
 
-    What follows the model's last answer changes from one request to the next.
+    Everything after the model's last answer changes between requests.
     """
     marker = {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
     ends = [*system[:1], *system[-1:]]
@@ -143,7 +143,7 @@ def _compact(blocks: Sequence[dict[str, Any]]) -> object:
 
 
 class AnthropicParser(StreamParser):
-    """Parses a streamed message's events, or a whole message from a server without streams."""
+    """Parses a streamed message's events, or the whole message of a server without streaming."""
 
     _is_thinking = False
     _tokens: Mapping[str, int] = {}
@@ -272,7 +272,7 @@ def _text_of(given: JsonObject, name: str = "text") -> str:
 
 
 def tool_fields(prompt: Prompt) -> dict[str, Any]:
-    """Return the fields that offer tools; calls must be described even if no more are allowed."""
+    """Return the request fields for tools; past calls need them even if no more are allowed."""
     if prompt.tools:
         offered = [
             {"name": one.name, "description": one.description, "input_schema": one.parameters}
@@ -308,7 +308,7 @@ def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
 
 
 def thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
-    """Return the signed reasoning that came with the calls."""
+    """Return the signed reasoning that accompanied the calls."""
     attached: Mapping[str, Any] = exchange.attached
     blocks = attached.get(THINKING_BLOCKS, ())
     return [block for block in blocks if block.get("signature") or block.get("data")]

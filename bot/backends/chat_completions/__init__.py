@@ -1,1 +1,1 @@
-"""Chat over HTTP: OpenAI's chat completions format, and the request handling of every format."""
+"""Chat over HTTP: OpenAI's chat completions format, and the request handling of every vendor."""

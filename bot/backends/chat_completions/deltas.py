@@ -57,7 +57,7 @@ def _call_to_wire(call: ToolCall) -> dict[str, object]:
 
 
 class ToolCallParser:
-    """Assembles calls from deltas that may be cut anywhere; drops all else, and excess calls."""
+    """Assembles calls from deltas of any size; ignores everything else, and excess calls."""
 
     def __init__(self) -> None:
         self._calls: list[_PartialCall] = []
@@ -68,7 +68,7 @@ class ToolCallParser:
                 self._add(delta, position)
 
     def replace(self, calls: object) -> None:
-        """Replace the calls assembled so far by those of a whole message."""
+        """Replace the assembled calls by those of a complete message."""
         if isinstance(calls, list) and calls:
             self._calls.clear()
             self.feed(calls)
@@ -98,10 +98,10 @@ class ToolCallParser:
     def _find(
         self, index: int | None, identifier: str, name: str, piece: str, position: int
     ) -> "_PartialCall | None":
-        """Return the call that a delta continues; None if it opens another one.
+        """Return the call that a delta continues; None if it starts a new one.
 
-        Services reuse indexes, leave them out, and repeat ids and names: a call is known by its id,
-        else by its index, else it is the last one. Only a delta with a name opens a call.
+        Services reuse or omit indexes and repeat ids and names, so a call is matched by its id,
+        else by its index, else it is the last one. Only a delta with a name starts a call.
         """
         known = [one for one in self._calls if identifier and one.id == identifier]
         candidates = known or self._calls
@@ -162,10 +162,10 @@ class _PartialCall:
 
     @property
     def arguments(self) -> str:
-        """The arguments as one object where possible.
+        """The arguments, as one JSON object if possible.
 
-        Some services repeat everything at the end, or send an empty object first: then only the
-        last pieces together are JSON.
+        Some services repeat everything at the end, or send an empty object first, so only the last
+        pieces form valid JSON.
         """
         whole = "".join(self._pieces)
         if _is_object(whole):
@@ -231,7 +231,7 @@ def _must_be_returned(name: str) -> bool:
 
 
 class ReturnedFields:
-    """Collects what must go back to a provider with its calls, such as its reasoning."""
+    """Collects the fields to return to the provider with the calls, such as its reasoning."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}
@@ -259,7 +259,7 @@ class ReturnedFields:
 
 
 def _add_item(items: list[dict[str, Any]], item: JsonObject) -> None:
-    """Add an item, or a piece of the last one: pieces share its place and precede a signature."""
+    """Add an item or extend the last one; pieces share an index and precede the signature."""
     last = items[-1] if items else {}
     place = [(each.get("type"), each.get("index"), each.get("format")) for each in (last, item)]
     if not last or last.get("signature") or "data" in item or place[0] != place[1]:

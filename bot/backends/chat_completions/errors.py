@@ -1,4 +1,4 @@
-"""Translate a provider's failures into a message for the operator and a notice for the chat."""
+"""Translate provider errors into a message for the operator and a notice for the chat."""
 
 import math
 import re
@@ -60,7 +60,7 @@ _NOTICES = {
 
 @value_class
 class TooLong:
-    """The length of a rejected prompt, and the limit; None where the server does not say."""
+    """The length of a rejected prompt, and the limit; None if the server does not report it."""
 
     context_tokens: int | None
     prompt_tokens: int | None
@@ -107,7 +107,7 @@ _CONTEXT_FIGURES, _PROMPT_FIGURES = (
 
 
 def read_length_limits(body: bytes) -> TooLong:
-    """Read the figures of an error."""
+    """Parse the prompt's length and its limit from an error."""
     text = body.decode(errors="replace")
     limit = _first(_CONTEXT_FIGURES, text)
     return TooLong(limit, _first(_PROMPT_FIGURES, text, limit))
@@ -126,7 +126,7 @@ def _first(
 
 @dataclass(eq=False, repr=False)
 class RequestFailed(TroupeError):
-    """One attempt failed; the request runner retries it or raises a `BackendError` from it."""
+    """A failed attempt; the request runner retries it or raises it as a `BackendError`."""
 
     message: str
     _: KW_ONLY
@@ -151,18 +151,18 @@ class RequestFailed(TroupeError):
 
 @value_class
 class Endpoint:
-    """A provider as its operator knows it: its id and its address."""
+    """A provider's id and address, as its operator knows them."""
 
     name: str
     base_url: str
 
     def setting(self, part: str) -> str:
-        """Return the environment variable of one of this provider's settings."""
+        """Return the name of the environment variable for one of this provider's settings."""
         return f"TROUPE_PROVIDERS__{self.name.upper()}__{part}"
 
     @property
     def path_hint(self) -> str:
-        """Return a hint for an address that has no path."""
+        """Return a hint for a base URL without a path."""
         has_path = bool(urlsplit(self.base_url).path.strip("/"))
         return "" if has_path else "; the address usually ends in /v1"
 
@@ -182,8 +182,8 @@ def translate_status(
 ) -> RequestFailed:
     """Translate an HTTP error response; `body` is its beginning, `now` is in Unix seconds.
 
-    Of the provider's own text only error codes and the names of the request's `parameters` are
-    repeated: the rest may hold keys or prompts.
+    The provider's own text may contain keys or prompts, so only its error codes and the names of
+    the request's `parameters` are repeated.
     """
     if status >= HTTPStatus.BAD_REQUEST:
         refusal = _translate_refusal(endpoint, model, status, body)
@@ -221,7 +221,7 @@ def translate_status(
 
 
 def _busy_notice(wait_seconds: float) -> Text:
-    """Say that the model is busy, and for how long if the wait is worth mentioning."""
+    """Return the busy notice, including the wait if it is long enough to mention."""
     if wait_seconds < _SECONDS_WORTH_TELLING:
         return _BUSY_NOTICE
     return translatable(
@@ -230,7 +230,7 @@ def _busy_notice(wait_seconds: float) -> Text:
 
 
 def rough_time(seconds: float) -> str:
-    """Write a time in its largest fitting unit, rounded up: 45 s, 2 min, 3 h."""
+    """Format a duration in its largest fitting unit, rounded up: 45 s, 2 min, 3 h."""
     for size, unit in ((3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{math.ceil(seconds / size)} {unit}"
@@ -273,7 +273,7 @@ def translate_error_event(
     now: float,
     statuses: Mapping[str, int] = MappingProxyType({}),
 ) -> RequestFailed:
-    """Translate an error in a stream; `statuses` maps a vendor's error types to HTTP statuses."""
+    """Translate an error in a stream; `statuses` maps the vendor's error types to HTTP statuses."""
     status = _status_in(data, statuses)
     if status is None:
         is_refused = any(one.is_meant(0, data) for one in _REFUSALS)
@@ -282,18 +282,18 @@ def translate_error_event(
 
 
 def interrupted(endpoint: Endpoint, why: str = "it has no finish_reason") -> RequestFailed:
-    """Make the error for a stream that ended before the answer did."""
+    """Return the error for a stream that ended before the answer did."""
     return RequestFailed(f"{endpoint} broke off the stream: {why}", retryable=True)
 
 
 def malformed(endpoint: Endpoint, what: str) -> RequestFailed:
-    """Make the error for a response that is not in the expected format."""
+    """Return the error for a malformed response."""
     message = f"{endpoint} sent {what}; check {endpoint.setting('BASE_URL')}"
     return RequestFailed(message, retryable=True)
 
 
 def unreachable(endpoint: Endpoint, why: str) -> RequestFailed:
-    """Make the error for a request that got no response."""
+    """Return the error for a request that got no response."""
     message = f"{endpoint} cannot be reached at {endpoint.base_url}: {why}"
     return RequestFailed(message, retryable=True, is_away=True)
 
@@ -301,19 +301,19 @@ def unreachable(endpoint: Endpoint, why: str) -> RequestFailed:
 def timed_out(
     endpoint: Endpoint, what: str, seconds: float, part: str, *, is_silent: bool = False
 ) -> RequestFailed:
-    """Make the error for a timeout of the setting `part`, which is not retried."""
+    """Return the error for a timeout, which is not retried; `part` names its setting."""
     message = f"{endpoint}: {what} within {seconds:g} s ({endpoint.setting(part)})"
     return RequestFailed(message, is_lasting=is_silent, is_away=is_silent)
 
 
 def timed_out_while_suspended(endpoint: Endpoint) -> RequestFailed:
-    """Make the error for a request that timed out while this process was suspended."""
+    """Return the error for a request that timed out while this process was suspended."""
     message = f"{endpoint}: the request timed out because this process stood still"
     return RequestFailed(message, retryable=True, provider_unhealthy=False)
 
 
 def _error_detail(body: bytes) -> Mapping[str, object]:
-    """Read an error: in an object of its own, beside its message (vLLM), or in a list (Gemini)."""
+    """Return an error's fields: an object, fields beside its message (vLLM), or a list (Gemini)."""
     try:
         given = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

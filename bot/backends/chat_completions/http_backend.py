@@ -1,4 +1,4 @@
-"""Base class of backends over HTTP: a vendor adds its request and its response parser."""
+"""Base class of HTTP backends; a vendor adds the request format and the response parser."""
 
 import math
 from abc import abstractmethod
@@ -36,7 +36,7 @@ S = TypeVar("S", bound=HttpProviderSettings)
 
 
 class PromptTokenEstimator:
-    """Estimates token counts for one provider's models; what it learns stays in memory only."""
+    """Estimates token counts for a provider's models; learned ratios stay in memory only."""
 
     def __init__(self) -> None:
         self._ratios: dict[str, float] = {}
@@ -46,13 +46,13 @@ class PromptTokenEstimator:
         return math.ceil(await token_counter.count_prompt(prompt) * ratio)
 
     async def text_counter(self, model: str) -> TextTokenCounter:
-        """Return the counter of the texts of a model's prompts, without the learned ratio."""
+        """Return a counter for the texts in a model's prompts, ignoring the learned ratio."""
         token_counter, _ = self._counter_and_ratio(model)
         await token_counter.load()
         return token_counter
 
     def learn(self, prompt: Prompt, model: str, tokens: int) -> None:
-        """Correct the ratio by the tokens that the service reported; 0 if it reported none."""
+        """Adjust the ratio to the token count that the service reported; 0 if it reported none."""
         token_counter, before = self._counter_and_ratio(model)
         if tokens <= 0 or len(prompt.messages) > _MAX_LEARNED_MESSAGES or not token_counter.loaded:
             return
@@ -68,7 +68,7 @@ class PromptTokenEstimator:
         self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
 
     def learn_rejected(self, prompt: Prompt, model: str, rejected: TooLong) -> int | None:
-        """Correct the ratio by a rejected prompt; return its estimated tokens, if possible."""
+        """Adjust the ratio after a rejected prompt; return its estimated tokens, if possible."""
         token_counter, before = self._counter_and_ratio(model)
         if not token_counter.loaded:
             return None

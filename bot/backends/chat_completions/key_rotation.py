@@ -1,4 +1,4 @@
-"""Use the keys of a provider in turn, and leave out refused ones for a while."""
+"""Rotate a provider's keys, and skip refused ones for a while."""
 
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ class KeyedConnection(Protocol):
         deadline: float,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Send a request, its response unread; raises `HttpStatusError`, `ConnectionFailed`."""
+        """Send a request; its response is unread. Raises `HttpStatusError`, `ConnectionFailed`."""
         ...
 
     async def list_models(self) -> Sequence[str]: ...
@@ -44,11 +44,11 @@ C = TypeVar("C", bound=KeyedConnection)
 
 
 class KeyRotation(Generic[C]):
-    """Connections to one service: one for each key, and at least one.
+    """Connections to a service, one per key.
 
-    A key that is refused (401, 402) is left out for an hour, one that is used too often (429) for
-    as long as the service says. The request goes to the next key at once, without backoff. The keys
-    of a file are read again within seconds of a change; requests in progress end with their key.
+    A refused key (401, 402) is skipped for an hour, and a rate-limited one (429) for as long as the
+    service says. The request goes to the next key at once, without backoff. A key file is reread
+    within seconds of a change; requests in progress keep their key.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class KeyRotation(Generic[C]):
         self._turns = deque(keys)
 
     async def send(self, request: Callable[[C], Awaitable[T]]) -> T:
-        """Make a request over the next key's connection; raises what the request raises."""
+        """Send a request over the next key's connection; exceptions of the request pass through."""
         self._read_changed_file()
         for tries_left in reversed(range(len(self._turns))):
             key = self._select()
@@ -99,14 +99,14 @@ class KeyRotation(Generic[C]):
         return min(self._free_at[key] for key in self._turns) <= self._clock.monotonic()
 
     def _select(self) -> str | None:
-        """Return the next key that is not left out; if all are, the one that returns first."""
+        """Return the next usable key; if all are skipped, the one that becomes usable first."""
         now = self._clock.monotonic()
         key = min(self._turns, key=lambda one: max(now, self._free_at[one]))
         self._turns.rotate(-1 - self._turns.index(key))
         return key
 
     def _bench(self, key: str | None, error: HttpStatusError) -> bool:
-        """Leave a key out for a while if it caused an error; return whether it did."""
+        """Skip a key for a while if it caused the error; return whether it did."""
         match error.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
                 seconds = _WRONG_KEY_SECONDS

@@ -1,4 +1,4 @@
-"""Check the parameters of presets for backends that refuse what their engine would ignore."""
+"""Check presets' parameters, for backends whose engine would silently ignore unknown ones."""
 
 import difflib
 import re
@@ -43,7 +43,7 @@ ONE = Check(lambda value: value == 1, translatable("1, as a chat gets one answer
 
 @value_class
 class ParameterTable:
-    """The parameters that one API takes."""
+    """The parameters that an API accepts."""
 
     checks: Mapping[str, Check]
     all_names: Text
@@ -83,7 +83,7 @@ def refuse(problems: Collection[str]) -> None:
 
 
 def given_parameters(parameters: Mapping[str, object]) -> dict[str, Any]:
-    """Return the parameters that are set, without those that only Troupe uses."""
+    """Return the parameters that are set, without those meant for Troupe itself."""
     return {
         name: value
         for name, value in parameters.items()

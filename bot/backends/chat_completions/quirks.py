@@ -1,4 +1,4 @@
-"""How services differ from OpenAI's API; each vendor's package has the values."""
+"""Deviations of services from OpenAI's API; the values are in each vendor's package."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import field
@@ -10,7 +10,7 @@ from bot.value_class import value_class
 
 @value_class
 class Quirks:
-    """The changes that one service or model needs in a request."""
+    """How requests for one service or model must differ from the standard."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     refused: Collection[str] = ()

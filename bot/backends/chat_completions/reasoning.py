@@ -1,8 +1,8 @@
-"""Separate a model's reasoning from its answer: only the answer is for the reader.
+"""Separate a model's reasoning from its answer, because readers see only the answer.
 
-Reasoning stands at the beginning of an answer, or between tags later on. Tags in code or in quotes
-are text: a model that explains <think> does not reason. Many templates write the start tag
-themselves, so that the answer begins inside the reasoning and has an end tag alone.
+Reasoning stands at the beginning of an answer or, later, between tags. Tags in code or quotes are
+text: a model that explains <think> is not reasoning. Many templates write the start tag themselves,
+so that the answer begins inside the reasoning and contains only an end tag.
 """
 
 import re
@@ -34,7 +34,7 @@ _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
 
 @value_class
 class ReasoningFormat:
-    """How reasoning is written in the answers of one model."""
+    """How a model marks the reasoning in its answers."""
 
     is_tagged: bool = True
     """Whether the text may have reasoning in it."""
@@ -54,7 +54,7 @@ NO_FORMAT = ReasoningFormat(is_tagged=False)
 
 
 def detect_format(template: str | None, vocabulary: Iterable[str]) -> ReasoningFormat:
-    """Detect a model's reasoning format from its chat template and its special tokens."""
+    """Detect a model's reasoning format from its chat template and special tokens."""
     tokens, ends = control_tokens(template or "", vocabulary)
     return ReasoningFormat(
         special_tokens=tokens, end_tokens=frozenset(ends), keeps_calls=bool(tokens)
@@ -62,7 +62,7 @@ def detect_format(template: str | None, vocabulary: Iterable[str]) -> ReasoningF
 
 
 def detect_open_tag(reasoning: ReasoningFormat, prompt: Sequence[TextSpan]) -> ReasoningFormat:
-    """Return the format of an answer to this prompt, whose template may have opened reasoning."""
+    """Adapt the format to a prompt whose template may have opened the reasoning already."""
     if not prompt or not prompt[-1].trusted:
         return reasoning
     end = prompt[-1].text.rstrip()
@@ -74,7 +74,7 @@ def detect_open_tag(reasoning: ReasoningFormat, prompt: Sequence[TextSpan]) -> R
 
 
 class SeparatedText(NamedTuple):
-    """The answer and the reasoning in a piece of text."""
+    """A piece of text, separated into answer and reasoning."""
 
     answer: str
     reasoning: str
@@ -83,7 +83,7 @@ class SeparatedText(NamedTuple):
 
 
 class ReasoningParser:
-    """Take an answer in pieces of any size, and separate its reasoning from its text."""
+    """Separates the reasoning in a streamed answer from its text; pieces may be of any size."""
 
     def __init__(self, reasoning: ReasoningFormat = ANY_FORMAT) -> None:
         self._is_tagged = reasoning.is_tagged
@@ -136,7 +136,7 @@ class ReasoningParser:
             self._closing, self._tentative, self._is_assumed = None, None, False
 
     def flush(self, *, is_cut: bool = False, has_calls: bool = False) -> SeparatedText:
-        """Return the held-back text at the end of an answer (cut off, or followed by calls)."""
+        """Return the text held back at an answer's end, which is cut off or followed by calls."""
         self._is_final, self._has_calls = True, has_calls
         while self._held and self._step():
             pass
@@ -246,10 +246,10 @@ class ReasoningParser:
         return None if tag and tag.kind is TagKind.WRAPPER else tag
 
     def _end_alone(self, tag: str, before: str, after: str) -> bool:
-        """Treat the text before an end tag as reasoning; return False if more must come first.
+        """Treat the text before an unmatched end tag as reasoning; return False to wait for more.
 
-        At the very end of an answer it ends nothing, unless calls of tools follow. After reasoning
-        with a start tag of its own, it has to stand at the end of a line: others write about it.
+        At the very end of an answer it ends nothing, unless tool calls follow. After reasoning with
+        its own start tag, it only counts at the end of a line, because an answer may mention it.
         """
         rest = after.lstrip()
         if not rest and not self._is_final:
@@ -280,7 +280,7 @@ class ReasoningParser:
         return in_fence or line.count("`") % 2 == 1 or line.endswith(_QUOTES)
 
     def _context(self, before: str) -> tuple[bool, str]:
-        """Return whether the text after this one is in a code block, and its line so far."""
+        """Return whether the text that follows is in a code block, and the start of its line."""
         self._in_fence, self._line = _advance(self._in_fence, self._line, "".join(self._unread))
         self._unread.clear()
         return _advance(self._in_fence, self._line, before)

@@ -1,4 +1,4 @@
-"""The tags by which model families mark their reasoning (reasoning_families.toml)."""
+"""The reasoning tags of model families (reasoning_families.toml)."""
 
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -75,7 +75,7 @@ _IN_TEMPLATES = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
 
 
 def tag_at(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
-    """Return the longest tag at a place, or an incomplete one where the text may continue."""
+    """Return the longest tag at a position, or a partial one if the text may continue."""
     found: Tag | None = None
     for pattern, kind, family in _possible(text[at : at + _HEAD_CHARS]):
         match = pattern.match(text, at, partial=may_continue)
@@ -104,7 +104,7 @@ def _closing(end: str, groups: tuple[tuple[str, str], ...]) -> "regex.Pattern[st
 
 
 def control_tokens(template: str, vocabulary: Iterable[str]) -> tuple[tuple[str, ...], set[str]]:
-    """Return a model's tag tokens, and the set of those that end reasoning."""
+    """Return a model's reasoning tags among its tokens, and those that end reasoning."""
     words = [*_IN_TEMPLATES.findall(template), *vocabulary]
     known = " ".join([template, *words])
     tokens: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Run a chat request: timeouts, retries, circuit breaker, and the events of the answer."""
+"""Run a chat request: timeouts, retries, circuit breaker, and streaming."""
 
 import asyncio
 import random
@@ -67,7 +67,7 @@ _INTERRUPTED_NOTICE = translatable(
 
 
 class Timeouts:
-    """The timeouts of one attempt, in the event loop's time; `deadline` ends all attempts."""
+    """The timeouts of one attempt in event loop time; `deadline` applies to all attempts."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Timeouts:
         self._finished = False
 
     def record_progress(self, *, has_text: bool) -> None:
-        """Note that the model produced something; `has_text`: a part of the answer itself."""
+        """Record output from the model; `has_text` means a part of the answer itself."""
         self._left = self._settings.idle_seconds
         if has_text:
             self._has_text = True
@@ -103,7 +103,7 @@ class Timeouts:
 
     @contextmanager
     def wait(self, pause_seconds: float = 0.0) -> Iterator[float]:
-        """Time a wait after a pause; yields its end, and raises `RequestFailed` after it."""
+        """Time a wait that starts after a pause; yield its deadline; raises `RequestFailed`."""
         start = self._time() + pause_seconds
         if start > self._deadline:
             raise self._expired(start)
@@ -174,11 +174,11 @@ class HttpStatusError(TroupeError):
 
 
 class NoModelList(TroupeError):
-    """The response to a request for the list of models is not a list; the text says what it is."""
+    """The response to a model list request is not a list; the text says what it is."""
 
 
 class ChatRequestRunner:
-    """Runs requests with one retry budget, and a circuit breaker for each model."""
+    """Runs requests with a shared retry budget and a circuit breaker for each model."""
 
     def __init__(
         self,
@@ -221,10 +221,10 @@ class ChatRequestRunner:
         report_tokens: Callable[[int], None] | None = None,
         report_too_long: Callable[[TooLong], None] | None = None,
     ) -> AsyncGenerator[GenerationEvent, None]:
-        """Send a request and stream its answer; behaves as `Backend.generate` does.
+        """Send a request and stream its answer, as `Backend.generate` does.
 
-        `report_tokens` gets the tokens of the prompt as the service counts them, `report_too_long`
-        what it says of a prompt that it rejects for its length.
+        `report_tokens` gets the prompt's token count according to the service, `report_too_long`
+        the lengths that it reports for a prompt that is too long.
         """
         time = asyncio.get_running_loop().time
         deadline = time() + self._settings.total_seconds
@@ -281,7 +281,7 @@ class ChatRequestRunner:
         return RateLimitWait(pause) if error.retry_after_seconds else None
 
     def _refuse_known_error(self, request: ChatRequest) -> None:
-        """Raise the last error of a silent or misconfigured model, so that the fallback answers."""
+        """Raise the last error of a silent or misconfigured model at once, to use its fallback."""
         until, error = self._lasting_errors.get(request.model, (0.0, None))
         if error is None or not request.has_fallback:
             return
@@ -303,7 +303,7 @@ class ChatRequestRunner:
             raise BackendUnavailable(f"{self._endpoint} fails too often to go on with an answer")
 
     async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
-        """Wait briefly for the trial of an open breaker; raises `BackendUnavailable`."""
+        """Wait briefly for an open breaker's trial call; raises `BackendUnavailable`."""
         wait = 0.0 if request.has_fallback else retries.MAX_BREAKER_WAIT_SECONDS
         give_up_at = self._clock.monotonic() + wait
         failed_before = breaker.failed_trials
@@ -338,7 +338,7 @@ class ChatRequestRunner:
     async def _attempt(
         self, request: ChatRequest, timeouts: Timeouts
     ) -> AsyncGenerator[GenerationEvent, None]:
-        """Send the request once; raises `RequestFailed`. Closing it stops the model."""
+        """Send the request once; raises `RequestFailed`. Closing the generator stops the model."""
         try:
             response = await self._post(request, timeouts)
         except RequestFailed as error:
@@ -427,7 +427,7 @@ class ChatRequestRunner:
         *,
         lists_all: bool = True,
     ) -> str:
-        """Describe what answers; raises `BackendUnavailable` if nothing or not every model does."""
+        """Describe the service; raises `BackendUnavailable` unless it answers with all models."""
         listed = await self.listed(list_models, next(iter(models), "default"))
         if listed is None:
             endpoint = self._endpoint
@@ -443,7 +443,7 @@ class ChatRequestRunner:
     async def listed(
         self, list_models: Awaitable[Sequence[str]], model: str = "default"
     ) -> Sequence[str] | None:
-        """Return the listed models, None without a list; raises `BackendUnavailable`."""
+        """Return the listed models, or None without a list; raises `BackendUnavailable`."""
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
                 return await list_models
@@ -503,7 +503,7 @@ def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> 
 
 
 def _is_listed(model: str, listed: Collection[str]) -> bool:
-    """Look a model up; Ollama adds a tag to names, Gemini a folder, and LiteLLM lists patterns."""
+    """Return whether a list has a model; Ollama adds tags, Gemini folders, LiteLLM patterns."""
     names = {model, f"{model}:latest", f"models/{model}"}
     if "/" in model:
         names.add(model.rpartition(":")[0])  # OpenRouter adds options: vendor/model:online
@@ -522,7 +522,7 @@ def _suggest(model: str, listed: Sequence[str]) -> str:
 
 
 def read_model_list(body: bytes) -> Sequence[str]:
-    """Read OpenAI's form of a list, Ollama's, or a bare one; raises `NoModelList`."""
+    """Read a model list in OpenAI's or Ollama's format, or a bare list; raises `NoModelList`."""
     try:
         given = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -547,7 +547,7 @@ def is_web_page(body: bytes) -> bool:
 def translated_failures(
     endpoint: Endpoint, model: str, parameters: Collection[str] = ()
 ) -> Iterator[None]:
-    """Raise `RequestFailed` for failures of a request; timeouts pass through."""
+    """Translate a request's failures to `RequestFailed`; timeouts pass through."""
     try:
         yield
     except HttpStatusError as error:
@@ -564,7 +564,7 @@ async def request_again_if_idle(
     deadline: float,
     headers: Mapping[str, str] | None = None,
 ) -> HttpResponse:
-    """Send a request; retry once if a kept-alive connection had ended, as llama.cpp's do."""
+    """Send a request; retry once if a reused connection was closed, as llama.cpp's server does."""
     try:
         return await client.request(method, path, body, deadline, headers=headers)
     except ConnectionFailed as error:
@@ -587,7 +587,7 @@ async def post_json(
 
 
 async def raise_for_status(response: HttpResponse, deadline: float) -> None:
-    """Raise `HttpStatusError` for an error or redirection, with the beginning of its body."""
+    """Raise `HttpStatusError`, with the start of the body, for an error or a redirect."""
     if response.status < HTTPStatus.MULTIPLE_CHOICES:
         return
     async with response:

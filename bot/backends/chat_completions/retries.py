@@ -37,7 +37,7 @@ def max_backoff_seconds(retries: int) -> float:
 
 
 def wait_asked_for(headers: Mapping[str, str], body: bytes, now: float) -> float:
-    """Return the seconds a response asks to wait, in headers, fields or text; 0 for none."""
+    """Return the wait in seconds that a response requests in headers, fields or text; 0 if none."""
     seconds = retry_after(headers.get("retry-after-ms"), now) / 1000
     seconds = seconds or retry_after(headers.get("retry-after"), now)
     text = body[:_MAX_ERROR_BYTES].decode(errors="replace").lower()
@@ -58,7 +58,7 @@ def wait_asked_for(headers: Mapping[str, str], body: bytes, now: float) -> float
 
 
 def retry_after(value: str | None, now: float) -> float:
-    """Read seconds, a duration (1m2.5s), a Unix time or a date; more than a day is a day."""
+    """Parse a wait given as seconds, a duration (1m2.5s), a Unix time or a date; at most a day."""
     value = (value or "").strip()
     try:
         if re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII):
@@ -85,7 +85,7 @@ def _seconds_of(unit: str) -> float:
 
 
 class RetryBudget:
-    """Limit retries to a tenth of all calls, so that they do not overload a struggling provider."""
+    """Limits retries to a tenth of all calls, to avoid overloading a struggling provider."""
 
     def __init__(self) -> None:
         self._tokens = 3.0
@@ -102,10 +102,10 @@ class RetryBudget:
 
 
 class CircuitBreaker:
-    """Block calls to a provider that mostly fails, except for single trial calls.
+    """Blocks calls to a provider while most of them fail, except for single trial calls.
 
-    It opens for five seconds when `share` of the newest twenty calls failed, or as soon as several
-    requests in a row got no answer at all for `away_seconds`. Every `now` is in monotonic seconds.
+    It opens for five seconds when `share` of the last twenty calls failed, or when several calls in
+    a row got no answer for `away_seconds`. Every `now` is in monotonic seconds.
     """
 
     def __init__(self, share: float = 0.5, away_seconds: float = 1) -> None:
@@ -127,7 +127,7 @@ class CircuitBreaker:
         return tuple(self._outcomes)
 
     def allows(self, now: float) -> bool:
-        """Return whether a call may be made; while open, one in five seconds may."""
+        """Return whether a call may be made; while open, one call every five seconds is allowed."""
         if self._opened_at is None:
             return True
         if now - self._opened_at < _OPEN_SECONDS:
@@ -144,7 +144,7 @@ class CircuitBreaker:
         is_retry: bool = False,
         is_trial: bool = True,
     ) -> None:
-        """Count a call. A retry opens nothing; `is_away`: there was no answer at all."""
+        """Record a call's outcome. Retries open nothing; `is_away` means that it got no answer."""
         if self._opened_at is not None:
             if success:
                 self._opened_at = None

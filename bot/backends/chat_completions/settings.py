@@ -1,4 +1,4 @@
-"""The settings of providers that are reached over HTTP."""
+"""The settings of HTTP providers."""
 
 import base64
 from collections.abc import Collection, Mapping
@@ -13,7 +13,7 @@ from bot.runtime.secret_file import read_secrets_at_start
 
 
 class HttpProviderSettings(ProviderSettings):
-    """Address and credentials of a service."""
+    """A service's address and credentials."""
 
     base_url: HttpAddress | None = Field(
         None, description="The address of the API; well-known providers need none."
@@ -43,7 +43,7 @@ class HttpProviderSettings(ProviderSettings):
     @model_validator(mode="before")
     @classmethod
     def _take_credentials_out_of_address(cls, given: object) -> object:
-        """Move name and password from the address, which is shown, to `basic_auth`."""
+        """Move the name and password from the address, which is shown, to `basic_auth`."""
         address = given.get("base_url") if isinstance(given, dict) else None
         if not (isinstance(given, dict) and isinstance(address, str) and is_http_address(address)):
             return given
@@ -63,7 +63,7 @@ class HttpProviderSettings(ProviderSettings):
 
     @model_validator(mode="after")
     def _read_key_file(self) -> Self:
-        """Add the keys of the file to the others, so that all of them are masked as secrets."""
+        """Add the key file's keys to the others, so that every key is masked in logs."""
         if self.api_key_file is None:
             return self
         lines = read_secrets_at_start(self.api_key_file, "the keys")
@@ -92,7 +92,7 @@ def well_known_address(
     addresses: Mapping[str, str],
     keyless: Collection[str] = (),
 ) -> str:
-    """Return the address that was set or is well known; raises ValueError for what is missing."""
+    """Return the configured or well-known address; raises ValueError if something is missing."""
     prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
     base_url = settings.base_url or addresses.get(provider)
     if base_url is None:

@@ -1,6 +1,6 @@
-"""Collect a prompt's stop strings and end an answer where one of them begins.
+"""Collect a prompt's stop strings, and end the answer where one of them begins.
 
-Services accept four at most, and some ignore them, so every answer is searched here as well.
+Services accept at most four, and some ignore them, so every answer is searched here too.
 """
 
 import re
@@ -26,7 +26,7 @@ def stop_strings_of(prompt: Prompt) -> tuple[str, ...]:
 
 
 class StopStringFilter:
-    """Pass text through up to the first stop string; hold back what could become a stop string."""
+    """Passes text on up to the first stop string; holds back text that may begin one."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         self.hit = False
@@ -61,6 +61,6 @@ def _pattern_of_any(chars: Collection[str]) -> re.Pattern[str]:
 
 
 def overlap(text: str, stop: str) -> int:
-    """Return how many characters at the end of `text` begin `stop`."""
+    """Return the length of the longest suffix of `text` that is a proper prefix of `stop`."""
     sizes = range(min(len(text), len(stop) - 1), 0, -1)
     return next((size for size in sizes if text.endswith(stop[:size])), 0)

@@ -32,7 +32,7 @@ _MAX_TOKEN_COUNT = 10**9  # a service that reports more is wrong
 
 
 class SseParser:
-    """Decodes server-sent events (HTML standard 9.2.6) to their data; names and ids are dropped."""
+    """Decodes server-sent events (HTML standard 9.2.6) to their data, without names and ids."""
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
@@ -43,7 +43,7 @@ class SseParser:
         self._stray_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the events that are complete; raises ValueError for one that is too long."""
+        """Return the completed events; raises ValueError for one that is too long."""
         data, half = self._held + chunk, b""
         if b"\r" in data:
             if data.endswith(b"\r"):  # perhaps of CRLF
@@ -63,7 +63,7 @@ class SseParser:
         return events
 
     def flush(self) -> list[bytes]:
-        """Return the last event at the end of the stream; many servers omit its empty line."""
+        """Return the last event at the end of the stream; many servers omit its blank line."""
         return self.feed(b"\n\n")
 
     def _parse_lines(self, block: bytes) -> list[bytes]:
@@ -102,7 +102,7 @@ class ParsedChunk:
 
 
 class StreamParser(ABC):
-    """Parses one response: events into text and reasoning, up to a stop string or the end."""
+    """Parses one response into text and reasoning, up to a stop string or the end."""
 
     def __init__(self, context: ResponseContext) -> None:
         self.done = False
@@ -138,7 +138,7 @@ class StreamParser(ABC):
         return self._parse_events(events)
 
     def end(self) -> ParsedChunk:
-        """Parse the rest at the end of the connection; an incomplete answer is an error."""
+        """Parse the rest after the connection closes; an incomplete answer is an error."""
         self.done = True
         try:
             last = self._sse.flush() if self._object is None else self._split(self._object)
@@ -157,7 +157,7 @@ class StreamParser(ABC):
         return [body]
 
     def _parse_stray_lines(self, parsed: ParsedChunk) -> ParsedChunk:
-        """Read text outside of events: an error, or an answer as JSON."""
+        """Parse text outside of events: an error, or an answer as plain JSON."""
         lines = self._sse.stray_lines
         if not lines:
             return replace(parsed, error=errors.interrupted(self._context.endpoint))
@@ -182,14 +182,14 @@ class StreamParser(ABC):
 
     @abstractmethod
     def _parse_event(self, data: bytes) -> bool:
-        """Parse an event, or a whole response, and return whether the model produced something.
+        """Parse an event or a whole response; return whether it contains model output.
 
-        Text goes to `_add_text` and `_add_reasoning`; `done`, `reason` and `usage` are set as they
-        become known. Raises `RequestFailed`.
+        Text goes to `_add_text` and `_add_reasoning`; `done`, `reason` and `usage` are set when
+        known. Raises `RequestFailed`.
         """
 
     def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
-        """Return the leading texts of plain events: a cheaper `_parse_event` for most of them."""
+        """Return the texts of the leading plain events, which are cheaper than `_parse_event`."""
         return ()
 
     def _add_text(self, text: str) -> None:
@@ -249,7 +249,7 @@ class StreamParser(ABC):
 
 
 def decode_event(data: bytes) -> object:
-    """Decode an event, in which half a surrogate pair may stand; raises ValueError."""
+    """Decode an event that may contain half a surrogate pair; raises ValueError."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -257,7 +257,7 @@ def decode_event(data: bytes) -> object:
 
 
 def token_count(given: object) -> int:
-    """Return the token count that a service reports; 0 if it cannot be right."""
+    """Return the token count that a service reports; 0 if it is implausible."""
     if isinstance(given, bool) or not isinstance(given, int | float):
         return 0
     return int(given) if 0 <= given <= _MAX_TOKEN_COUNT else 0

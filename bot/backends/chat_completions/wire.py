@@ -46,7 +46,7 @@ _MAX_DATA_CHARS = 80  # an image in a request has millions
 def to_wire(
     prompt: Prompt, model: str, *, names: bool = False, quirks: Quirks = NO_QUIRKS
 ) -> dict[str, object]:
-    """Make a request; raises `BackendUnavailable` where the preset asks for several answers."""
+    """Build a request; raises `BackendUnavailable` if the preset asks for several answers."""
     body = {"stream_options": _INCLUDE_USAGE, **parameters(prompt)}
     if prompt.max_output_tokens is not None:
         name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
@@ -80,9 +80,9 @@ def to_wire(
 
 
 def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
-    """Mark up to four ends of prefixes that the next request will repeat.
+    """Mark up to four cache breakpoints at the ends of prefixes that the next request repeats.
 
-    What follows the model's last answer changes from one request to the next.
+    Everything after the model's last answer changes between requests.
     """
     roles = [message["role"] for message in messages]
     begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
@@ -104,7 +104,7 @@ def _part(part: str | Image) -> dict[str, object]:
 
 
 def parameters(prompt: Prompt) -> dict[str, object]:
-    """Return the preset's parameters; raises `BackendUnavailable` for several answers."""
+    """Return the preset's parameters; raises `BackendUnavailable` if `n` is not 1."""
     if prompt.parameters.get("n") not in {None, 1}:
         raise BackendUnavailable(
             f"the parameter n is {prompt.parameters['n']!r}; a chat gets one answer, remove it",
@@ -125,7 +125,7 @@ def _name_field(label: str | None) -> dict[str, str]:
 
 
 class ChatCompletionsParser(StreamParser):
-    """Parses OpenAI's chat completion chunks, and variants of other services."""
+    """Parses chat completion chunks from OpenAI and from services with variants of them."""
 
     _has_deltas = False
 
@@ -237,7 +237,7 @@ class _PlainChoice(msgspec.Struct):
 
 
 class _PlainChunk(msgspec.Struct):
-    """A chunk that has one piece of text and nothing else: nearly every one of an answer."""
+    """A chunk with one piece of text and nothing else, as almost all chunks are."""
 
     choices: tuple[_PlainChoice]
     usage: None = None
@@ -277,7 +277,7 @@ def _to_usage(given: object) -> Usage:
 
 
 def _read_llama_cpp_chunk(event: object) -> _Chunk | None:
-    """Read llama.cpp's own format, which its server uses for prompts with images."""
+    """Parse llama.cpp's own format, which its server uses for prompts with images."""
     match event:
         case {"content": str(text), "stop": False}:
             return _Chunk([_Choice(text=text)])
@@ -296,7 +296,7 @@ def _read_llama_cpp_chunk(event: object) -> _Chunk | None:
 
 
 def _is_error_report(event: object) -> bool:
-    """Recognize an error without an `error` member: older vLLM, DashScope, FastAPI, MiniMax."""
+    """Return whether a body is an error of older vLLM, DashScope, FastAPI or MiniMax."""
     match event:
         case {"base_resp": {"status_code": int(code)}} if code:
             return True
@@ -321,7 +321,7 @@ _plain_chunk_decoder = msgspec.json.Decoder(_PlainChunk)
 
 
 def describe_request(model: str, body: Mapping[str, object]) -> PromptDescription:
-    """Describe a request whose messages the service renders itself."""
+    """Describe a request whose messages are rendered by the service."""
     text = json.dumps(_shortened(body), ensure_ascii=False, indent=2)
     details = {"template": "the service's own; messages are sent"}
     return PromptDescription(model, details, text, is_rendered=False)

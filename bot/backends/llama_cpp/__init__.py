@@ -1,1 +1,1 @@
-"""Run GGUF files on this machine with llama.cpp, in child processes with KV slots."""
+"""Run GGUF files locally with llama.cpp, in child processes with KV cache slots."""

@@ -1,4 +1,4 @@
-"""Answer prompts with models on this machine."""
+"""Answer prompts with local models."""
 
 import asyncio
 import hashlib
@@ -52,7 +52,7 @@ _MAX_TEXT_CHARS = 300
 
 
 class LlamaCpp(Backend, ConversationMemory):
-    """Generate with the models in the data directory, and any GGUF by its path."""
+    """Generates with the models in the data directory, and with any GGUF file by its path."""
 
     def __init__(
         self,
@@ -300,7 +300,7 @@ def make(name: str, settings: LlamaCppSettings, data_dir: Path, renderer: Render
 
 
 def check_template_pin(model: Path, settings: LlamaCppSettings, provider: str) -> None:
-    """Raise `SettingsError` if a template is pinned and this is another one."""
+    """Raise `SettingsError` if the model's template differs from the pinned one."""
     if settings.template_sha256 is None:
         return
     found = _sha256(read_special_tokens(model).chat_template or "")
@@ -319,7 +319,7 @@ async def warn_of_added_text(
     settings: LlamaCppSettings,
     provider: str,
 ) -> None:
-    """Log the text that the template adds to every prompt, unless it is pinned."""
+    """Log the text that the template adds to every prompt, unless the template is pinned."""
     if settings.template_sha256 is not None:
         return
     try:
@@ -345,7 +345,7 @@ def _sha256(text: str) -> str:
 async def describe_rendered(
     prompt: Prompt, model_file: Path, renderer: Renderer
 ) -> PromptDescription:
-    """Render without loading the model; raises `SettingsError` or `TemplateError`."""
+    """Render a prompt without loading its model; raises `SettingsError` or `TemplateError`."""
     own = await read_model_template(model_file)
     rendered = await renderer.render(
         insert_image_placeholders(prompt.messages), prompt.template, own, has_prefill=True
@@ -364,12 +364,12 @@ async def describe_rendered(
 
 
 async def read_model_template(model_file: Path) -> ModelTemplate:
-    """Read the template from a model's file; raises `SettingsError` for another file."""
+    """Read a model file's template; raises `SettingsError` if it is not a GGUF file."""
     return (await asyncio.to_thread(read_special_tokens, model_file)).template
 
 
 def name_template(choice: TemplateChoice, own: ModelTemplate) -> str:
-    """Describe in a few words which template writes a prompt."""
+    """Describe which template renders a prompt, in a few words."""
     if choice.named is not None:
         return f"{choice.named}, as the preset says"
     if choice.strings is not None:

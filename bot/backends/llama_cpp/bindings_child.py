@@ -1,12 +1,12 @@
-"""The engine `llama_cpp_python`: a child process that serves one model with the bindings' `Llama`.
+"""The engine `llama_cpp_python`: a child process that serves one model through the bindings.
 
-It serves the routes of llama.cpp's server that Troupe uses, on a Unix socket, one at a time. Its
+It serves the llama.cpp server routes that Troupe uses, on a Unix socket, one request at a time. Its
 argument is a JSON object of options.
 
-`Llama.generate` gives the tokens. `Llama.create_completion` would give text, but after a byte that
-is no character it shows nothing until the end and loses others, and no control token shows in it.
+`Llama.generate` returns tokens. `Llama.create_completion` would return text, but after an invalid
+byte it withholds all text until the end and loses some, and it shows no control tokens.
 
-Where `Llama` has no way, these are called of llama.cpp's C interface as the bindings export it:
+These functions of llama.cpp's C interface, exported by the bindings, cover what `Llama` lacks:
 
 llama_model_get_vocab        for the next three
 llama_vocab_is_eog           several tokens may end a turn; `Llama` names one
@@ -80,7 +80,7 @@ class ServedModel:
     def generate(
         self, request: CompletionRequest, is_cancelled: Callable[[], bool]
     ) -> Iterator[GeneratedChunk]:
-        """Generate until an end, a limit, or until cancelled; raises `InvalidRequest`."""
+        """Generate until an end token, a limit or cancellation; raises `InvalidRequest`."""
         prompt, llama = request.prompt, self._llama
         left = self.context_tokens - len(prompt)
         if left <= 0:
@@ -112,7 +112,7 @@ class ServedModel:
         return list(self._llama.tokenize(text.encode(), add_bos=add_special, special=parse_special))
 
     def token_bytes(self, token: int, *, render_special: bool = False) -> bytes:
-        """Return the bytes of a token; a control token has none unless `render_special`."""
+        """Return a token's bytes; control tokens have none unless `render_special`."""
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -131,7 +131,7 @@ class ServedModel:
         return int(state.n_tokens)
 
     def restore(self, path: Path) -> int:
-        """Replace the KV state by a file's; raises `InvalidRequest`, and leaves it empty."""
+        """Load the KV state from a file; on failure, raise `InvalidRequest` and leave it empty."""
         llama = self._llama
         try:
             with path.open("rb") as file:
@@ -156,7 +156,7 @@ class ServedModel:
         self._llama.reset()
 
     def _read_prompt(self, prompt: list[int], is_cancelled: Callable[[], bool]) -> int:
-        """Decode all but the last batch, which alone can be cancelled; return the known tokens."""
+        """Decode all but the last batch, until cancelled; return the number of cached tokens."""
         known = int(Llama.longest_token_prefix(self._llama.eval_tokens, prompt))
         for end in range(known + _BATCH_TOKENS, len(prompt), _BATCH_TOKENS):
             if is_cancelled():
@@ -240,7 +240,7 @@ class BindingsServer:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
 
     async def _get_slots(self, _: web.Request) -> web.Response:
-        """Describe the only slot while it is idle: without an answer the model hangs."""
+        """Describe the only slot once it is idle; no answer means that the model hangs."""
         context_tokens = await self._run(lambda: self._model.context_tokens)
         return web.json_response([{"id": 0, "n_ctx": context_tokens, "is_processing": False}])
 

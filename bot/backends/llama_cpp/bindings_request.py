@@ -1,4 +1,4 @@
-"""Requests to the engine `llama_cpp_python`, and the text of its tokens."""
+"""Requests to the engine `llama_cpp_python`, and decoding of its tokens."""
 
 import codecs
 from collections.abc import Callable, Container, Sequence
@@ -12,7 +12,7 @@ _Bias: TypeAlias = float | bool  # llama.cpp's `false` bans a token
 
 
 class InvalidRequest(ValueError):
-    """A request that the engine rejects; the text says what to change."""
+    """The engine rejects this request; the text says what to change."""
 
     def __init__(self, message: str, kind: str = "invalid_request_error") -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class CompletionRequest(Sampling, kw_only=True):
 
 
 def parse_request(body: bytes) -> CompletionRequest:
-    """Parse a request; raises `InvalidRequest` for a wrong value."""
+    """Parse a request; raises `InvalidRequest` for invalid values."""
     try:
         return _decode(body)
     except msgspec.DecodeError as error:
@@ -69,7 +69,7 @@ class Detokenizer:
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
-        """Add a token and return the text that is final; nothing follows once it has `ended`."""
+        """Add a token and return the text that is final; after `ended`, there is no more."""
         if token in self._ends:
             self.ended = True
             return self.flush()
@@ -78,5 +78,5 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """Return the held-back text after the last token."""
+        """Return the text still held back after the last token."""
         return self._stops.feed(self._characters.decode(b"", final=True)) + self._stops.flush()

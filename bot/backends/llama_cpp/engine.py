@@ -53,7 +53,7 @@ class EngineFailed(Exception):
 
 
 class EngineRefused(EngineFailed):
-    """The engine works and rejects this request."""
+    """The engine works but rejects this request."""
 
 
 @value_class
@@ -82,7 +82,7 @@ class EngineConfig:
 
 
 def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> dict[str, object]:
-    """Make a request for `/completions`: token ids, or with images text and `media_marker`s."""
+    """Build a `/completions` request: token ids or, with images, text with `media_marker`s."""
     body: dict[str, object] = {
         "stream_options": {"include_usage": True},
         **request.sampling,
@@ -115,7 +115,7 @@ def _multimodal_prompt(request: GenerationRequest, media_marker: str) -> dict[st
 
 
 class Engine:
-    """A model in a child process with KV slots, numbered from 0; calls may raise `EngineFailed`."""
+    """A model in a child process; KV slots count from 0. Any call may raise `EngineFailed`."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Engine:
         return self._child.restarts
 
     async def context_tokens(self) -> int:
-        """Return the size of one slot: as configured, or the model's own limit."""
+        """Return the size of one slot, as configured or else the model's own limit."""
         if self._context_tokens is None:
             slots = await self._send("GET", "/slots")
             self._context_tokens = int(slots[0]["n_ctx"])
@@ -168,7 +168,7 @@ class Engine:
     async def tokenize(
         self, texts: Sequence[str], *, parse_special: bool, add_special: bool = False
     ) -> list[list[int]]:
-        """Return the ids of each text; `add_special` adds the tokens around a prompt."""
+        """Return the token ids of each text; `add_special` adds the tokens around a prompt."""
         if not texts:
             return []
         content: list[str | int] = []
@@ -191,7 +191,7 @@ class Engine:
         return int(saved["n_saved"])
 
     async def restore_slot(self, slot: int, file: str) -> int:
-        """Read a slot from a file; raises `EngineRefused` for a damaged one."""
+        """Load a slot from a file; raises `EngineRefused` if the file is damaged."""
         restored = await self._post(f"/slots/{slot}?action=restore", {"filename": file})
         return int(restored["n_restored"])
 
@@ -205,7 +205,7 @@ class Engine:
             raise EngineFailed(str(error)) from error
 
     async def has_crashed(self, restarts: int) -> bool:
-        """Return whether the engine crashed since `restarts` was read; kill it if it hangs."""
+        """Return whether the engine has crashed since `restarts` was read; kill it if it hangs."""
         await asyncio.sleep(_DETECT_EXIT_SECONDS)
         if not self._child.is_ready or self._child.restarts != restarts:
             return True
@@ -234,7 +234,7 @@ class Engine:
 
 @asynccontextmanager
 async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
-    """Run the engine of the settings; raises `ChildFailed`, or `SettingsError` with the remedy."""
+    """Run the configured engine; raises `ChildFailed`, or `SettingsError` with the remedy."""
     settings, prefix = config.settings, setting_prefix(config.provider)
     name = require_engine(settings, config.provider)
     options: dict[str, object] = {
@@ -274,7 +274,7 @@ def select_engine(settings: LlamaCppSettings) -> str | None:
 
 
 def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
-    """Return the settings as their engine runs them: the bindings have a single slot."""
+    """Return the settings adapted to their engine: the bindings have a single slot."""
     if select_engine(settings) == "llama_cpp_python":
         return settings.model_copy(update={"parallel": 1})
     return settings
@@ -285,7 +285,7 @@ def setting_prefix(provider: str) -> str:
 
 
 def require_engine(settings: LlamaCppSettings, provider: str) -> str:
-    """Return the engine to start; raises `SettingsError` with the remedy if it is not installed."""
+    """Return the engine to start; raises `SettingsError` with the remedy if none is installed."""
     name = select_engine(settings)
     if name is not None:
         return name
@@ -305,6 +305,6 @@ async def prepare_model(
     data_dir: Path,
     progress: Callable[[str], None],
 ) -> None:
-    """Check that an engine is installed before downloading the default model for it."""
+    """Check that an engine is installed, then download the default model for it."""
     require_engine(settings, provider)
     await store.prepare_model(model, settings, data_dir, progress)

@@ -1,6 +1,6 @@
-"""Queue requests for a local model: each turn goes to whom was served the longest ago.
+"""Queue requests for a local model; whoever was served the longest ago goes first.
 
-From four slots on, a chat leaves some of them to others (bot/backends/chat_shares.py).
+With four or more slots, a chat leaves some to others (bot/backends/chat_shares.py).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _DEFAULT_ANSWER_SECONDS = 20.0  # before there was one
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """A request that waits, and then runs."""
+    """A waiting or running request."""
 
     chat: str
     flows: tuple[str, ...]
@@ -35,7 +35,7 @@ class Ticket:
 
 
 class FairQueue:
-    """Admit `slots` requests at once, and let at most `max_waiting` more wait."""
+    """Runs `slots` requests at once, and lets at most `max_waiting` more wait."""
 
     def __init__(self, slots: int, max_waiting: int, clock: Clock) -> None:
         self._slots = slots
@@ -54,7 +54,7 @@ class FairQueue:
 
     @contextmanager
     def ticket(self, chat: str, person: str | None) -> Iterator[Ticket]:
-        """Hold a slot, or wait for one; raises `BackendUnavailable` where the queue is full."""
+        """Wait for a slot and hold it; raises `BackendUnavailable` if the queue is full."""
         self._tickets += 1
         flows = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
         ticket = Ticket(chat, flows, self._tickets)
@@ -75,7 +75,7 @@ class FairQueue:
             self._admit()
 
     async def wait_admitted(self, ticket: Ticket) -> AsyncIterator[QueuePosition]:
-        """Wait for a slot; from the third second on, yield the position."""
+        """Wait for a slot; after three seconds, yield the position in the queue."""
         timeout = _FIRST_NOTICE_SECONDS
         while not ticket.admitted.is_set():
             try:
@@ -112,7 +112,7 @@ class FairQueue:
             ticket.admitted.set()
 
     def _may_run(self, ticket: Ticket) -> bool:
-        """Return whether its chat may hold another slot; a request that ends asks again."""
+        """Return whether the ticket's chat may hold another slot; rechecked as others finish."""
         if self._slots < FEWEST_SHARED:
             return True
         if not self._shares.may_take(ticket.chat, self._free):

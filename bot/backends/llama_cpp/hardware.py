@@ -11,7 +11,7 @@ _ALL_LAYERS = 999  # more than any model has
 
 
 def check_cpu(setting_prefix: str) -> None:
-    """Raise `SettingsError` on a CPU that lacks instructions of the prebuilt engine."""
+    """Raise `SettingsError` if the CPU lacks instructions that the prebuilt engine needs."""
     cpuinfo = Path("/proc/cpuinfo")  # where it is missing, such CPUs are all new enough
     if platform.machine() != "x86_64" or not cpuinfo.exists():
         return
@@ -35,7 +35,7 @@ def count_gpu_layers(gpu_count: int, setting: str) -> int:
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """Return how many bytes can be allocated without swapping; None where that is unknown."""
+    """Return how many bytes can be allocated without swapping; None if unknown."""
     return min(_free_amounts(root), default=None)
 
 

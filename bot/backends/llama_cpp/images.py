@@ -40,14 +40,14 @@ def encode_images(prompt: Prompt, model: str, *, has_vision: bool) -> list[str]:
 
 
 def insert_image_placeholders(messages: Sequence[Message]) -> Sequence[Message]:
-    """Put an `IMAGE_PLACEHOLDER` into the texts for each image, and for nothing else."""
+    """Put an `IMAGE_PLACEHOLDER` into the text for each image, and remove any typed ones."""
     if not any(message.images for message in messages):
         return messages
     return [replace(each, content=_with_placeholders(each), parts=()) for each in messages]
 
 
 def check_placeholders(text: str, images: Sequence[str], model: str) -> None:
-    """Raise `BackendUnavailable` if a template has lost or repeated the placeholder of an image."""
+    """Raise `BackendUnavailable` if a template dropped or repeated an image's placeholder."""
     if (found := text.count(IMAGE_PLACEHOLDER)) != len(images):
         raise BackendUnavailable(
             f"the template for {model} writes {found} of {len(images)} images; "
@@ -57,7 +57,7 @@ def check_placeholders(text: str, images: Sequence[str], model: str) -> None:
 
 
 def count_image_tokens(prompt: Prompt) -> int:
-    """Estimate the tokens of all images; only the projector knows, and only afterwards."""
+    """Estimate the tokens of all images; the projector alone knows, and only afterwards."""
     return sum(image_tokens(image) for message in prompt.messages for image in message.images)
 
 
@@ -84,7 +84,7 @@ def _with_placeholders(message: Message) -> str:
 
 
 def find_projector(model: Path, settings: ModelFileSettings, data_dir: Path) -> Path | None:
-    """Return the projector of the default model, if any; raises `SettingsError` for a wrong one."""
+    """Return the default model's projector, if any; raises `SettingsError` if it does not fit."""
     if settings.projector_path is None or model != find_model("default", settings, data_dir):
         return None
     projector = settings.projector_path.expanduser()

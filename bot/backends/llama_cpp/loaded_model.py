@@ -1,4 +1,4 @@
-"""Generate with one local model: from a rendered prompt to the events of an answer."""
+"""Generate with a local model, from rendered prompt to answer events."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -119,7 +119,7 @@ class LoadedModel:
         return tuple(dict.fromkeys(word for word in found if word))
 
     def _engine_stops(self, rendered: RenderedPrompt) -> tuple[str, ...]:
-        """Return the engine's stops: a speaker's tag in the reasoning must not end the answer."""
+        """Return the stop strings for the engine, which must not stop inside the reasoning."""
         closing = self.reasoning.end_tokens
         end_strings = dict.fromkeys((*rendered.stop, *self.tokens.ends))
         return tuple(word for word in end_strings if word and word not in closing)

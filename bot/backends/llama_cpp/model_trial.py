@@ -1,4 +1,4 @@
-"""Try a local model: load it, and measure prefill and generation speed."""
+"""Test a local model: load it, and measure prefill and generation speed."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ def model_trials(
 async def measure(
     model: Path, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer
 ) -> str:
-    """Describe a model's speed; raises `SettingsError` if it is too large, `BackendUnavailable`."""
+    """Measure a model's speed; raises `SettingsError` if it is too large, `BackendUnavailable`."""
     metadata = read_metadata(model)
     if metadata.is_projector:
         return IS_PROJECTOR_MESSAGE

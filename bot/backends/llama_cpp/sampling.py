@@ -1,6 +1,6 @@
-"""Validate the sampling parameters of a preset, and translate them for llama.cpp.
+"""Validate a preset's sampling parameters, and translate them for llama.cpp.
 
-OpenAI's, ollama's and LMDeploy's names are translated; any other would silently do nothing.
+Names from OpenAI, ollama and LMDeploy are translated; the engine would silently ignore others.
 """
 
 from collections.abc import Mapping
@@ -142,7 +142,7 @@ def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -
 
 
 def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
-    """Return the engine's parameters; raises `BackendUnavailable` for one that it rejects."""
+    """Return the engine's parameters; raises `BackendUnavailable` if it rejects one."""
     parameter_table.refuse(find_problems(prompt.parameters, engine))
     found = {
         _ALIASES.get(name, name): value
@@ -158,7 +158,7 @@ def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
 
 
 def _schema(response_format: object) -> dict[str, object]:
-    """Translate `response_format` as `/chat/completions` does, since `/completions` lacks it."""
+    """Translate `response_format`, which `/completions` lacks, as `/chat/completions` does."""
     match response_format:
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
             return {"json_schema": schema}

@@ -1,4 +1,4 @@
-"""The settings of providers of the kind `llama_cpp`: a model file on this machine."""
+"""The settings of providers of the kind `llama_cpp`: a local model file."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -11,7 +11,7 @@ from bot.backends.spec import FREE, BackendSpec, ModelPrice, ProviderSettings
 
 
 class LlamaCppSettings(ModelFileSettings):
-    """An engine that runs GGUF files; by default, the included model."""
+    """An engine for GGUF files; by default, it runs the included model."""
 
     kind: Literal["llama_cpp"] = "llama_cpp"
     engine: Literal["auto", "llama_cpp_python", "xllamacpp"] = Field(
@@ -43,7 +43,7 @@ class LlamaCppSettings(ModelFileSettings):
 
 
 def local_settings(providers: Mapping[str, ProviderSettings]) -> LlamaCppSettings:
-    """Return the settings of the provider that runs model files here, `local` by preference."""
+    """Return the settings of the provider for local model files, preferably `local`."""
     ordered = sorted(providers, key=lambda name: name != "local")
     own = (providers[name] for name in ordered)
     return next((each for each in own if isinstance(each, LlamaCppSettings)), LlamaCppSettings())

@@ -1,4 +1,4 @@
-"""Give conversations the KV slots of an engine, and save slots to files."""
+"""Assign an engine's KV slots to conversations, and save slots to files."""
 
 import asyncio
 import hashlib
@@ -22,14 +22,14 @@ _MAX_STATE_TO_PREFIX = 16  # a state that is longer than this multiple of the pr
 
 
 class SlotOwner(NamedTuple):
-    """A conversation's character: each has its own slot, as their prompts differ from the start."""
+    """A character in a conversation; each has its own slot, as their prompts share no prefix."""
 
     conversation: str
     character: str
 
 
 class SlotStore:
-    """The saved slots of one model; files expire after a time or beyond a total size (0: none)."""
+    """The saved slots of one model; files expire by age and by total size (0: no limit)."""
 
     def __init__(
         self, folder: Path, model: str, clock: Clock, *, limit_bytes: int, limit_seconds: float
@@ -53,7 +53,7 @@ class SlotStore:
         return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}{_STATE}"
 
     def commit(self, part: str, owner: SlotOwner, ids: "array[int]") -> None:
-        """Make a file that was saved under another name valid; raises `OSError`."""
+        """Rename a finished file to its final name; raises `OSError`."""
         state = self._folder / self.file_of(owner)
         prompt = state.with_suffix(_IDS)
         prompt.touch(mode=0o600)
@@ -86,7 +86,7 @@ class SlotStore:
 
 
 def delete_saved_slots(folder: Path, conversation: str) -> None:
-    """Delete the files of a conversation, whatever model wrote them."""
+    """Delete a conversation's files, for all models."""
     for suffix in _SUFFIXES:
         for path in folder.glob(f"*-{_hash(conversation)}-*{suffix}"):
             path.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ class _SlotState:
 
 
 class SlotPool:
-    """The slots of one engine; no more leases than slots may be held at a time."""
+    """The slots of one engine; there must be at most one lease per slot."""
 
     def __init__(self, engine: Engine, store: SlotStore) -> None:
         self._engine = engine
@@ -150,7 +150,7 @@ class SlotPool:
     async def lease(
         self, owner: SlotOwner, prompt_ids: Sequence[int]
     ) -> AsyncIterator[tuple[int, bool]]:
-        """Hold a slot; yields its number, and whether it holds only this conversation."""
+        """Lease a slot; yields its number, and whether it holds only this conversation."""
         prompt = array("i", prompt_ids)
         async with self._assigning:
             await self._erase_pending()
@@ -167,7 +167,7 @@ class SlotPool:
                     await self._erase_pending()
 
     async def end_session(self, conversation: str) -> None:
-        """Free a conversation's slots and delete its files: its history is not sent again."""
+        """Free a conversation's slots and delete its files; its history is not sent again."""
         async with self._assigning:
             for slot in self._slots:
                 if slot.owner and slot.owner.conversation == conversation:
@@ -176,7 +176,7 @@ class SlotPool:
             self._store.delete_conversation(conversation)
 
     async def forget(self, conversation: str) -> None:
-        """Erase everything of a conversation, in memory and on disk."""
+        """Erase all of a conversation's data, in memory and on disk."""
         async with self._assigning:
             for slot in self._slots:
                 if slot.conversation == conversation:
@@ -186,7 +186,7 @@ class SlotPool:
             await self._erase_pending()
 
     async def save_all(self) -> None:
-        """Save every slot that has an owner, before the engine is stopped."""
+        """Save every owned slot before the engine stops."""
         try:
             async with asyncio.timeout(_SAVE_ALL_SECONDS), self._assigning:
                 self._check_restarts()

@@ -1,7 +1,7 @@
-"""Tokenize a prompt for a local model, so that no text from people becomes a control token.
+"""Tokenize prompts for a local model, so that people's text never yields control tokens.
 
-The template's spans are tokenized with control tokens, people's without (docs/sources.md).
-Where people's text yields a marker that a model lists as an ordinary token, it is broken up.
+The template's spans may contain control tokens, people's may not (docs/sources.md). Where people's
+text yields a marker that the model treats as an ordinary token, the marker is split.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _SEPARATOR = "\n"  # never merged with what follows it
 
 
 class Tokenizer:
-    """Tokenize by the engine. All methods raise `EngineFailed`."""
+    """Tokenizes with the engine; all methods raise `EngineFailed`."""
 
     def __init__(self, engine: Engine, tokens: SpecialTokens) -> None:
         self._engine = engine
@@ -26,7 +26,7 @@ class Tokenizer:
         return [token for token, _ in await self._tokens_of_prompt(spans)]
 
     async def text(self, spans: Sequence[TextSpan]) -> str:
-        """Return the prompt for an engine that parses control tokens: people's are broken up."""
+        """Return the prompt for an engine that parses control tokens; people's are broken up."""
         prefix_ids, _ = await self._detect_added_ids()
         trusted = "".join(span.text for span in spans if span.trusted)
         used = (word for word in self._tokens.added.values() if word.strip() and word in trusted)
@@ -39,7 +39,7 @@ class Tokenizer:
         return text
 
     async def explain(self, spans: Sequence[TextSpan]) -> list[PromptToken]:
-        """Return the ids with their texts, and which of them are control tokens."""
+        """Return the prompt's tokens with their texts, and which are control tokens."""
         found = await self._tokens_of_prompt(spans)
         texts = await self._texts({token for token, _ in found})
         return [
@@ -76,7 +76,7 @@ class Tokenizer:
     async def _tokenize_untrusted(
         self, said: Sequence[tuple[str, bool]], markers: set[int]
     ) -> list[list[int]]:
-        """Tokenize people's texts; no id is a control token or one of `markers`."""
+        """Tokenize people's texts without control tokens or any of `markers`."""
         forbidden = markers | self._tokens.control.keys()
         names = {**self._tokens.control, **self._tokens.added}
         tokenized = await self._tokenize(said, parse_special=False)
@@ -90,7 +90,7 @@ class Tokenizer:
     async def _tokenize(
         self, texts: Sequence[tuple[str, bool]], *, parse_special: bool
     ) -> list[list[int]]:
-        """Tokenize texts, each with whether it joins another: without the space before any text."""
+        """Tokenize texts without the leading space; each says whether it continues another."""
         _, separator_ids = await self._detect_added_ids()
         size = len(separator_ids)
         given = [_SEPARATOR + text if joined and size else text for text, joined in texts]
@@ -102,9 +102,9 @@ class Tokenizer:
     async def _detect_added_ids(self) -> tuple[list[int], list[int]]:
         """Detect once which tokens the model's tokenizer adds to a text.
 
-        Returns the beginning-of-text token, if any, and the ids of a separator, if one is needed: a
-        SentencePiece model puts a space before any text, also in the middle of a prompt. There the
-        separator is put first, and its ids are removed again.
+        Returns the beginning-of-text token, if any, and the ids of a separator, if needed: a
+        SentencePiece model puts a space before any text, even in the middle of a prompt. There the
+        separator is put in front, and its ids are then removed.
         """
         if self._added_ids is None:
             plain, separator = await self._engine.tokenize(["x", _SEPARATOR], parse_special=False)

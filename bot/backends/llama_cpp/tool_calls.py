@@ -1,6 +1,6 @@
-"""Tool calls of local models (docs/sources.md#tool-calls): fit tools to the context, read calls.
+"""Tool calls of local models (docs/sources.md#tool-calls): fit tools to the context, parse calls.
 
-An unreadable call keeps its arguments as written, so that the model sees what was wrong.
+A malformed call keeps its arguments as written, so that the model sees its error.
 """
 
 import json
@@ -208,7 +208,7 @@ def _decode(text: str) -> object:
 
 
 class WrittenCallParser:
-    """Takes an answer in pieces of any size and separates its calls from its text."""
+    """Separates the tool calls in a streamed answer from its text; pieces may be of any size."""
 
     def __init__(self, form: ToolForm, offered: Mapping[str, Parameters]) -> None:
         self._form = form
@@ -236,7 +236,7 @@ class WrittenCallParser:
         return shown
 
     def finish(self, *, is_cut: bool = False) -> tuple[str, tuple[ToolCall, ...]]:
-        """Return the rest of the text, and the calls; if it `is_cut`, without the last call."""
+        """Return the remaining text and the calls; with `is_cut`, without the last call."""
         if not self._is_calling:
             return self._pending, ()
         found = read_calls(self._form, self._written, self._offered, is_cut=is_cut)
@@ -278,7 +278,7 @@ async def separate_calls(
     form: ToolForm,
     offered: Mapping[str, Parameters],
 ) -> AsyncGenerator[GenerationEvent, None]:
-    """Pass the events of an answer on; its calls come with the finish."""
+    """Pass on the answer's events; tool calls come with the `Finish`."""
     parser = WrittenCallParser(form, offered)
     async with aclosing(events):
         async for event in events:
@@ -297,7 +297,7 @@ async def separate_calls(
 
 
 def fit_tools(prompt: Prompt, context_tokens: int, special: Sequence[str]) -> ToolUse:
-    """Return the tools that fit into a third of a context; their results are cut to a sixth."""
+    """Return the tools that fit into a third of the context; results are cut to a sixth of it."""
     described = sum(len(one.description) + len(json.dumps(one.parameters)) for one in prompt.tools)
     specs = prompt.tools
     if described > context_tokens * _BYTES_PER_TOKEN // _SPECS_FRACTION:

@@ -1,7 +1,7 @@
-"""Run llama.cpp's own server (`xllamacpp`) on a Unix socket: for chat, with `pooling` to embed.
+"""Run llama.cpp's own server (`xllamacpp`) on a Unix socket, for chat or with `pooling` to embed.
 
-It is a child process because a crash in native code ends its process, and because that code loads
-drivers. Its argument is a JSON object of options.
+It runs in a child process because a crash in native code ends the process, and because that code
+loads drivers. Its argument is a JSON object of options.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Read GGUF headers, without weights: metadata, special tokens, template, pooling, size."""
+"""Read GGUF headers (not weights): metadata, special tokens, template, pooling, size."""
 
 import mmap
 import struct
@@ -36,7 +36,7 @@ _COMPUTE_BUFFER_SHARE = 0.1  # of the weights
 
 @value_class
 class SpecialTokens:
-    """The tokens that are not ordinary text, and the model's own chat template."""
+    """A model's special tokens and chat template."""
 
     chat_template: str | None
     bos_token: str
@@ -62,14 +62,14 @@ def read_special_tokens(path: Path) -> SpecialTokens:
 
 
 def read_pooling(path: Path) -> int | None:
-    """Read llama.cpp's pooling type, if there is one; raises `SettingsError` for another file."""
+    """Return llama.cpp's pooling type, if any; raises `SettingsError` if not a GGUF file."""
     values = read_header(path)
     found = next((value for key, value in values.items() if key.endswith(_POOLING_SUFFIX)), None)
     return found if isinstance(found, int) else None
 
 
 def read_header(path: Path) -> Mapping[str, Any]:
-    """Return the metadata without long lists; raises `SettingsError`."""
+    """Return the metadata, except long lists; raises `SettingsError`."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _GgufParser(data).header()
@@ -158,7 +158,7 @@ class _GgufParser:
 
 @value_class
 class ModelMetadata:
-    """Metadata of a model; unknown values are empty or zero."""
+    """A model's metadata; unknown values are empty or zero."""
 
     name: str
     architecture: str

@@ -1,4 +1,4 @@
-"""Download a model from a repository of the Hugging Face hub."""
+"""Download a model from a Hugging Face repository."""
 
 import os
 import re
@@ -23,7 +23,7 @@ _MAX_REASON_CHARS = 300
 
 
 def parse_source(text: str) -> tuple[str, str] | None:
-    """Split `OWNER/NAME[:FILE]`, where FILE may be part of a file name; None for other texts."""
+    """Split `OWNER/NAME[:FILE]`, where FILE may be part of a file name; None for other forms."""
     found = _SOURCE.fullmatch(text)
     if found is None or ".." in text:
         return None
@@ -90,7 +90,7 @@ async def _fetch_rest(session: aiohttp.ClientSession, url: str, file: Path) -> N
 
 
 def _pick_file(files: Sequence[str], wanted: str) -> str:
-    """Return the only GGUF with this part of a name, such as `q4_k_m`; raises ValueError."""
+    """Return the only GGUF whose name contains `wanted`, such as `q4_k_m`; raises ValueError."""
     models = [
         file
         for file in files

@@ -1,4 +1,4 @@
-"""The settings of providers that run a model file on this machine."""
+"""The settings of providers that run a local model file."""
 
 from pathlib import Path
 

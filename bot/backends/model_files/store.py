@@ -1,4 +1,4 @@
-"""The model files of this machine: find, import and verify them, and download the default one."""
+"""Local model files: find, import and verify them, and download the default one."""
 
 import asyncio
 import hashlib
@@ -95,7 +95,7 @@ def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
 
 
 def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
-    """Return the file of "default", a name, or a full path; raises `SettingsError`."""
+    """Return the file for "default", a name or a full path; raises `SettingsError`."""
     if name == "default" and settings.model_path is not None:
         path = settings.model_path.expanduser()
     else:
@@ -152,7 +152,7 @@ def staging_folder(data_dir: Path) -> Iterator[Path]:
 
 
 def install_file(source: Path, target: Path, sha256: str | None) -> None:
-    """Move a complete file to its final path; raises `SettingsError` if it has another hash."""
+    """Move a finished file to its final path; raises `SettingsError` if its hash differs."""
     with source.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())  # a power cut must not leave half a file under the final name

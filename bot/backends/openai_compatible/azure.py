@@ -1,7 +1,7 @@
-"""Azure OpenAI: read the addresses of resources and deployments as people paste them.
+"""Azure OpenAI: parse resource and deployment addresses as people paste them.
 
-A resource has two forms of the API: `/openai/v1`, where the deployment is the request's model, and
-the older `/openai/deployments/NAME`, which wants an api-version (docs/sources.md#azure).
+A resource has two APIs: `/openai/v1`, where the deployment is the request's model, and the older
+`/openai/deployments/NAME`, which needs an api-version (docs/sources.md#azure).
 """
 
 import re
@@ -22,7 +22,7 @@ def is_azure(provider: str, address: str) -> bool:
 
 
 def read_azure_address(address: str, api_version: str | None) -> tuple[str, str | None, str | None]:
-    """Return the base URL, the api-version (the older form has one) and the deployment, if any."""
+    """Return the base URL, the api-version (older API only) and the deployment, if any."""
     parts = urlsplit(address)
     before, _, behind = parts.path.rstrip("/").partition("/openai")
     queried = next(iter(parse_qs(parts.query).get("api-version", ())), None)

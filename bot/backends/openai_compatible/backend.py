@@ -38,7 +38,7 @@ _TRANSCRIPTION_SECONDS = 60.0
 
 
 class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
-    """One provider with this API."""
+    """A provider with OpenAI's chat completions API."""
 
     def __init__(self, settings: OpenAISettings, name: str, clock: Clock | None = None) -> None:
         clock = clock or SystemClock()
@@ -64,7 +64,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         )
 
     def _fold_system(self, prompt: Prompt, model: str) -> ChatRequest:
-        """Return the request without a system message, as are all further ones for the model."""
+        """Rebuild the request without a system message; later requests for the model follow."""
         self._without_system_role.add(model)
         return self._to_request(prompt, model)
 
@@ -118,7 +118,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         self._session_key = key
 
     def _session_header(self, prompt: Prompt) -> dict[str, str]:
-        """Return a header that is the same for all turns of a conversation and reveals no id."""
+        """Return a header that is constant within a conversation but does not reveal its id."""
         name = self._settings.session_header
         if name is None or not prompt.conversation:
             return {}

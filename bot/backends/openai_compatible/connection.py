@@ -1,8 +1,8 @@
-"""Send requests with the openai client, which has one of the provider's keys.
+"""Send requests through the openai client, with one of the provider's keys.
 
-Requests are made of plain dictionaries, and the events of an answer are decoded by our own parser:
-the client's typed messages and chunks cost ten times as much as the rest of an answer, and its
-decoder fails on what services really send (docs/decisions/0006).
+Requests are plain dictionaries, and our own parser decodes the events: the client's typed messages
+and chunks cost ten times as much as the rest of an answer, and its decoder fails on what services
+really send (docs/decisions/0006).
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _CONNECTION_HEADERS = frozenset({"host", "connection", "content-length"})
 
 
 class OpenAIConnection(KeyedConnection):
-    """The client of one provider and key; it repeats nothing, and follows no redirects."""
+    """A client for one provider and key, without retries or redirects."""
 
     def __init__(self, settings: OpenAISettings, key: SecretStr | None) -> None:
         self._headers = _headers(settings, key)
@@ -94,7 +94,7 @@ class OpenAIConnection(KeyedConnection):
         return read_model_list(response.content)
 
     async def embed(self, model: str, inputs: list[str], seconds: float) -> bytes:
-        """Return the response to a request for embeddings; raises as `post` does."""
+        """Return the response to an embeddings request; raises as `post` does."""
         with _translated_errors():
             response = await self._client.embeddings.with_raw_response.create(
                 model=model,
@@ -106,7 +106,7 @@ class OpenAIConnection(KeyedConnection):
         return response.content
 
     async def transcribe(self, model: str, name: str, audio: bytes, seconds: float) -> bytes:
-        """Return the response to a request for a transcription; raises as `post` does."""
+        """Return the response to a transcription request; raises as `post` does."""
         with _translated_errors():
             response = await self._client.audio.transcriptions.with_raw_response.create(
                 file=(name or _DEFAULT_FILE_NAME, audio),
@@ -177,7 +177,7 @@ def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str |
 
 
 class OneServerClient(httpx2.AsyncClient):
-    """An httpx client without merging and redirects, which cost as much as sending."""
+    """An httpx client without merging and redirects, which cost as much as sending a request."""
 
     def __init__(self, transport: "HttpTransport") -> None:
         super().__init__(transport=transport)
@@ -205,7 +205,7 @@ class OneServerClient(httpx2.AsyncClient):
 
 
 class HttpTransport(httpx2.AsyncBaseTransport):
-    """Sends requests over our client; the read timeout is for the whole response."""
+    """Sends requests through our HTTP client; the read timeout covers the whole response."""
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
@@ -243,7 +243,7 @@ class HttpTransport(httpx2.AsyncBaseTransport):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """A body, or its beginning if it is too long."""
+    """A response body, or the start of one that is too long."""
 
     def __init__(self, response: HttpResponse, deadline: float) -> None:
         self._response = response

@@ -1,4 +1,4 @@
-"""The services whose id is enough to find them, and their quirks (services.toml)."""
+"""Services that are known by their id, and their quirks (services.toml)."""
 
 import re
 import tomllib
@@ -27,7 +27,7 @@ _UNKNOWN = Quirks(accepts=_STRICT)
 
 @value_class(kw_only=True)
 class KnownService:
-    """A public service, or a server that people run themselves."""
+    """A public service, or a server for self-hosting."""
 
     title: str
     address: str
@@ -44,7 +44,7 @@ class KnownService:
 
 
 def _read_quirks(given: dict[str, Any]) -> dict[str, Any]:
-    """Take the fields of `Quirks` out of an entry."""
+    """Remove and return an entry's `Quirks` fields."""
     names = Quirks.__dataclass_fields__.keys() & given.keys()
     quirks = {name: given.pop(name) for name in names}
     if limit := given.pop("limit", None):
@@ -73,7 +73,7 @@ _BY_ADDRESS = {service.address: service for service in SERVICES.values()}
 
 
 def known_service(provider: str, base_url: str) -> KnownService | None:
-    """Return the service at an address, or the server that a provider's id implies anywhere."""
+    """Return the service at an address, or the self-hosted server that a provider's id names."""
     if base_url in _BY_ADDRESS:
         return _BY_ADDRESS[base_url]
     if azure.is_azure(provider, base_url):
@@ -83,7 +83,7 @@ def known_service(provider: str, base_url: str) -> KnownService | None:
 
 @lru_cache(256)
 def quirks_of(provider: str, base_url: str, model: str) -> Quirks:
-    """Return the quirks of a provider's model; unknown ones get the strictest order of roles."""
+    """Return the quirks of a provider's model; unknown ones require the strictest role order."""
     service = known_service(provider, base_url)
     if service is None:
         return _UNKNOWN

@@ -1,4 +1,4 @@
-"""The settings of providers of the kind `openai`, and the well-known ones among them."""
+"""The settings of providers of the kind `openai`, with defaults for well-known services."""
 
 from typing import Literal, Self
 

@@ -1,1 +1,1 @@
-"""Presets and characters: read them, work on drafts of them, publish and roll back."""
+"""Presets and characters: view, draft, publish, and roll back."""

@@ -1,4 +1,4 @@
-"""Drafts of presets: open, check and save them."""
+"""Preset drafts: open, check and save."""
 
 import asyncio
 import re
@@ -46,7 +46,7 @@ class EditedPreset:
 
     @property
     def content(self) -> str:
-        """The draft's text, or else the published text."""
+        """The draft's text or, without a draft, the published text."""
         return self.published if self.draft is None else self.draft.content
 
     @property
@@ -75,7 +75,7 @@ class ListedPreset:
 
 @value_class
 class PresetEditing:
-    """Changes presets; the commands of `troupe preset` use the same files and functions."""
+    """Changes presets, with the same files and functions as `troupe preset`."""
 
     resolver: PresetResolver
     versions: PresetVersions
@@ -95,7 +95,7 @@ class PresetEditing:
     _long_checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     async def all(self) -> Sequence[ListedPreset]:
-        """Return the published presets and the mere drafts, by name."""
+        """Return the published presets and the unpublished drafts, by name."""
         drafts = {one.name for one in await self.drafts.all()}
         names = sorted(drafts | self.resolver.presets.keys(), key=str.casefold)
         return [self._listed(name, has_draft=name in drafts) for name in names]
@@ -115,7 +115,7 @@ class PresetEditing:
         )
 
     async def open(self, name: str) -> EditedPreset:
-        """Return a preset to edit; raises `RequestRefused` with 404 if there is none."""
+        """Return a preset for editing; raises `RequestRefused` with 404 if there is none."""
         draft = await self.drafts.find(name)
         newest = await self.versions.newest(name) if name in self.resolver.presets else None
         if newest is not None:
@@ -125,14 +125,14 @@ class PresetEditing:
         raise RequestRefused(404, translatable("There is no preset with this name."))
 
     async def version_text(self, name: str, number: int) -> str:
-        """Return the text of a version; raises `RequestRefused` with 404 if there is none."""
+        """Return a version's text; raises `RequestRefused` with 404 if there is none."""
         found = await self.versions.find(name, number)
         if found is None:
             raise RequestRefused(404, translatable("There is no such version."))
         return found.content
 
     async def save_draft(self, name: str, content: str, revision: int) -> EditedPreset:
-        """Save a draft's text, valid or not; raises `RequestRefused` for an old revision."""
+        """Save a draft's text, valid or not; raises `RequestRefused` if `revision` is outdated."""
         _check_length(content)
         edited = await self.open(name)
         if revision != edited.revision:
@@ -149,7 +149,7 @@ class PresetEditing:
     async def save_fields(
         self, name: str, fields: Mapping[str, str], revision: int
     ) -> EditedPreset:
-        """Save a form's values in a preset's draft; raises as `save_draft`."""
+        """Save a form's values in a preset's draft; raises as `save_draft` does."""
         edited = await self.open(name)
         value = await self.value_of(edited)
         if has_entry_fields(fields):
@@ -166,14 +166,14 @@ class PresetEditing:
         return value
 
     async def preset_of(self, edited: EditedPreset) -> Preset:
-        """Return the edited preset; raises `UserError` if it has mistakes."""
+        """Return the edited preset; raises `UserError` if it is invalid."""
         preset = (await self.check(edited.content)).preset
         if preset is None:
             raise UserError(translatable("Fix the mistakes in the draft first."))
         return preset
 
     async def with_lorebook(self, value: dict[str, object]) -> dict[str, object]:
-        """Return the JSON of a preset with its lorebook inside, also if it names a file."""
+        """Return a preset's JSON with its lorebook included, even if that is in a file."""
         file = value.get("lorebook")
         if not isinstance(file, str):
             return value
@@ -185,7 +185,7 @@ class PresetEditing:
         return {**value, "lorebook": book}
 
     async def begin_draft(self, draft: PresetDraft, who: str, action: str) -> None:
-        """Store the draft of a new preset; raises `UserError` for a bad name or length."""
+        """Store a new preset's draft; raises `UserError` for an invalid name or excess length."""
         _check_length(draft.content)
         names = [one.name for one in await self.all()]
         self.check_name(draft.name, names)
@@ -203,9 +203,9 @@ class PresetEditing:
         await self.record(who, action, draft.name, "", draft.content)
 
     async def check(self, content: str) -> CheckedPreset:
-        """Check a text, also against the providers that the preset names.
+        """Check a text, including its parameters for the preset's provider.
 
-        A long text is checked in a thread, few at a time: a lorebook takes a second.
+        Long texts are checked in threads, a few at a time: a lorebook takes a second.
         """
         if len(content) <= _MAX_CHARS_CHECKED_AT_ONCE:
             return self._check(content)
@@ -223,7 +223,7 @@ class PresetEditing:
         return replace(checked, preset=None, problems=problems) if problems else checked
 
     def complete(self, preset: Preset) -> Preset:
-        """Return a preset with the lorebook and the character file that it names."""
+        """Return a preset with its lorebook and character file loaded."""
         folder = self.open_folder()
         try:
             loaded = load_preset_lorebook(preset, folder / f"{preset.id}.json")
@@ -232,27 +232,27 @@ class PresetEditing:
             raise UserError(text_of(error)) from None
 
     def check_name(self, name: str, others: Iterable[str]) -> None:
-        """Raise `UserError` if another preset's file would have the same name."""
+        """Raise `UserError` if the name would give the same file name as another preset's."""
         wanted = preset_id(name)
         if found := next((one for one in others if preset_id(one) == wanted), None):
             raise _taken(found)
 
     async def record(self, who: str, action: str, name: str, before: str, after: str) -> None:
-        """Record a change and the lines that differ in the audit log."""
+        """Record a change, with the differing lines, in the audit log."""
         removed, added = await asyncio.to_thread(changed_lines, before, after)
         now = self.clock.now()
         await self.audit.record(AuditEntry(now, who, action, name, removed, added))
 
 
 def _parameter_line(document: JsonDocument, text: str) -> int:
-    """Return the line of the parameter that a text quotes."""
+    """Return the line of the parameter quoted in a text."""
     quoted = re.search(r"'([^']+)'", text)
     path = ("parameters", quoted[1]) if quoted else ("parameters",)
     return document.line_of(path)
 
 
 def changed_lines(before: str, after: str) -> tuple[str, str]:
-    """Return the lines that only one of two texts has, for the audit log."""
+    """Return the removed and the added lines, for the audit log."""
     old_lines, new_lines = before.splitlines(), after.splitlines()
     removed: list[str] = []
     added: list[str] = []

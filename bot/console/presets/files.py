@@ -32,7 +32,7 @@ _ADDED_TO_PRESETS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, F
 
 @value_class
 class PresetImports:
-    """Imports files; `troupe preset import` and `troupe character import` use the same readers."""
+    """Imports files with the readers of `troupe preset import` and `troupe character import`."""
 
     editing: PresetEditing
     is_local: Callable[[Preset], bool]
@@ -40,11 +40,11 @@ class PresetImports:
     async def add(
         self, file: ImportedFile, name: str, into: str, who: str
     ) -> tuple[str, Sequence[str]]:
-        """Make a draft of a file, of any kind.
+        """Create a draft from a file of any supported kind.
 
-        Without a `name`, the draft gets the file's own. A file may be dropped `into` a preset, but
-        a whole preset or a character still becomes a preset of its own. Returns the preset's name,
-        and notes about what was converted differently or lost.
+        Without a `name`, the draft gets the file's. A file may be dropped `into` a preset, but a
+        whole preset or a character still becomes a separate preset. Returns the preset's name, and
+        notes about parts converted differently or lost.
 
         Raises:
             UserError: the file cannot be imported; the text names its kind and what to do with it.
@@ -86,7 +86,7 @@ class PresetImports:
         return imported.preset, imported.notes
 
     def _keep_character(self, path: Path, content: bytes, name: str, default: Preset) -> Preset:
-        """Put a character file with its stories into the presets folder; return its preset."""
+        """Save a character file with its stories to the presets folder; return its preset."""
         keys, _ = read_character_content(path, content)
         preset = validate_preset(
             {
@@ -148,7 +148,7 @@ _TYPES = {ExportForm.CARD_PNG: "image/png", ExportForm.CHARX: "application/zip"}
 async def send_preset(
     editing: PresetEditing, edited: EditedPreset, form: ExportForm
 ) -> web.Response:
-    """Return a draft, or the published version without one, as a file to save."""
+    """Return a draft or, without one, the published version as a download."""
     preset = await editing.preset_of(edited)
     content = await asyncio.to_thread(_write, editing, preset, form)
     name = f"{edited.name}.{form}" if form is not ExportForm.MODELFILE else "Modelfile"

@@ -1,4 +1,4 @@
-"""The form of a preset, made from its JSON schema: labels, fields, values."""
+"""A preset's form, based on its JSON schema: labels, fields, values."""
 
 import json
 import re
@@ -29,7 +29,7 @@ _MAX_ROWS = 12
 
 
 def value_at(value: object, path: Sequence[str]) -> object:
-    """Return the value at a path of keys in JSON; None if there is none."""
+    """Return the value at a path of keys in JSON; None if missing."""
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
@@ -52,7 +52,7 @@ def put_at(value: dict[str, Any], path: Sequence[str], new: object) -> None:
 
 @value_class
 class FieldSpec:
-    """The schema of one key."""
+    """The schema of a preset key."""
 
     path: tuple[str, ...]
     kind: FieldKind
@@ -63,17 +63,17 @@ class FieldSpec:
 
     @property
     def name(self) -> str:
-        """The key as it is written in the form: "parameters.temperature"."""
+        """The key's name in the form: "parameters.temperature"."""
         return ".".join(self.path)
 
     def value_in(self, preset: Mapping[str, object]) -> object:
-        """Return the value of the key in a preset; None if it is not given."""
+        """Return the key's value in a preset; None if missing."""
         return value_at(preset, self.path)
 
 
 @value_class
 class FormField:
-    """A key with its value in one preset."""
+    """A key with its value in a preset."""
 
     spec: FieldSpec
     label: str
@@ -85,25 +85,25 @@ class FormField:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is written in several lines."""
+        """Whether the field has several lines."""
         is_text = self.spec.kind == "text" and "\n" in self.texts[0]
         return is_text or self.spec.kind in {"long", "lines"}
 
     def rows(self, text: str) -> int:
-        """Return about how many rows a text of the field needs, within bounds."""
+        """Return the approximate number of rows for a text of the field, within bounds."""
         lines = sum(1 + len(line) // _CHARS_PER_ROW for line in text.split("\n"))
         return max(1 if self.spec.kind == "texts" else 2, min(_MAX_ROWS, lines))
 
     @property
     def default_text(self) -> str:
-        """The default, as it is written in the form."""
+        """The default value, as text for the form."""
         if self.spec.default is None:
             return ""
         return written_texts(self.spec, self.spec.default)[0]
 
 
 def form_fields(value: Mapping[str, object]) -> Mapping[str, FormField]:
-    """Return a preset's form fields by name; its JSON may be invalid."""
+    """Return the fields of a preset's form by name; its JSON may be invalid."""
     fields = {}
     for spec in field_specs():
         found = spec.value_in(value)
@@ -120,7 +120,7 @@ def keys_without_field(value: Mapping[str, object]) -> list[str]:
 
 @cache
 def field_specs() -> tuple[FieldSpec, ...]:
-    """Return the keys that have a field, in the order of the schema."""
+    """Return the keys that have a form field, in the schema's order."""
     schema = Preset.model_json_schema()
     return tuple(_specs(schema, schema.get("$defs", {}), ()))
 
@@ -145,7 +145,7 @@ def _specs(schema: _Schema, parts: _Schema, path: tuple[str, ...]) -> Iterator[F
 
 
 def _resolved(schema: _Schema, parts: _Schema) -> _Schema:
-    """Return the schema of a value that is not null."""
+    """Return the schema of a value, ignoring null."""
     if "$ref" in schema:
         part: _Schema = parts[schema["$ref"].rpartition("/")[2]]
         return part
@@ -154,7 +154,7 @@ def _resolved(schema: _Schema, parts: _Schema) -> _Schema:
 
 
 def _kind(schema: _Schema, path: tuple[str, ...]) -> FieldKind | None:
-    """Return how a value is written in a form; None: only as JSON."""
+    """Return the kind of form field for a value; None if only JSON can express it."""
     match schema:
         case {"enum": _}:
             return "choice"
@@ -173,7 +173,7 @@ def _kind(schema: _Schema, path: tuple[str, ...]) -> FieldKind | None:
 
 
 def written_texts(spec: FieldSpec, value: object) -> Sequence[str]:
-    """Return a value as it is written in the form."""
+    """Return a value as texts for the form."""
     match value:
         case None:
             return [""]
@@ -198,9 +198,9 @@ _ESCAPES = {"n": "\n", "t": "\t"}
 
 
 def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, object]:
-    """Return the JSON of a preset with the values of a form; keys without a field stay.
+    """Return a preset's JSON with a form's values; keys without a field stay.
 
-    The texts of a list are the fields "greetings.0", "greetings.1".
+    The items of a list have fields such as "greetings.0" and "greetings.1".
     """
     changed: dict[str, Any] = json.loads(json.dumps(value))
     for spec in field_specs():
@@ -214,7 +214,7 @@ def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[s
 
 
 def write_preset_json(value: Mapping[str, object]) -> str:
-    """Return the text of a preset, as its export is written."""
+    """Return a preset's text, formatted like its export."""
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
 
 
@@ -228,7 +228,7 @@ def _texts_of(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
 
 
 def read_texts(spec: FieldSpec, texts: Sequence[str]) -> object:
-    """Return the value of a field's texts, invalid numbers as text; None: leave the key out."""
+    """Parse a field's texts; invalid numbers stay text, and None omits the key."""
     text = texts[0]
     if spec.kind == "texts":
         return [one for one in texts if one] or None
@@ -246,7 +246,7 @@ def read_texts(spec: FieldSpec, texts: Sequence[str]) -> object:
 
 
 def _number(text: str) -> float | str:
-    """Return a number, or the text itself if it is not one: the check reports its line."""
+    """Parse a number; other text is returned unchanged, for the check to report."""
     try:
         number = float(text)
     except ValueError:
@@ -257,7 +257,7 @@ def _number(text: str) -> float | str:
 
 
 def plain_lines(text: str) -> str:
-    """Return a text with the line breaks of JSON; browsers send others."""
+    """Normalize a browser's line breaks to JSON's."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -1,7 +1,7 @@
-"""The entries of a lorebook as forms: their fields in World Info files and in cards, put back.
+"""Lorebook entries as forms: read fields of World Info files and cards, and write them back.
 
-See docs/sources.md#sillytavern and docs/sources.md#cards for the keys of both. What a form lacks
-stays as it is in the JSON.
+For the keys of both, see docs/sources.md#sillytavern and docs/sources.md#cards. Keys without a form
+field stay unchanged in the JSON.
 """
 
 import json
@@ -70,7 +70,7 @@ _NEVER_ABSENT: Mapping[str, object] = {"keys": [], "content": ""}
 
 @value_class
 class EntryForm:
-    """One entry as a form."""
+    """An entry as a form."""
 
     number: int
     """Counts from 1, in the order of the book."""
@@ -79,7 +79,7 @@ class EntryForm:
 
 
 def entry_form(book: object, number: int) -> EntryForm | None:
-    """Return the form of an entry; None if there is none, or it is not an object."""
+    """Return an entry's form; None if the entry is missing or not an object."""
     entry = _entry(book, number)
     if entry is None:
         return None
@@ -95,14 +95,14 @@ def entry_form(book: object, number: int) -> EntryForm | None:
 
 
 def has_entry_fields(fields: Mapping[str, str]) -> bool:
-    """Return whether a form sent fields of lorebook entries."""
+    """Return whether a form contains lorebook entry fields."""
     return any(name.startswith(PREFIX) for name in fields)
 
 
 def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, object]:
-    """Return a preset's JSON with the form's values for its lorebook entries.
+    """Return a preset's JSON with a form's values for its lorebook entries.
 
-    Fields have names such as "lorebook.3.keys"; entries that do not exist are ignored.
+    Fields have names such as "lorebook.3.keys"; missing entries are ignored.
     """
     changed: dict[str, Any] = json.loads(json.dumps(value))
     book = changed.get("lorebook")
@@ -119,7 +119,7 @@ def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) ->
 
 
 def add_entry(value: Mapping[str, object]) -> tuple[dict[str, object], int]:
-    """Return the JSON with one more entry and its number; `ValueError`: none can be added."""
+    """Return the JSON with a new entry, and its number; raises `ValueError` if impossible."""
     changed: dict[str, Any] = json.loads(json.dumps(value))
     book = changed.get("lorebook")
     if book is None:
@@ -138,7 +138,7 @@ def add_entry(value: Mapping[str, object]) -> tuple[dict[str, object], int]:
 
 
 def remove_entry(value: Mapping[str, object], number: int) -> dict[str, object]:
-    """Return the JSON of a preset without one entry; raises `KeyError` if there is none."""
+    """Return a preset's JSON without one entry; raises `KeyError` if there is none."""
     changed: dict[str, Any] = json.loads(json.dumps(value))
     book: Any = changed.get("lorebook")
     if not 1 <= number <= len(_rows(book)):
@@ -166,7 +166,7 @@ def _is_card(book: object) -> bool:
 
 
 def _path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
-    """Return the path of an entry's field; a card has two places, of which one counts."""
+    """Return the path of an entry's field; in a card, the one of its two places that counts."""
     if not _is_card(book):
         return _WORLD_INFO.get(name, (name,))
     if name == "name" and not entry.get("name") and entry.get("comment"):
@@ -177,7 +177,7 @@ def _path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ..
 
 
 def _value(book: object, entry: Mapping[str, object], name: str) -> object:
-    """Return a field as a form shows it; None: the default applies."""
+    """Return a field's value for the form; None means the default."""
     found = value_at(entry, _path(book, entry, name))
     names = _NUMBERED.get(name, ())
     if name == "enabled" and not _is_card(book):
@@ -189,7 +189,7 @@ def _value(book: object, entry: Mapping[str, object], name: str) -> object:
 
 
 def _put(book: object, entry: dict[str, Any], name: str, new: object) -> None:
-    """Put a field into an entry; None: the default applies."""
+    """Set an entry's field; None means the default."""
     path, names = _path(book, entry, name), _NUMBERED.get(name, ())
     value = _NEVER_ABSENT.get(name) if new is None else new
     if new in names:

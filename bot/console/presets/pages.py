@@ -1,4 +1,4 @@
-"""Presets: their pages and their API. List, read, change drafts, publish, test, import, delete."""
+"""Preset pages and their API: list, read, edit drafts, publish, test, import, delete."""
 
 import asyncio
 import base64
@@ -93,7 +93,7 @@ def preset_path(name: str) -> str:
 
 
 class EditorQuery(BaseModel):
-    """Which part of the editor is open."""
+    """The part of the editor that is open."""
 
     tab: Literal["form", "json", "lorebook", "changes", "versions"] = "form"
     view: Literal["edit", "preview"] = "edit"
@@ -110,7 +110,7 @@ class NewName(BaseModel):
 
 @value_class
 class PresetDetail:
-    """The published text of a preset, and the draft of the next one."""
+    """A preset's published text, and the draft of its next version."""
 
     name: str
     version: int
@@ -125,7 +125,7 @@ class PresetDetail:
 
 @value_class
 class TrialAnswer:
-    """An answer of one version to a scene."""
+    """One version's answer to a scene."""
 
     version: int | None
     """Absent: of the draft."""
@@ -158,22 +158,22 @@ class PresetPages(RouteGroup):
 
     @route("GET /api/v1/preset-schema", Scope.READ)
     async def send_schema(self) -> web.Response:
-        """The JSON schema of presets."""
+        """Get the JSON schema of presets."""
         return protected(web.json_response(Preset.model_json_schema()))
 
     @route("POST /api/v1/preset-check", Scope.READ)
     async def check(self, content: PresetText) -> Mapping[str, Sequence[PresetProblem]]:
-        """Check the text of a preset, by line; nothing is stored."""
+        """Check a preset's text without storing it; problems have line numbers."""
         return {"problems": (await self.editing.check(content)).problems}
 
     @route(f"GET {_API}", Scope.READ)
     async def show(self, name: str) -> PresetDetail:
-        """One preset and its draft."""
+        """Get a preset and its draft."""
         return await self._detail(await self.editing.open(name))
 
     @route(f"GET {_PAGE}", Scope.READ)
     async def editor_page(self, request: ConsoleRequest, name: str, query: EditorQuery) -> Page:
-        """Show one preset with its draft."""
+        """Show a preset with its draft."""
         edited = await self.editing.open(name)
         listed = await self.editing.all()
         against = query.against or edited.version
@@ -230,7 +230,7 @@ class PresetPages(RouteGroup):
 
     @route(f"GET {_PAGE}/lorebook", Scope.READ)
     async def try_lorebook(self, name: str, text: TriedText = "", entry: OpenEntry = 0) -> Page:
-        """Show which entries of the draft's lorebook a text activates."""
+        """Show which of the draft's lorebook entries a text activates."""
         edited = await self.editing.open(name)
         return Page(
             "presets/lorebook_trial.html",
@@ -245,27 +245,27 @@ class PresetPages(RouteGroup):
 
     @route(f"GET {_PAGE}/preview", Scope.READ)
     async def preview(self, request: ConsoleRequest, name: str, scene: SceneId = "tavern") -> Page:
-        """Show what a model would read of the draft."""
+        """Show the prompt that the draft produces."""
         edited = await self.editing.open(name)
         shown = await self.previews.show(edited, scene, may_spend=request.caller.may_spend)
         return Page("presets/prompt.html", {"shown": shown})
 
     @route(f"GET {_API}/versions", Scope.READ)
     async def list_versions(self, name: str) -> Mapping[str, Sequence[Mapping[str, float]]]:
-        """List a preset's versions, newest first, and when each was first seen."""
+        """List a preset's versions, newest first, with the time each was first used."""
         found = await self.editing.versions.history(name, _MAX_VERSIONS)
         return {"versions": [{"version": number, "first_seen_at": at} for number, at in found]}
 
     @route(f"GET {_API}/versions/{{number}}", Scope.READ)
     async def show_version(self, name: str, number: int) -> Mapping[str, int | str]:
-        """The text of one version."""
+        """Get the text of a version."""
         return {"version": number, "content": await self.editing.version_text(name, number)}
 
     @route(f"GET {_API}/tokens", Scope.READ)
     async def count_tokens(
         self, name: str, entry: OpenEntry = 0
     ) -> Mapping[str, Mapping[str, int] | int | None]:
-        """Count the draft's tokens by key, as its model does; also return the token budget."""
+        """Count the draft's tokens by key with its model's tokenizer; also get the token budget."""
         edited = await self.editing.open(name)
         preset = (await self.editing.check(edited.content)).preset
         tokens = await self.previews.count(edited, entry)
@@ -273,7 +273,7 @@ class PresetPages(RouteGroup):
 
     @route(f"GET {_PAGE}/export", Scope.READ)
     async def export(self, name: str, form: ExportForm = ExportForm.JSON) -> web.Response:
-        """Send a preset as a file to save."""
+        """Download a preset as a file."""
         return await send_preset(self.editing, await self.editing.open(name), form)
 
     async def _detail(self, edited: EditedPreset) -> PresetDetail:
@@ -285,19 +285,19 @@ class PresetPages(RouteGroup):
 
     @route(f"PUT {_API}/draft", Scope.PRESETS)
     async def save(self, name: str, content: PresetText, revision: Revision) -> PresetDetail:
-        """Save a text as the draft of a preset, valid or not."""
+        """Save a text as a preset's draft, valid or not."""
         return await self._detail(await self.editing.save_draft(name, content, revision))
 
     @route(f"PATCH {_API}/draft", Scope.PRESETS)
     async def save_fields(
         self, name: str, fields: dict[str, PresetText], revision: Revision
     ) -> PresetDetail:
-        """Change keys in the draft of a preset; an empty one is left to the default."""
+        """Change keys in a preset's draft; empty values restore the default."""
         return await self._detail(await self.editing.save_fields(name, fields, revision))
 
     @route(f"DELETE {_API}/draft", Scope.PRESETS)
     async def discard(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
-        """Discard the draft of a preset."""
+        """Discard a preset's draft."""
         edited, draft = await self._open_draft(name)
         await self.editing.drafts.delete(name)
         await self._record(request, "discard draft", name, draft.content, edited.published)
@@ -314,7 +314,7 @@ class PresetPages(RouteGroup):
     async def publish(
         self, request: ConsoleRequest, name: str, revision: Revision
     ) -> Mapping[str, str | int]:
-        """Publish the draft of a preset as a new version."""
+        """Publish a preset's draft as a new version."""
         editing = self.editing
         edited, draft = await self._open_draft(name)
         if draft.revision != revision:
@@ -350,7 +350,7 @@ class PresetPages(RouteGroup):
         return checked.preset
 
     def _write(self, preset: Preset, draft: PresetDraft) -> Preset:
-        """Write the files of a preset; return it with the files that it names."""
+        """Write a preset's files; return the preset with the files it refers to."""
         folder = self.editing.open_folder()
         try:
             live = load_preset_lorebook(preset, find_preset_file(folder, preset))
@@ -368,7 +368,7 @@ class PresetPages(RouteGroup):
     async def go_back(
         self, request: ConsoleRequest, name: str, version: EntryNumber
     ) -> PresetDetail:
-        """Make the text of a version the draft."""
+        """Make an old version's text the draft."""
         content = await self.editing.version_text(name, version)
         edited = await self.editing.open(name)
         saved = await self.editing.save_draft(name, content, edited.revision)
@@ -383,7 +383,7 @@ class PresetPages(RouteGroup):
     @route(f"POST {_API}/copies", Scope.PRESETS)
     @route(f"POST {_PAGE}/copy", Scope.PRESETS, then=_PAGE)
     async def copy(self, request: ConsoleRequest, name: str, new: NewName) -> Mapping[str, str]:
-        """Make a draft of another name from a preset."""
+        """Copy a preset to a draft with another name."""
         edited = await self.editing.open(name)
         chosen = new.name.strip()
         if problem := name_problem(chosen):
@@ -397,7 +397,7 @@ class PresetPages(RouteGroup):
     @route(f"DELETE {_API}", Scope.PRESETS)
     @route(f"POST {_PAGE}/delete", Scope.PRESETS, then="/presets")
     async def delete(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
-        """Delete a preset, its file and its draft; its versions are kept."""
+        """Delete a preset with its file and draft; its versions are kept."""
         editing = self.editing
         edited = await editing.open(name)
         if name == editing.resolver.default.name:
@@ -430,7 +430,7 @@ class PresetPages(RouteGroup):
         name: OtherName = "",
         into: OtherName = "",
     ) -> Mapping[str, str | Sequence[str]]:
-        """Make a draft of a file, or add it to the draft of a preset, `into`."""
+        """Create a draft from a file, or add the file to the draft of the preset `into`."""
         try:
             decoded = base64.b64decode(content, validate=True)
         except (binascii.Error, ValueError):
@@ -455,7 +455,7 @@ class PresetPages(RouteGroup):
     @route(f"POST {_API}/lorebook/entries", Scope.PRESETS)
     @route(f"POST {_PAGE}/lorebook/add", Scope.PRESETS, then=f"{_LOREBOOK_PAGE}&entry={{entry}}")
     async def add_entry(self, name: str, revision: Revision) -> Mapping[str, int]:
-        """Add an empty entry to the lorebook of the draft; entries count from 1."""
+        """Add an empty entry to the draft's lorebook; entries count from 1."""
         try:
             changed, number = add_entry(await self._with_lorebook(name))
         except ValueError:
@@ -468,7 +468,7 @@ class PresetPages(RouteGroup):
     @route(f"DELETE {_API}/lorebook/entries/{{entry}}", Scope.PRESETS)
     @route(f"POST {_PAGE}/lorebook/remove", Scope.PRESETS, then=_LOREBOOK_PAGE)
     async def remove_entry(self, name: str, entry: EntryNumber, revision: Revision) -> PresetDetail:
-        """Remove an entry from the lorebook of the draft."""
+        """Remove an entry from the draft's lorebook."""
         try:
             changed = remove_entry(await self._with_lorebook(name), entry)
         except KeyError:
@@ -499,8 +499,8 @@ class PresetPages(RouteGroup):
     ) -> Mapping[str, Sequence[Mapping[str, str | int | None]]]:
         """Compose the draft for recorded conversations; no model is called.
 
-        Each prompt is the "same", "differs", or is "over": something no longer fits.
-        What costs money is left out unless the caller may spend.
+        Each prompt is "same", "differs", or "over" (something no longer fits). Steps that cost
+        money are skipped unless the caller may spend.
         """
         edited = await self.editing.open(name)
         before, draft = await self._presets(edited)
@@ -518,7 +518,7 @@ class PresetPages(RouteGroup):
 
     @route(f"POST {_PAGE}/ask", Scope.OPERATE)
     async def ask_by_form(self, name: str, scene: SceneId = "tavern") -> Page:
-        """Show the answers, as a part of a page."""
+        """Show the answers as a fragment of a page."""
         answers, pieces = await self._ask(name, scene)
         values = {"answers": answers, "pieces": pieces, "differ": _differ(pieces)}
         return Page("presets/answers.html", values)
@@ -527,14 +527,14 @@ class PresetPages(RouteGroup):
     async def ask(
         self, name: str, scene: SceneId = "tavern"
     ) -> Mapping[str, Sequence[TrialAnswer] | bool]:
-        """Ask the published version and the draft, which counts as usage."""
+        """Get answers from the published version and the draft; this counts as usage."""
         answers, pieces = await self._ask(name, scene)
         return {"answers": answers, "differ": _differ(pieces)}
 
     async def _ask(
         self, name: str, scene_id: str
     ) -> tuple[Sequence[TrialAnswer], Sequence[DifferingPiece]]:
-        """Return the answers, and how two of them differ."""
+        """Return the answers, and the differences between two of them."""
         edited = await self.editing.open(name)
         before, draft = await self._presets(edited)
         scene = await self.previews.scene(name, scene_id)
@@ -549,7 +549,7 @@ class PresetPages(RouteGroup):
         return answers, differing_pieces(*texts) if len(texts) > 1 and all(texts) else []
 
     async def _presets(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
-        """Return the published version, if there is one, and the draft."""
+        """Return the published version, if any, and the draft."""
         draft = await self.editing.preset_of(edited)
         if not edited.published:
             return None, draft
@@ -558,7 +558,7 @@ class PresetPages(RouteGroup):
     async def _compose(
         self, preset: Preset, scene: Scene, *, may_spend: bool
     ) -> tuple[Receipt | None, str]:
-        """Return the prompt, or else why it cannot be composed."""
+        """Return the prompt, or the reason why it cannot be composed."""
         try:
             return await self.previews.compose(preset, None, scene, may_spend=may_spend), ""
         except (UserError, BackendError) as error:

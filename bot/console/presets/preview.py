@@ -1,4 +1,4 @@
-"""Preview a draft: its prompt in a scene, and its lorebook for a text."""
+"""Preview a draft: its prompt for a scene, and its lorebook for a text."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _ANSWER = ""
 
 
 def sample_scene(name: str, preset: str) -> Scene | None:
-    """Return a sample with the answers of a preset; the last line is answered."""
+    """Return a sample scene with a preset's answers; its last line is to be answered."""
     turns = [_turn(at, *line, preset) for at, line in enumerate(SAMPLE_SCENES[name])]
     return recorded_scene(f"{_PLATFORM}:sample-{name}", 1, turns)
 
@@ -78,18 +78,18 @@ class DraftPreviews:
     answers: AnswerLog
 
     async def scenes(self, name: str) -> Sequence[str]:
-        """Return the scenes that a preset can be tried on: samples, then its conversations."""
+        """Return the scenes to try a preset on: samples, then recorded conversations."""
         return [*SAMPLE_SCENES, *map(recorded_scene_id, await self.recorded(name))]
 
     async def recorded(self, name: str) -> Sequence[str]:
-        """Return the conversations in which a preset answered, newest first."""
+        """Return the conversations that a preset has answered in, newest first."""
         found = await self.answers.search(AnswerSearch(preset=name), _ANSWERS_SEARCHED)
         return list(dict.fromkeys(one.conversation for one in found.answers))[:_MAX_RECORDED]
 
     async def show(
         self, edited: EditedPreset, scene_id: str, *, may_spend: bool
     ) -> Mapping[str, object]:
-        """Compose the prompt of the draft, or else of the published version.
+        """Compose the prompt of the draft or, without one, of the published version.
 
         Returns the `prompt`, or the `problem` that prevents it.
         """
@@ -105,9 +105,9 @@ class DraftPreviews:
         return {"prompt": view_prompt(receipt), "problem": ""}
 
     async def count(self, edited: EditedPreset, entry: int = 0) -> dict[str, int]:
-        """Return the token counts of the texts that go into prompts, by field name.
+        """Return the token counts of the texts used in prompts, by field name.
 
-        `entry` is a lorebook entry to count as well; 0: none.
+        `entry` is the number of a lorebook entry to include; 0 for none.
         """
         checked = await self.editing.check(edited.content)
         if checked.preset is None or checked.value is None:
@@ -146,12 +146,12 @@ class DraftPreviews:
     async def compose(
         self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
     ) -> Receipt:
-        """Return the receipt of the answer to a scene, without the answer."""
+        """Compose the prompt for a scene; return it as a receipt without an answer."""
         ready = await self.ready(preset)
         return await self.composer.compose(ready, version, scene, may_spend=may_spend)
 
     async def ready(self, preset: Preset) -> Preset:
-        """Return a preset as it would answer; raises `UserError` where it could not."""
+        """Return a preset ready to answer; raises `UserError` if it cannot."""
         complete = await asyncio.to_thread(self.editing.complete, preset)
         try:
             return self.editing.prepare(complete)
@@ -159,22 +159,22 @@ class DraftPreviews:
             raise UserError(text_of(error)) from None
 
     async def find_ready(self, name: str) -> Preset:
-        """Return the draft, or the published version without one, as it would answer."""
+        """Return the draft or, without one, the published version, ready to answer."""
         edited = await self.editing.open(name)
         return await self.ready(await self.editing.preset_of(edited))
 
 
 def recorded_scene_id(conversation: str) -> str:
-    """Return the id of the scene of a recorded conversation."""
+    """Return the scene id of a recorded conversation."""
     return f"{_RECORDED}{conversation}"
 
 
 async def open_entry(
     editing: PresetEditing, value: dict[str, object] | None, number: int
 ) -> Mapping[str, object]:
-    """Return an entry of a preset's lorebook as a form; 0: none is edited.
+    """Return a lorebook entry as a form; 0 selects none.
 
-    With `file`, the preset names a file instead of a lorebook; a change puts it into the preset.
+    `file` is set if the lorebook is in a separate file; a change moves it into the preset.
     """
     if value is None:
         return {**_NO_ENTRY, "problem": translatable("The draft is not valid JSON. Fix it first.")}
@@ -190,10 +190,10 @@ async def open_entry(
 async def view_lorebook(
     editing: PresetEditing, edited: EditedPreset, text: str
 ) -> Mapping[str, object]:
-    """Try the lorebook of a draft on a text.
+    """Try a draft's lorebook on a text.
 
-    Returns the `trial`, and the `pieces` of the text with whether they are keys; or the `problem`;
-    or nothing if the draft has mistakes or no lorebook.
+    Returns the `trial` and the text's `pieces`, each marked if it is a key; or the `problem`; or
+    nothing if the draft is invalid or has no lorebook.
     """
     preset = (await editing.check(edited.content)).preset
     if preset is None:

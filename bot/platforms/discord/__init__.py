@@ -1,4 +1,4 @@
-"""Discord: messages through the gateway, answers through REST, native application commands."""
+"""Discord: messages from the gateway, answers through REST, native application commands."""
 
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.spec import PlatformSpec

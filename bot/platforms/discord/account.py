@@ -1,4 +1,4 @@
-"""Set up a bot on Discord: whose token it is, its intents, and a code from its first admin.
+"""Set up a bot on Discord: its account, its intents, and the code from its first admin.
 
 See https://discord.com/developers/docs/resources/application and /events/gateway.
 """
@@ -123,7 +123,7 @@ class _CodeReceived(Exception):
 
 
 class _CodeReceiver(ShardClient):
-    """Receives messages until somebody sends the code, which is raised."""
+    """Receives messages until somebody sends the code, then raises it."""
 
     code = ""
 

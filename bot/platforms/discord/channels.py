@@ -1,4 +1,4 @@
-"""Webhooks that speak as characters, and threads for long answers."""
+"""Webhooks that post as characters, and threads for long answers."""
 
 import asyncio
 import re
@@ -44,7 +44,7 @@ _MARK = "/"
 
 @value_class
 class ChannelWebhook:
-    """The webhook that speaks in a channel or thread."""
+    """A webhook that posts in a channel or thread."""
 
     id: str
     token: str
@@ -57,7 +57,7 @@ class ChannelWebhook:
 
 
 class ChannelWebhooks:
-    """Finds the webhooks of channels, and creates missing webhooks."""
+    """Finds channels' webhooks, and creates missing ones."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
@@ -68,7 +68,7 @@ class ChannelWebhooks:
         self._lock = asyncio.Lock()  # so that a channel gets one webhook
 
     async def find(self, channel: str) -> ChannelWebhook | None:
-        """Return a channel's webhook; None: the bot itself speaks; raises `PlatformError`."""
+        """Return a channel's webhook; None if the bot must post itself; raises `PlatformError`."""
         found = self._found.get(channel)
         if found is not None or self._refused_until.get(channel, 0.0) > time.monotonic():
             return found
@@ -78,7 +78,7 @@ class ChannelWebhooks:
             return self._found.get(channel)
 
     def forget(self, channel: str) -> None:
-        """Forget a channel's webhook, which was deleted, so that it is looked up again."""
+        """Forget a channel's deleted webhook, so that it is looked up again."""
         self._found.pop(channel, None)
 
     async def _look_up(self, channel: str) -> None:
@@ -116,7 +116,7 @@ class ChannelWebhooks:
 
 
 def webhook_fields(face: Face) -> dict[str, str]:
-    """Return the name and picture of a message as far as Discord accepts them."""
+    """Return the webhook fields for a face, as far as Discord accepts them."""
     fields = {"username": webhook_name(face.name)}
     avatar = face.avatar or ""
     if len(avatar) <= _MAX_AVATAR_CHARS and is_http_address(avatar):
@@ -125,7 +125,7 @@ def webhook_fields(face: Face) -> dict[str, str]:
 
 
 def webhook_name(name: str) -> str:
-    """Return a name that Discord accepts: 1 to 80 characters without reserved words."""
+    """Convert a name to one that Discord accepts: 1 to 80 characters, no reserved words."""
     allowed = _RESERVED_WORD.sub(r"\g<first>-\g<rest>", " ".join(name.split()))[:_MAX_NAME_CHARS]
     allowed = allowed.strip()
     return f"{allowed}." if allowed.lower() in _RESERVED_NAMES else allowed or WEBHOOK_NAME
@@ -144,7 +144,7 @@ class _Webhook(msgspec.Struct):
 
 
 class AnswerThreads:
-    """Opens threads where the bot is allowed to; elsewhere answers stay in their channels."""
+    """Opens threads where the bot may; elsewhere, answers stay in their channel."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
@@ -152,7 +152,7 @@ class AnswerThreads:
         self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
 
     async def open(self, channel: str, thread: MessageThread) -> str | None:
-        """Return the thread, opened if needed; None: not allowed; raises `PlatformError`."""
+        """Return a thread, opened if needed; None if not allowed; raises `PlatformError`."""
         if thread.message_id in self._opened:
             return thread.message_id
         if self._refused_until.get(channel, 0.0) > time.monotonic():
@@ -171,17 +171,17 @@ class AnswerThreads:
         return thread.message_id
 
     def refuse(self, channel: str, reason: str) -> None:
-        """Open and use no threads in a channel for a while."""
+        """Stop using threads in a channel for a while."""
         _log.info("no_thread", channel=channel, reason=reason)
         self._refused_until[channel] = time.monotonic() + _REFUSED_SECONDS
 
 
 def id_in_thread(thread: str, message_id: str) -> str:
-    """Return the id of a message in a thread, for the channel it was sent to."""
+    """Return the id of a message in a thread, as stored for its parent channel."""
     return f"{thread}{_MARK}{message_id}"
 
 
 def locate(address: Address, message_id: str) -> tuple[str, str]:
-    """Return the channel or thread of a message, and its id there."""
+    """Return a message's channel or thread, and its id there."""
     thread, mark, own_id = message_id.rpartition(_MARK)
     return (thread if mark else address.chat), own_id

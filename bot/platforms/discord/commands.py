@@ -1,4 +1,4 @@
-"""Application commands: the payloads that register them, and what people enter."""
+"""Application commands: payloads for registering them, and parsing of their input."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -27,9 +27,9 @@ LOCALES = {"zh": ("zh-CN", "zh-TW")}
 
 
 def to_payload(spec: CommandSpec) -> dict[str, Any]:
-    """Return a command as an element of `PUT /applications/{id}/commands`.
+    """Return a command as an element for `PUT /applications/{id}/commands`.
 
-    Without the default permissions people do not see it; a server may offer it to others.
+    People without the default permissions do not see it; a server may allow others.
     """
     actions = [{**_describe(action), "type": _SUBCOMMAND} for action in spec.actions]
     return {
@@ -42,7 +42,7 @@ def to_payload(spec: CommandSpec) -> dict[str, Any]:
 
 
 def to_message_payload(spec: MessageCommandSpec) -> dict[str, Any]:
-    """Return a command of the message menu, as `to_payload` does."""
+    """Return a command for the message menu, as `to_payload` does."""
     return {
         "name": spec.name,
         "name_localizations": _translations(spec.name),
@@ -58,7 +58,7 @@ def data_of(interaction: discord.Interaction) -> Mapping[str, Any]:
 def message_command(
     interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]
 ) -> MessageCommandSpec | None:
-    """Return the command that was called in a message's menu; None: another kind of call."""
+    """Return the command called from a message's menu; None for other interactions."""
     data = data_of(interaction)
     if data.get("type") != _MESSAGE_COMMAND:
         return None
@@ -66,7 +66,7 @@ def message_command(
 
 
 def is_form_of_menu(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]) -> bool:
-    """Return whether a form was sent that belongs to a button instead of a command."""
+    """Return whether a submitted form belongs to a button rather than a command."""
     is_form = interaction.type is discord.InteractionType.modal_submit
     return is_form and form_target(interaction)[0] not in {spec.command for spec in specs}
 
@@ -92,7 +92,7 @@ def form_target(interaction: discord.Interaction) -> tuple[str, str]:
 
 
 def command_text(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec] = ()) -> str:
-    """Return a command as a person would type it: "/preset use nova"."""
+    """Return a command as it would be typed: "/preset use nova"."""
     if interaction.type is discord.InteractionType.modal_submit:
         return f"/{form_target(interaction)[0]} {form_value(interaction)}"
     if (spec := message_command(interaction, specs)) is not None:
@@ -107,7 +107,7 @@ def manages_guild(interaction: discord.Interaction) -> bool:
 
 
 def has_public_response(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
-    """Return whether the whole server sees the response, which the acknowledgment decides."""
+    """Return whether the whole server sees the response; the acknowledgment fixes this."""
     is_command = interaction.type is discord.InteractionType.application_command
     if not is_command or interaction.guild_id is None:
         return False
@@ -122,7 +122,7 @@ def has_public_response(interaction: discord.Interaction, specs: Sequence[Comman
 
 
 def suggestions(interaction: discord.Interaction, complete: CompletePreset) -> list[str]:
-    """Return completions of the option that somebody is typing."""
+    """Return completions for the option that is being typed."""
     _, _, options = _parts(interaction)
     typed = next((str(option["value"]) for option in options if option.get("focused")), None)
     found = () if typed is None else complete(typed)

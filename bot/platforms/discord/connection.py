@@ -1,4 +1,4 @@
-"""The connection of one shard: RESUME where a session is known, else IDENTIFY when it may."""
+"""The connection of one shard: RESUME a known session, else IDENTIFY when allowed."""
 
 import asyncio
 import random
@@ -90,7 +90,7 @@ class ShardClient(DiscordClient):
 
     @override
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
-        """Do nothing: all waiting happened before connecting."""
+        """Do nothing, because all waiting happens before connecting."""
 
     @override
     async def close(self) -> None:
@@ -99,7 +99,7 @@ class ShardClient(DiscordClient):
 
     @override
     def take_event(self, event: str, *args: Any) -> None:
-        """Take an event, or hold it until its guild is known: RESUME describes no guilds."""
+        """Handle an event, or hold it until its guild is known, which RESUME does not send."""
         guild = _guild_id(args[0]) if event in _HELD else 0
         if not guild or (guild not in self._held and self.get_guild(guild) is not None):
             super().take_event(event, *args)
@@ -117,7 +117,7 @@ class ShardClient(DiscordClient):
             self.parse(decode_event(received), super().take_event)
 
     def forget_held_events(self) -> None:
-        """Forget held events: Discord repeats them, or they are read from the channels."""
+        """Drop held events: Discord repeats them, or they are read from the channels."""
         for task in self._loading:
             task.cancel()
         self._held.clear()
@@ -133,7 +133,7 @@ class ShardClient(DiscordClient):
 
     @property
     def progress(self) -> GatewaySession | None:
-        """The session with the last queued event; None without a session."""
+        """The session up to the last queued event; None without a session."""
         session = self.session
         if session is None:
             return None
@@ -142,7 +142,7 @@ class ShardClient(DiscordClient):
         return GatewaySession(session.id, sequence, session.resume_url)
 
     async def read_history(self, channel_id: int, after: int, limit: int) -> list[dict[str, Any]]:
-        """Return messages for `parse_message`, oldest first; may raise `PlatformError`."""
+        """Return messages for `parse_message`, oldest first; raises `PlatformError`."""
         where = await self._locate(channel_id)
         query = {"after": str(after), "limit": str(limit)}
         found = await self._rest.call(_MESSAGES, str(channel_id), query=query)
@@ -150,7 +150,7 @@ class ShardClient(DiscordClient):
         return [{**each, **where} for each in reversed(messages)]
 
     async def _locate(self, channel_id: int) -> dict[str, str]:
-        """Return a channel's guild as in its events; make an archived thread known."""
+        """Return a channel's guild as in events; an archived thread is added to the cache."""
         known = self.get_channel(channel_id)
         if known is not None and not isinstance(known, discord.abc.PrivateChannel):
             return {"guild_id": str(known.guild.id)}
@@ -160,7 +160,7 @@ class ShardClient(DiscordClient):
         return {"guild_id": channel["guild_id"]} if "guild_id" in channel else {}
 
     async def until_answered(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a request until Discord answers; raises `Refused` or `PlatformFatal`."""
+        """Retry a request until Discord responds; raises `Refused` or `PlatformFatal`."""
         while True:
             try:
                 return await request()
@@ -190,9 +190,9 @@ class ShardClient(DiscordClient):
 
 
 def _guild_id(event: Any) -> int:
-    """Return the guild of a message, edit or deletion; 0 for a direct message.
+    """Return the guild of a message, edit or deletion; 0 for direct messages.
 
-    discord.py's event of an edit names the guild only if it is known, but always its channel.
+    discord.py's edit event names the guild only if it is cached, but always the channel.
     """
     message = event if isinstance(event, discord.Message) else getattr(event, "message", None)
     if message is None:

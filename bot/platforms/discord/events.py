@@ -1,4 +1,4 @@
-"""Events from a gateway connection to the receiver."""
+"""Events from a gateway connection for the receiver."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from bot.value_class import value_class
 
 @value_class
 class SessionStarted:
-    """A new session: messages since the last one must be fetched."""
+    """A new session started; messages since the last session must be fetched."""
 
     at: datetime
     guilds_known: asyncio.Event = field(default_factory=asyncio.Event)
@@ -22,7 +22,7 @@ class SessionStarted:
 
 @value_class
 class SessionResumed:
-    """Missed events were replayed; from here on they are new."""
+    """All missed events have been replayed; the following ones are new."""
 
 
 @value_class
@@ -36,7 +36,7 @@ GatewayEvent = Incoming | CommandReceived | SessionStarted | SessionResumed
 
 
 async def take_events(queue: asyncio.Queue[GatewayEvent], seconds: float) -> Sequence[GatewayEvent]:
-    """Wait for an event; take all, up to and including the start of a session."""
+    """Wait for an event; return all queued ones, up to and including a session start."""
     taken: list[GatewayEvent] = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""The gateway connection: one queue of events in the order in which Discord sent them."""
+"""The gateway connection: a queue of events in Discord's order."""
 
 import asyncio
 from collections.abc import Mapping, Set
@@ -39,7 +39,7 @@ _EPHEMERAL = discord.MessageFlags(ephemeral=True).value
 
 
 class Gateway(ShardClient):
-    """The connection of one shard, with its events in one queue."""
+    """A shard's connection, with its events in one queue."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Gateway(ShardClient):
 
     @property
     def connection_error(self) -> str | None:
-        """Why no events arrive at the moment; None while connected."""
+        """The reason why no events arrive at the moment; None while connected."""
         if self.is_closed():
             return "the Discord client has ended"
         if not self._connected:
@@ -76,7 +76,7 @@ class Gateway(ShardClient):
             self.events.put_nowait(event)
 
     def on_connect(self) -> None:
-        """Queue the start of a session after IDENTIFY."""
+        """Queue a session start after IDENTIFY."""
         self._set_guilds_known()
         self.forget_held_events()  # what was held is fetched from the channels
         self._current_session = SessionStarted(utcnow())
@@ -101,7 +101,7 @@ class Gateway(ShardClient):
             self._put(self.read_message(message))
 
     def read_message(self, message: discord.Message) -> Said | None:
-        """Convert a new message, or one that was missed."""
+        """Convert a message, whether new or missed."""
         bot_id = self._context.bot_id
         return skip_unreadable("MESSAGE", incoming.message_to_said, message, self._bot, bot_id)
 
@@ -127,7 +127,7 @@ class Gateway(ShardClient):
             self._put_deletion(deletion.channel_id, deletion.guild_id, deletion.message_ids)
 
     def _put_deletion(self, channel_id: int, guild_id: int | None, ids: Set[int]) -> None:
-        """Queue a deletion, also for the threads that begin with these messages."""
+        """Queue a deletion, including threads started from the deleted messages."""
         guild = self.get_guild(guild_id) if guild_id else None
         threads = [one.id for one in guild.threads if one.id in ids] if guild else []
         for place in dict.fromkeys([channel_id, *threads]):
@@ -141,14 +141,14 @@ class Gateway(ShardClient):
         self._put(incoming.guild_to_joined(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
-        """Queue the arrival in a server; after an outage Discord describes old servers, too."""
+        """Queue the joining of a server; after outages, Discord also reports old servers."""
         arrived = getattr(guild.me, "joined_at", None)  # it may say nothing of the bot
         is_new = arrived is not None and utcnow() - arrived < _NEW_IN_GUILD
         if self._connected and is_new and guild.channels:
             self.on_guild_join(guild)
 
     def _queue_command(self, interaction: discord.Interaction) -> asyncio.Future[bool] | None:
-        """Queue a command; return the future of its acknowledgment, None if a form opens."""
+        """Queue a command; return the future of its acknowledgment, or None if it opens a form."""
         menu = self._context.message_commands
         spec = commands.message_command(interaction, menu)
         if (
@@ -163,7 +163,7 @@ class Gateway(ShardClient):
         return deferred
 
     def on_interaction(self, interaction: discord.Interaction) -> None:
-        """Respond to an interaction; until then, it does not count as received."""
+        """Respond to an interaction, which counts as received only then."""
         self._unsettled[interaction.id] = self.sequence
         responding = self.respond(interaction, self._queue_command(interaction))
         task = asyncio.create_task(responding)
@@ -173,7 +173,7 @@ class Gateway(ShardClient):
     async def respond(
         self, interaction: discord.Interaction, deferred: asyncio.Future[bool] | None
     ) -> None:
-        """Respond to an interaction; `deferred` is set to whether a command was acknowledged."""
+        """Respond to an interaction; `deferred` receives whether a command was acknowledged."""
         try:
             if deferred is not None:
                 is_public = commands.has_public_response(interaction, self._context.commands)
@@ -243,7 +243,7 @@ class Gateway(ShardClient):
         kind: ResponseType,
         data: Mapping[str, object] | None = None,
     ) -> bool:
-        """Send a response, twice if its outcome is unknown; return whether Discord has one."""
+        """Send a response, twice if the outcome is unknown; return whether Discord has it."""
         ids = str(interaction.id), interaction.token
         body = {"type": kind.value} | ({"data": data} if data else {})
         try:

@@ -1,4 +1,4 @@
-"""Turn Discord's events into `Incoming`; discord.py's types end here."""
+"""Convert Discord's events to `Incoming`; discord.py's types go no further."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -31,7 +31,7 @@ _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType
 def message_to_said(
     message: discord.Message, bot: Snowflake, bot_id: str = "", *, by_anybody: bool = False
 ) -> Said | None:
-    """Convert a message; None for system messages and, unless `by_anybody`, those of bots."""
+    """Convert a message; None for system messages and, unless `by_anybody`, bots' messages."""
     is_by_bot = message.author.bot or message.webhook_id is not None
     if is_by_bot and not by_anybody:
         return None
@@ -67,7 +67,7 @@ def message_to_said(
 def edit_to_incoming(
     message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
 ) -> Edited | None:
-    """Convert an edit, also for a thread that began with it; None for a link preview."""
+    """Convert an edit, also for a thread started from the message; None for a link preview."""
     said = message_to_said(message, bot, bot_id)
     if said is None or message.edited_at is None:
         return None
@@ -100,7 +100,7 @@ def deletion_to_incoming(
 
 
 def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pressed:
-    """Convert a press, a choice from a menu, or the input of a button's form."""
+    """Convert a button press, a menu choice, or a submitted button form."""
     data = commands.data_of(interaction)
     message = interaction.message
     values = tuple(map(str, data.get("values", ())))
@@ -117,7 +117,7 @@ def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pre
 
 
 def _origin(interaction: discord.Interaction, bot_id: str) -> dict[str, Any]:
-    """Return where an interaction comes from, as the fields of its event."""
+    """Return the event fields for an interaction's origin."""
     address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
     is_private = interaction.guild_id is None
     # A group direct message has no admins.
@@ -137,7 +137,7 @@ def _origin(interaction: discord.Interaction, bot_id: str) -> dict[str, Any]:
 
 
 def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
-    """Convert the arrival in a server; None without a channel to greet in."""
+    """Convert the joining of a server; None if there is no channel for a greeting."""
     channels = [guild.system_channel, *guild.text_channels]
     sending = discord.Permissions(view_channel=True, send_messages=True)
     channel = next(
@@ -155,7 +155,7 @@ def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
 def command_to_incoming(
     interaction: discord.Interaction, context: PlatformContext, *, deferred: bool
 ) -> Said:
-    """Convert a native command to the text that a person would type; on a message, to a reply."""
+    """Convert a native command to its typed form; one on a message becomes a reply."""
     return Said(
         message_id=None,
         text=commands.command_text(interaction, context.message_commands),
@@ -168,7 +168,7 @@ def command_to_incoming(
 
 
 def _target(interaction: discord.Interaction) -> Quote | None:
-    """Return the message that a command was called on, or that a form is about."""
+    """Return the message that a command or form applies to."""
     if interaction.type is discord.InteractionType.modal_submit:
         _, message_id = commands.form_target(interaction)
         return Quote(None, message_id, "")
@@ -192,7 +192,7 @@ def _to_person(user: discord.abc.User) -> Person:
 
 
 def _starter_of_ours(channel: object, bot: Snowflake) -> str | None:
-    """Return the message that a thread of the bot began with; it has the thread's id."""
+    """Return the message that a thread of the bot started from; its id is the thread's."""
     if isinstance(channel, discord.Thread) and channel.owner_id == bot.id:
         return str(channel.id)
     return None
@@ -271,7 +271,7 @@ def _files_of(message: discord.Message | discord.MessageSnapshot) -> list[MediaI
 
 
 def _forwarded_text(message: discord.Message) -> str:
-    """Return forwarded messages as quotes; Discord does not tell who wrote them."""
+    """Return forwarded messages as quotes; Discord does not reveal their authors."""
     shown = [_joined(_content_texts(one, one.content)) for one in message.message_snapshots]
     lines = [_resolve_references(one, message).splitlines() for one in shown if one]
     return "\n".join("\n> ".join(["[forwarded message]", *one]) for one in lines)
@@ -287,7 +287,7 @@ def _whole_text(message: discord.Message, content: str) -> str:
 def _content_texts(
     message: discord.Message | discord.MessageSnapshot, content: str
 ) -> Iterator[str]:
-    """Yield the content and the texts of embeds; without content, those of components."""
+    """Yield the texts of content and embeds; without content, those of components."""
     yield content
     for embed in message.embeds:
         is_preview = embed.type in _PREVIEWS or (embed.url and embed.url in content)
@@ -308,7 +308,7 @@ def _embed_texts(embed: discord.Embed) -> Iterator[str]:
 
 
 def _component_texts(component: object) -> Iterator[str]:
-    """Yield the texts of a component and its parts, of whatever kind."""
+    """Yield the texts of a component and its children, of any kind."""
     texts = [getattr(component, name, None) for name in _COMPONENT_TEXTS]
     yield " – ".join(one for one in texts if isinstance(one, str) and one)
     for name in _COMPONENT_PARTS:
@@ -351,8 +351,8 @@ def _wake_reason(
 def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
     """Return whether the text mentions the bot or its role.
 
-    Discord's list omits mentions in code, but has the author of the message that is replied to; so
-    both have to agree.
+    Discord's list omits mentions in code, but includes the author of a replied-to message, so the
+    text and the list must agree.
     """
     if "<" not in message.content:
         return False
@@ -367,7 +367,7 @@ def _mention_ids(message: discord.Message, bot: Snowflake) -> set[int]:
 
 
 def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
-    """Remove mentions of the bot at the beginning, unless there is nothing else."""
+    """Remove leading mentions of the bot, unless there is nothing else."""
     rest = text = message.content.strip()
     if not text.startswith("<"):
         return text

@@ -1,6 +1,6 @@
 """The undocumented parts of discord.py that Troupe uses, and why.
 
-tests/platforms/discord/test_internals.py checks each name, and finds those that are missing here.
+tests/platforms/discord/test_internals.py checks each name, and detects names missing here.
 
 - `Client.dispatch` is overridden: events are taken at once and in order. The library makes a task
   for each, so that a session could be stored further than its events.
@@ -60,7 +60,7 @@ decode_event = msgspec.json.Decoder(RawEvent).decode
 
 
 class DiscordClient(discord.Client):
-    """discord.py's client on our REST client."""
+    """discord.py's client, using our REST client."""
 
     def __init__(self, rest: RestClient, intents: discord.Intents, shard: Shard) -> None:
         logging.getLogger("discord.client").addFilter(_is_not_about_voice)
@@ -82,7 +82,7 @@ class DiscordClient(discord.Client):
         self._take(event, *args)
 
     def take_event(self, event: str, *args: Any) -> None:
-        """Call the handler of an event, if there is one."""
+        """Call the handler of an event, if any."""
         if (take := getattr(self, f"on_{event}", None)) is not None:
             take(*args)
 
@@ -90,7 +90,7 @@ class DiscordClient(discord.Client):
         self.last_received = text
 
     def parse(self, event: RawEvent, take: TakeEvent) -> None:
-        """Parse an event as if just sent, for `take`; log and skip what is unreadable."""
+        """Parse an event as if just received, for `take`; log and skip it if unreadable."""
         parse = self._connection.parsers[event.t]
         if event.t in _MESSAGE_EVENTS:
             parse = partial(parse_readable, parse)
@@ -101,7 +101,7 @@ class DiscordClient(discord.Client):
             self._take = self.take_event
 
     def parse_message(self, message: dict[str, Any]) -> discord.Message | None:
-        """Parse a message from REST, which names its guild as in an event; None if that fails."""
+        """Parse a message from REST with the guild id added as in events; None if that fails."""
         found: list[discord.Message] = []
         self.parse(RawEvent("MESSAGE_CREATE", message), lambda _, parsed: found.append(parsed))
         return found[0] if found else None
@@ -118,7 +118,7 @@ class DiscordClient(discord.Client):
         )
 
     async def receive(self) -> bool:
-        """Receive a message; return whether it was an event; raises `ReconnectWebSocket`."""
+        """Receive a gateway message; return whether it is an event; raises `ReconnectWebSocket`."""
         before = self.sequence
         try:
             await self.ws.poll_event()
@@ -136,7 +136,7 @@ class DiscordClient(discord.Client):
 
     @property
     def session(self) -> GatewaySession | None:
-        """The session up to the last received event; None without one."""
+        """The session up to the last received event; None without a session."""
         if self.ws is None:  # as long as nothing was connected
             return None
         if self.ws.session_id is None or self.ws.sequence is None:
@@ -151,7 +151,7 @@ class DiscordClient(discord.Client):
 
     @override
     async def close(self) -> None:
-        """Disconnect without ending the session, so that it can be resumed."""
+        """Disconnect but keep the session, so that it can be resumed."""
         if self.is_connected:
             await self.ws.close(_KEEPS_SESSION)
         await super().close()
@@ -175,7 +175,7 @@ def _is_not_about_voice(record: logging.LogRecord) -> bool:
 def skip_unreadable(
     event: str, parse: Callable[Given, Parsed], *args: Given.args, **options: Given.kwargs
 ) -> Parsed | None:
-    """Return what `parse` returns; None, and a log line, if Discord's data is malformed."""
+    """Return the result of `parse`; None, and a log line, for malformed data from Discord."""
     try:
         return parse(*args, **options)
     except PARSE_ERRORS as error:
@@ -190,7 +190,7 @@ def log_skipped(event: str, error: Exception) -> None:
 
 
 def parse_readable(parse: Callable[[Payload], None], message: Payload) -> None:
-    """Parse a message or, as the library raises before it dispatches, its most important parts."""
+    """Parse a message; if discord.py rejects it, parse only its most important parts."""
     try:
         return parse(message)
     except PARSE_ERRORS as error:

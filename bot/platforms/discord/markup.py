@@ -1,4 +1,4 @@
-"""Markdown in Discord's dialect; what Discord does not know becomes readable text."""
+"""Convert Markdown to Discord's dialect; anything unsupported becomes readable text."""
 
 import re
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ _REWRITTEN = frozenset({"table_open", "maths_block", "hr", "fence", "heading_ope
 
 @text_cache(128)
 def to_dialect(source: str) -> str:
-    """Return Markdown as Discord displays it best; most texts stay as they are."""
+    """Convert Markdown to what Discord displays best; most texts stay unchanged."""
     if _FOREIGN.search(source) is None:
         return source
     lines = source.split("\n")
@@ -69,7 +69,7 @@ def _code_block(text: str) -> list[str]:
 
 
 def _with_backticks(token: Token, lines: Sequence[str]) -> list[str]:
-    """Return a code block in backticks, the only fence that Discord knows."""
+    """Return a code block fenced with backticks, the only fence that Discord supports."""
     written = list(lines)
     if token.markup.startswith("~") and "```" not in token.content:
         for at in {0, len(lines) - 1}:

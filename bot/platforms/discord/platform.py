@@ -1,4 +1,4 @@
-"""Discord as a platform: connection, registration of commands, and permissions."""
+"""The Discord platform: connection, command registration, and permissions."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ _MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
 
 
 class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
-    """Guild channels, threads and direct messages of one bot user."""
+    """A bot user's guild channels, threads and direct messages."""
 
     name = "discord"
 
@@ -101,7 +101,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         await self._with_accepted_token(lambda token: self._receive_shard(shard, intake, token))
 
     async def _with_accepted_token(self, work: Callable[[str], Awaitable[T]]) -> T:
-        """Repeat work with the newest token while Discord rejects it."""
+        """Retry work with the newest token while Discord rejects it."""
         while True:
             token = self._token.read()
             try:
@@ -167,7 +167,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     def _parse(
         self, near: Said, bot: discord.Object, data: dict[str, Any], *, by_anybody: bool = False
     ) -> Said | None:
-        """Convert a message from the channel of `near`."""
+        """Convert a message from the same channel as `near`."""
         guild = {} if near.is_private else {"guild_id": self._guild_id(near) or "0"}
         message = self._parser.parse_message({**data, **guild})
         if message is None:
@@ -204,7 +204,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         return scope.removeprefix(prefix) if scope is not None else None
 
     async def _register_commands(self, application: str, intake: Intake) -> None:
-        """Register our commands if they have changed; a failure is only logged."""
+        """Register the commands if they have changed; failures are only logged."""
         ours = [
             *(to_payload(spec) for spec in self._context.commands),
             *(to_message_payload(spec) for spec in self._context.message_commands),
@@ -221,7 +221,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
 
 
 def _is_of_discord(source: str, api_base: str) -> bool:
-    """Return whether a file is on Discord's servers, or on the configured one."""
+    """Return whether a file is on Discord's servers, or on the configured server."""
     url, api = urlsplit(source), urlsplit(api_base)
     if api.hostname in _API_HOSTS:
         return url.scheme == "https" and url.netloc in _FILE_HOSTS
@@ -249,7 +249,7 @@ def _first_error(error: BaseException) -> BaseException:
 
 
 async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: float) -> bool:
-    """Return whether a member owns, administers or manages a guild; may raise `PlatformError`."""
+    """Return whether a member owns, administers or manages a guild; raises `PlatformError`."""
     guild = decode_response(await rest.call(_GUILD, guild_id), dict[str, Any])
     member = decode_response(await rest.call(_MEMBER, guild_id, user_id), dict[str, Any])
     held = {guild["id"], *member["roles"]}  # @everyone has the id of the guild

@@ -1,4 +1,4 @@
-"""Track Discord's rate limits: its buckets, and the limit over all of them.
+"""Track Discord's rate limits: buckets, and the global limit.
 
 See https://discord.com/developers/docs/topics/rate-limits.
 """
@@ -16,10 +16,10 @@ _RESET_AFTER, _BUCKET = "x-ratelimit-reset-after", "x-ratelimit-bucket"
 
 
 class RateLimitBucket:
-    """The requests that Discord takes in a window of time.
+    """The requests that Discord accepts in a time window.
 
-    When the window begins is known only up to the latency of a response, so no more requests than
-    the limit are sent in any period of its length.
+    A window's start is known only up to a response's latency, so requests are kept below the limit
+    in any period of the window's length.
     """
 
     __slots__ = ("_left", "_limit", "_resets_at", "_sent", "_window_seconds")
@@ -31,21 +31,21 @@ class RateLimitBucket:
         self._sent: deque[float] = deque(maxlen=_MAX_SENT)  # when, oldest first
 
     def seconds_until_free(self, now: float) -> float:
-        """Return the seconds until a request is allowed; 0: now."""
+        """Return the seconds until a request is allowed; 0 if now."""
         wait = 0.0 if self._left > 0 else self._resets_at - now
         if len(self._sent) >= self._limit:
             wait = max(wait, self._sent[-int(self._limit)] + self._window_seconds - now)
         return max(0.0, wait)
 
     def take(self, now: float) -> None:
-        """Count a request that is sent now; the first request begins a window."""
+        """Count a request sent now; the first request starts a window."""
         if now >= self._resets_at and self._window_seconds:
             self._left, self._resets_at = self._limit, now + self._window_seconds
         self._left -= 1
         self._sent.append(now)
 
     def update(self, limit: float, remaining: float, reset_after: float, now: float) -> None:
-        """Adopt a response's headers; it may be late, or not count requests in flight."""
+        """Apply a response's headers, which may be late or not count requests in flight."""
         is_same_window = now < self._resets_at
         self._left = min(self._left, remaining) if is_same_window else remaining
         self._limit = limit
@@ -53,16 +53,16 @@ class RateLimitBucket:
         self._window_seconds = max(self._window_seconds, reset_after)
 
     def block(self, until: float) -> None:
-        """Allow no request before this time."""
+        """Allow no requests before this time."""
         self._left, self._resets_at = 0, max(self._resets_at, until)
 
     def is_reset(self, now: float) -> bool:
-        """Return whether everything known of the bucket has expired."""
+        """Return whether all known limits of the bucket have expired."""
         return now >= self._resets_at
 
 
 class BucketLimits:
-    """The buckets of all endpoints; several endpoints may share one."""
+    """The buckets of all endpoints; several endpoints may share a bucket."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}  # by endpoint: the name from Discord
@@ -73,7 +73,7 @@ class BucketLimits:
         return len(self._buckets)
 
     def bucket(self, endpoint: str, resource: str, now: float) -> RateLimitBucket:
-        """Return the bucket of an endpoint for one channel, guild or webhook."""
+        """Return an endpoint's bucket for one channel, guild or webhook."""
         key = (self._names.get(endpoint, endpoint), resource)
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -84,15 +84,15 @@ class BucketLimits:
         return bucket
 
     def seconds_until_free(self, bucket: RateLimitBucket, now: float) -> float:
-        """Return the seconds until a request of a bucket is allowed; 0: now."""
+        """Return the seconds until a request of the bucket is allowed; 0 if now."""
         return max(bucket.seconds_until_free(now), self._blocked_until - now, 0.0)
 
     def refused_scope(self, bucket: RateLimitBucket, now: float) -> RefusedScope:
-        """Return the scope that is refused longest: a bucket, or all requests of the bot."""
+        """Return the scope blocked the longest: a bucket, or all of the bot's requests."""
         return "bot" if self._blocked_until - now >= bucket.seconds_until_free(now) else "route"
 
     def block_all(self, until: float) -> None:
-        """Allow no request at all before this time."""
+        """Allow no requests at all before this time."""
         self._blocked_until = max(self._blocked_until, until)
 
     def update(
@@ -103,7 +103,7 @@ class BucketLimits:
         headers: Mapping[str, str],
         now: float,
     ) -> None:
-        """Adopt the headers of a response; many have none."""
+        """Apply a response's rate limit headers, if present."""
         name = headers.get(_BUCKET)
         if name is not None and self._names.get(endpoint) != name:
             self._rename(endpoint, name)
@@ -119,7 +119,7 @@ class BucketLimits:
             return
 
     def _rename(self, endpoint: str, name: str) -> None:
-        """Learn the name of an endpoint's buckets; earlier requests still count."""
+        """Rename an endpoint's buckets to Discord's name; earlier requests still count."""
         old = self._names.get(endpoint, endpoint)
         self._names[endpoint] = name
         for (of, resource), bucket in list(self._buckets.items()):

@@ -1,4 +1,4 @@
-"""Store what the gateway delivers; after a new session the missed messages come first."""
+"""Store events from the gateway; after a new session, missed messages come first."""
 
 import asyncio
 import math
@@ -44,7 +44,7 @@ _MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
 
 
 class MessageReceiver:
-    """Stores the messages of one shard's connection; loses none while the store fails."""
+    """Stores one shard's messages; none are lost while the database fails."""
 
     def __init__(self, gateway: Gateway, intake: Intake, context: PlatformContext) -> None:
         self._gateway = gateway
@@ -62,7 +62,7 @@ class MessageReceiver:
         """Why messages cannot be stored at the moment."""
 
     async def run(self) -> None:
-        """Run until cancelled; raises `PlatformFatal` if Discord no longer accepts this bot."""
+        """Run until cancelled; raises `PlatformFatal` if Discord rejects this bot."""
         while True:
             events = await take_events(self._gateway.events, _SECONDS_BETWEEN_SESSIONS)
             if events and isinstance(events[-1], SessionStarted):
@@ -75,7 +75,7 @@ class MessageReceiver:
                 await self._store_events(events)
 
     async def load(self) -> GatewaySession | None:
-        """Load the shard's cursors; return the session to resume, if there is one."""
+        """Load the shard's cursors; return the session to resume, if any."""
         stored = await self._load_cursors()
         session = stored.get(self._cursors.session_name)
         if session is None or not self._cursors.misses_nothing:
@@ -94,7 +94,7 @@ class MessageReceiver:
     async def _store_events(
         self, events: Sequence[GatewayEvent], oldest_question: float = 0
     ) -> None:
-        """Store events and cursors; before `oldest_question` (Unix seconds) they are too late."""
+        """Store events and cursors; messages before `oldest_question` (Unix seconds) are late."""
         incomings: list[Incoming] = []
         for event in events:
             match event:
@@ -122,7 +122,7 @@ class MessageReceiver:
             await self._store(incomings, cursors)
 
     def _session_to_store(self) -> dict[str, str]:
-        """Return the session if it is due; Discord repeats what comes after it, known by its id."""
+        """Return the session if due; Discord repeats later events, which are recognized by id."""
         now = self._clock.monotonic()
         is_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSIONS
         is_new = self._session != self._stored_session
@@ -167,7 +167,7 @@ class MessageReceiver:
             await self._store((), self._cursors.catch_up_ended(session.at))
 
     async def _catch_up_channel(self, channel: int, after: int, missing: dict[int, int]) -> None:
-        """Store all messages of a channel after this one, and remove it from `missing`."""
+        """Store a channel's messages after this one, then remove the channel from `missing`."""
         has_more = True
         async with self._read_slots:
             while has_more:
@@ -181,7 +181,7 @@ class MessageReceiver:
         del missing[channel]
 
     async def _read_page(self, channel: int, after: int) -> Sequence[dict[str, Any]]:
-        """Return the next messages of a channel, oldest first; none where it cannot be read."""
+        """Return a channel's next messages, oldest first; empty if it cannot be read."""
         read = partial(self._gateway.read_history, channel, after, _PAGE_SIZE)
         try:
             return await self._gateway.until_answered(read)
@@ -190,7 +190,7 @@ class MessageReceiver:
             return ()
 
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
-        """Return the channels that may have new messages, each with the message to read after."""
+        """Return the channels that may have new messages, and the message to read after."""
         stored = self._cursors.stored
         since = self._cursors.fully_received_until()
         if since is None:
@@ -225,10 +225,10 @@ class MessageReceiver:
 
 
 class ChannelCursors:
-    """The stored cursors, and those to store with the next messages.
+    """The stored cursors, and the ones to store with the next messages.
 
-    The cursor of a channel is its newest stored message. It names its guild, since the newest
-    message of one shard says nothing about the channels of another.
+    A channel's cursor is its newest stored message. It includes the guild, since one shard's newest
+    message says nothing about another shard's channels.
     """
 
     def __init__(self, bot_id: str, shard: Shard) -> None:
@@ -245,11 +245,11 @@ class ChannelCursors:
 
     @property
     def misses_nothing(self) -> bool:
-        """Whether everything up to the session was fetched, so that it can be resumed."""
+        """Whether everything before the session was fetched, so that it can be resumed."""
         return self._connected is not None and not self._catching_up
 
     def load(self, stored: Mapping[str, str]) -> None:
-        """Replace all cursors with those of the store, given by their stored names."""
+        """Replace all cursors with the stored ones, given by their stored names."""
         rows = {name: value for name, value in stored.items() if name.startswith(self._channels)}
         self.stored.clear()
         for channel, message, guild in read_cursors(rows, self._read_row):
@@ -266,7 +266,7 @@ class ChannelCursors:
         return to_number(name.removeprefix(self._channels)), to_number(message), to_number(guild)
 
     def fully_received_until(self) -> int | None:
-        """Return the snowflake before which no channel misses messages; None at the first start."""
+        """The snowflake before which no channel lacks messages; None at the first start."""
         if self._catching_up:
             return self._catching_up
         marks = [self._connected] if self._connected else []
@@ -276,12 +276,12 @@ class ChannelCursors:
         return max(marks, default=None)
 
     def catch_up_begins(self) -> dict[str, str]:
-        """Begin a catch-up; return what to store before messages are fetched."""
+        """Begin a catch-up; return what to store before fetching messages."""
         self._catching_up = self.fully_received_until() or 0
         return {f"{self._marks}catching_up": str(self._catching_up)}
 
     def catch_up_ended(self, session_at: datetime) -> dict[str, str]:
-        """End a catch-up up to this session; return what to store."""
+        """End a catch-up that covers everything before this session; return what to store."""
         self._catching_up, self._connected = 0, time_snowflake(session_at)
         return {
             f"{self._marks}catching_up": "0",
@@ -289,13 +289,13 @@ class ChannelCursors:
         }
 
     def freeze(self, channels: Iterable[int]) -> None:
-        """Keep these cursors until the next `load`: messages are missing there."""
+        """Keep these channels' cursors until the next `load`, as messages are missing."""
         self._frozen.update(channels)
 
     def advance(
         self, incomings: Iterable[Incoming], seen: Mapping[int, tuple[int, int]]
     ) -> dict[str, str]:
-        """Move the cursors behind these messages; return what to store with them."""
+        """Advance the cursors past these messages; return what to store with them."""
         read = [(channel, *seen[channel]) for channel in seen if channel in self.stored]
         for said in incomings:
             if isinstance(said, Said) and said.message_id is not None:

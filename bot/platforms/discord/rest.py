@@ -1,4 +1,4 @@
-"""Requests to Discord's REST API as the bot: rate limits and failures."""
+"""Requests to Discord's REST API as the bot, with rate limits and error handling."""
 
 import asyncio
 import re
@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 
 class WebhookNotFound(errors.Refused):
-    """The webhook was deleted, or the token of a response to a command has expired."""
+    """The webhook was deleted, or the token for a command's response has expired."""
 
 
 class ChannelNotFound(errors.Refused):
@@ -45,11 +45,11 @@ class ChannelNotFound(errors.Refused):
 
 
 class ThreadExists(errors.Refused):
-    """The message has a thread already."""
+    """The message already has a thread."""
 
 
 class AlreadyAcknowledged(errors.Refused):
-    """The interaction has a response already."""
+    """The interaction already has a response."""
 
 
 _BY_CODE: Mapping[int, type[errors.Refused]] = {
@@ -67,7 +67,7 @@ _BY_CODE: Mapping[int, type[errors.Refused]] = {
 def translate_refusal(
     status: int, code: int, text: str, retry_after: str | None = None
 ) -> errors.PlatformError:
-    """Return the error that a response means; `code` is Discord's own, 0 if there is none."""
+    """Return the error for a response; `code` is Discord's error code, 0 if there is none."""
     answer = f"Discord answered {status} ({code}): {text}"
     if code in _BY_CODE:
         return _BY_CODE[code](answer)
@@ -93,7 +93,7 @@ def _seconds(retry_after: str | None) -> float:
 
 @value_class
 class RestEndpoint:
-    """A method and a path with `{}` for each id; the first ids identify the rate limit."""
+    """A method, and a path with `{}` for each id; the first ids select the rate limit."""
 
     method: str
     path: str
@@ -104,7 +104,7 @@ class RestEndpoint:
 
 
 class RestClient:
-    """The REST connections of one bot; no log-in is needed."""
+    """A bot's REST connections; they need no login."""
 
     def __init__(self, token: BotToken[DiscordSettings]) -> None:
         self._token = token
@@ -125,7 +125,7 @@ class RestClient:
         file: Attachment | None = None,
         query: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Return the body of a response, also after a short rate limit; raises `PlatformError`."""
+        """Return a response's body, after waiting for short rate limits; raises `PlatformError`."""
         if file is not None and isinstance(body, dict):
             # Without the list, an edit that is repeated would attach it twice.
             body = {**body, "attachments": [{"id": 0, "filename": file.name}]}
@@ -253,7 +253,7 @@ _ME = RestEndpoint("GET", "/users/@me", resource_ids=0)
 
 
 def decode_response(response: bytes, returns: type[Decoded]) -> Decoded:
-    """Decode the JSON of a response; raises `OutcomeUnknown` if it is something else."""
+    """Decode a response's JSON; raises `OutcomeUnknown` if it is invalid."""
     try:
         return msgspec.json.decode(response, type=returns)
     except (msgspec.DecodeError, UnicodeDecodeError):

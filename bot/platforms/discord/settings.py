@@ -1,4 +1,4 @@
-"""The settings of Discord."""
+"""The Discord settings."""
 
 import base64
 
@@ -15,7 +15,7 @@ BOT_REJECTED = translatable(
 
 
 class DiscordSettings(BotTokenSettings):
-    """The bot user on Discord and the addresses of Discord's APIs."""
+    """A Discord bot and the addresses of Discord's APIs."""
 
     token: SecretStr | None = Field(
         None,
@@ -51,7 +51,7 @@ class DiscordSettings(BotTokenSettings):
     @property
     @override
     def bot_account(self) -> str:
-        """The bot's user id, from the first part of the token; empty if it has none."""
+        """The bot's user id, taken from the start of the token; empty if there is none."""
         encoded = self.token.get_secret_value().partition(".")[0] if self.token else ""
         try:
             decoded = base64.b64decode(encoded + "=" * (-len(encoded) % 4)).decode()

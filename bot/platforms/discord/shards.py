@@ -1,7 +1,7 @@
-"""Shards: which channels one has, its stored session, and when it may IDENTIFY.
+"""Shards: their channels, their stored sessions, and when they may IDENTIFY.
 
 Discord resets the token of a bot that identifies more often than `session_start_limit` allows, and
-takes `max_concurrency` IDENTIFYs each 5 seconds, one for each remainder of the shard's number. See
+accepts `max_concurrency` IDENTIFYs every 5 seconds, one per remainder of the shard number. See
 https://discord.com/developers/docs/events/gateway#sharding, #resuming and
 #session-start-limit-object.
 """
@@ -34,7 +34,7 @@ _ASK_AGAIN_SECONDS = 60.0  # whether there is a new budget
 
 @value_class
 class Shard:
-    """One of a bot's gateway connections, with its share of the guilds."""
+    """One of a bot's gateway connections, which serves some of the guilds."""
 
     number: int = 0
     count: int = 1
@@ -50,12 +50,12 @@ class Shard:
         return cls(int(number), int(count))
 
     def has_guild(self, guild_id: int) -> bool:
-        """Return whether a guild's events arrive on this shard; 0 stands for direct messages."""
+        """Return whether this shard receives a guild's events; 0 means direct messages."""
         return (guild_id >> 22) % self.count == self.number
 
 
 class GatewaySession(msgspec.Struct, frozen=True):
-    """A session that can be resumed: everything up to its sequence number is stored."""
+    """A resumable session; everything up to its sequence number is stored."""
 
     id: str
     sequence: int
@@ -66,7 +66,7 @@ class GatewaySession(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_stored(cls, stored: str) -> "GatewaySession | None":
-        """Return a stored session; None if it cannot be read."""
+        """Parse a stored session; None if it cannot be read."""
         try:
             return msgspec.json.decode(stored, type=cls)
         except msgspec.DecodeError:
@@ -89,14 +89,14 @@ class GatewayInfo(msgspec.Struct):
 
 
 async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
-    """Read the gateway's information from Discord; may raise `PlatformError`."""
+    """Read the gateway info from Discord; raises `PlatformError`."""
     info = decode_response(await rest.call(_GATEWAY), GatewayInfo)
     show_identifies_left(info.session_start_limit, clock)
     return info
 
 
 def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
-    """Export the rest of the budget; after the reset, the whole budget."""
+    """Export the remaining IDENTIFY budget; after the reset, the whole budget."""
     reset_at = clock.monotonic() + starts.reset_after / 1000
     IDENTIFIES_LEFT.labels("discord").set_function(
         lambda: starts.remaining if clock.monotonic() < reset_at else starts.total
@@ -104,7 +104,7 @@ def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
 
 
 class IdentifyLimits:
-    """Lets only one of the processes that share the leases IDENTIFY at a time."""
+    """Lets one process at a time IDENTIFY, among those that share the leases."""
 
     def __init__(
         self, rest: RestClient, take_lease: TakeLease | None, bot: str, clock: Clock
@@ -118,7 +118,7 @@ class IdentifyLimits:
 
     @asynccontextmanager
     async def turn(self, shard_number: int) -> AsyncIterator[str]:
-        """Wait until the block may IDENTIFY a shard; yield the gateway's address."""
+        """Wait until the block may IDENTIFY a shard; yields the gateway's address."""
         gateway = await self._wait_for_budget()
         bucket = shard_number % max(1, gateway.session_start_limit.max_concurrency)
         role = f"identify {self._bot} {bucket}"

@@ -1,4 +1,4 @@
-"""Answers on Discord: one idempotent REST call each, without pings."""
+"""Answers on Discord: idempotent REST calls without pings."""
 
 import contextlib
 from collections.abc import Sequence, Set
@@ -85,10 +85,10 @@ _STYLES = {ButtonStyle.PRIMARY: 1, ButtonStyle.PLAIN: 2, ButtonStyle.DANGER: 4}
 
 
 class DiscordSurface(Surface, BucketSurface):
-    """Sends through REST, whether or not the gateway is connected.
+    """Sends through REST, independently of the gateway connection.
 
-    A message with a face is sent by the channel's webhook. It has no nonce and cannot be a reply,
-    so a lost response is looked up in the channel (docs/delivery.md#unknown-outcomes).
+    Messages with a face are sent by the channel's webhook, without a nonce or a reply, so a lost
+    response is looked up in the channel (docs/delivery.md#unknown-outcomes).
     """
 
     def __init__(self, rest: RestClient, *, has_webhooks: bool = True) -> None:
@@ -115,9 +115,9 @@ class DiscordSurface(Surface, BucketSurface):
         return await self._bucket(address, locate(address, message_id)[0], face)
 
     async def _bucket(self, address: Address, chat: str, face: Face | None) -> str:
-        """Return the bucket of a message: its chat, or the webhook that sends it.
+        """Return a message's bucket: its chat, or the webhook that sends it.
 
-        Discord counts the calls of a webhook together in its channel and its threads, one of which
+        Discord counts a webhook's calls in its channel and the channel's threads together; a thread
         may not exist yet ("per-resource": https://discord.com/developers/docs/topics/rate-limits).
         """
         webhook = await self._webhook_of(address, face)
@@ -235,7 +235,7 @@ class DiscordSurface(Surface, BucketSurface):
         )
 
     async def _webhook_of(self, address: Address, face: Face | None) -> ChannelWebhook | None:
-        """Return the webhook for a face; None: the bot speaks itself."""
+        """Return the webhook for a face; None if the bot must post itself."""
         if face is None or not self._has_webhooks:
             return None
         return await self._webhooks.find(address.chat)
@@ -260,7 +260,7 @@ class DiscordSurface(Surface, BucketSurface):
     async def _edit_spoken(
         self, address: Address, message_id: str, content: MessageContent
     ) -> bool:
-        """Edit a message of the webhook; return False if it is not the webhook's."""
+        """Edit a webhook message; return False if it is not the webhook's."""
         webhook = await self._webhooks.find(address.chat) if self._has_webhooks else None
         if webhook is None:
             return False
@@ -278,10 +278,10 @@ class DiscordSurface(Surface, BucketSurface):
     async def _respond(
         self, interaction: str, content: MessageContent, file: Attachment | None = None
     ) -> str:
-        """Edit the deferred response of a command or the message of a press; may be repeated.
+        """Edit a command's deferred response or a pressed message; repeatable.
 
-        `ResponseRefused`: its token has expired, as it does after 15 minutes. A file, which nobody
-        else in the channel may see, is `Refused` then.
+        Raises `ResponseRefused` once the token has expired, after 15 minutes; for a file, which
+        must stay private, `Refused`.
         """
         application, _, token = interaction.partition(":")
         body = _render_own(content)
@@ -321,7 +321,7 @@ def _render_own(content: MessageContent) -> dict[str, Any]:
 
 
 def _render(content: MessageContent, text: str) -> dict[str, Any]:
-    """Return the fields of a message; an edit keeps those that it leaves out."""
+    """Return a message's fields; an edit keeps omitted fields."""
     # An edit needs the allowed mentions again. Link previews could leak the conversation: Discord
     # fetches any address that a model was talked into writing.
     no_mentions = {"parse": [], "replied_user": False}
@@ -334,7 +334,7 @@ def _render(content: MessageContent, text: str) -> dict[str, Any]:
 
 
 def _shown(text: str, content: MessageContent) -> str:
-    """Return a text in Discord's dialect above folded thoughts; if that was refused, as it is."""
+    """Return a text in Discord's dialect above folded thoughts; unchanged after a refusal."""
     if content.is_plain:
         return text[: LIMITS.max_units]
     shown = to_dialect(text)
@@ -342,7 +342,7 @@ def _shown(text: str, content: MessageContent) -> str:
 
 
 def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list[dict[str, object]]:
-    """Return a row for each menu, then the rows of buttons; at most five in all."""
+    """Return a row for each menu, then the button rows; at most five in total."""
     rows: dict[int, list[dict[str, object]]] = {}
     for one in buttons:
         shown = {"style": _STYLES[one.style], "label": one.label, "custom_id": one.data}

@@ -1,4 +1,4 @@
-"""Telegram through its Bot API: aiogram's calls and types, and our own polling."""
+"""Telegram's Bot API, with aiogram's calls and types but our own polling."""
 
 from bot.platforms.spec import PlatformSpec
 from bot.platforms.telegram.settings import TelegramSettings

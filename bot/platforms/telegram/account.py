@@ -1,4 +1,4 @@
-"""Set up a bot on Telegram: whose token it is, its privacy mode, and a code from its first admin.
+"""Set up a bot on Telegram: its account, its privacy mode, and the code from its first admin.
 
 See https://core.telegram.org/bots/api#getme and #getupdates.
 """
@@ -118,7 +118,7 @@ class TelegramAccount(AccountSetup):
         return api.decode_result(updates, list[dict[str, Any]])
 
     async def _finish(self, update_id: int, updates: list[dict[str, Any]], chat: int) -> None:
-        """Thank the person, and consume the code's update unless messages precede it."""
+        """Thank the sender, and consume the code's update unless messages precede it."""
         if updates[0]["update_id"] == update_id:
             await self._updates(offset=update_id + 1, timeout=0, limit=1)
         thanks = SendMessage(chat_id=chat, text="Thank you. You are an admin of this bot now.")

@@ -1,4 +1,4 @@
-"""Calls to Telegram's Bot API; every failure is a `PlatformError` without the token in it."""
+"""Telegram Bot API calls; failures raise a `PlatformError` that does not contain the token."""
 
 import asyncio
 import json
@@ -52,19 +52,19 @@ class ReplyNotFound(errors.Refused):
 
 
 class NoSuchMember(errors.Refused):
-    """The person is not in the chat, or unknown to Telegram."""
+    """The person is not in the chat or unknown to Telegram."""
 
 
 class NotModified(errors.Refused):
-    """The message has this text already."""
+    """The message already has this text."""
 
 
 class NotEditable(errors.Refused):
-    """The message is somebody else's, or has no text to edit."""
+    """The message belongs to somebody else or has no editable text."""
 
 
 class ChatMoved(errors.Refused):
-    """The group became a supergroup, which has another id."""
+    """The group became a supergroup, which has a new id."""
 
     def __init__(self, chat: int) -> None:
         super().__init__(f"the group is now the supergroup {chat}")
@@ -72,7 +72,7 @@ class ChatMoved(errors.Refused):
 
 
 class PollingConflict(errors.Unreachable):
-    """Another process polls with this token, or a webhook is set."""
+    """Another process is polling with this token, or a webhook is set."""
 
 
 _REFUSALS: Mapping[str, type[errors.Refused]] = {
@@ -94,7 +94,7 @@ _REFUSALS: Mapping[str, type[errors.Refused]] = {
 
 
 class BotApi:
-    """The connections of one bot, for the life of the process."""
+    """A bot's connections, which stay open while the process runs."""
 
     def __init__(self, settings: TelegramSettings, clock: Clock) -> None:
         if settings.token is None:
@@ -111,19 +111,19 @@ class BotApi:
         return self._bot.token
 
     async def call(self, method: TelegramMethod[Result], seconds: int = CALL_SECONDS) -> Result:
-        """Call a method; raises a `PlatformError`, such as `ChatMoved`: nothing happened."""
+        """Call a method; raises a `PlatformError`; `ChatMoved` means that nothing happened."""
         return await self._with_newest_token(lambda bot: bot(method, request_timeout=seconds))
 
     async def send(
         self, name: str, fields: Mapping[str, object], seconds: int = CALL_SECONDS
     ) -> msgspec.Raw:
-        """Call a method by its name; return its result as JSON. It raises the same as `call`."""
+        """Call a method by name; return its result as JSON; raises as `call` does."""
         return await self._with_newest_token(
             lambda bot: self._session.send(bot, name, fields, seconds)
         )
 
     async def download(self, file_id: str, max_bytes: int) -> bytes:
-        """Return at most the first `max_bytes` of a file; raises `PlatformError`."""
+        """Return up to `max_bytes` from a file's start; raises `PlatformError`."""
         path = (await self.call(GetFile(file_id=file_id))).file_path
         if path is None:
             raise errors.Refused("Telegram does not say where the file is")
@@ -137,7 +137,7 @@ class BotApi:
         await self._session.close()
 
     async def _with_newest_token(self, request: Callable[[Bot], Awaitable[T]]) -> T:
-        """Make a request; repeat it if Telegram rejects a token that was just replaced."""
+        """Make a request; retry it if the rejected token has just been replaced."""
         bot = self._newest_bot()
         try:
             try:
@@ -169,7 +169,7 @@ class BotApi:
 
 
 def token_refused() -> errors.TokenRejected:
-    """Return the error for a refused `getMe`: Telegram answers a malformed token by "Not Found"."""
+    """Return the error for a rejected `getMe`; a malformed token gets "Not Found"."""
     return errors.TokenRejected(
         translatable(
             "Telegram does not accept the bot's token; set TROUPE_TELEGRAM__TOKEN to the one that"
@@ -179,7 +179,7 @@ def token_refused() -> errors.TokenRejected:
 
 
 def translate(error: Exception) -> errors.PlatformError:
-    """Return the error for a failed call; of its text, only Telegram's description is kept."""
+    """Return the error for a failed call, including only Telegram's description."""
     match error:
         case exceptions.TelegramRetryAfter():
             return errors.RateLimited(error.retry_after)
@@ -231,7 +231,7 @@ def _translate_refusal(description: str) -> errors.PlatformError:
 
 
 class JsonSession(BaseSession):
-    """Sends every call as JSON, except uploads."""
+    """Sends all calls as JSON, except uploads."""
 
     def __init__(self, base_url: str) -> None:
         super().__init__(json_loads=msgspec.json.decode)
@@ -241,7 +241,7 @@ class JsonSession(BaseSession):
     async def make_request(
         self, bot: Bot, method: TelegramMethod[TelegramType], timeout: int | None = None
     ) -> TelegramType:
-        """Call a method; may raise `ConnectionFailed` or `TimeoutError`."""
+        """Call a method; raises `ConnectionFailed` or `TimeoutError`."""
         build_response_type(method.__returning__)
         name = method.__api_method__
         # unset fields have aiogram's defaults, which we do not use
@@ -262,7 +262,7 @@ class JsonSession(BaseSession):
     async def send(
         self, bot: Bot, name: str, fields: Mapping[str, object], seconds: float
     ) -> msgspec.Raw:
-        """Call a method without models, which cost more than the request; as `make_request`."""
+        """Like `make_request`, but without models, which cost more than the request itself."""
         given = {key: value for key, value in fields.items() if value is not None}
         body = msgspec.json.encode(given, enc_hook=_to_plain)
         status, content = await self._post(bot, name, body, seconds)
@@ -278,7 +278,7 @@ class JsonSession(BaseSession):
     def check_response(
         self, bot: Bot, method: TelegramMethod[TelegramType], status_code: int, content: str
     ) -> Response[TelegramType]:
-        """Treat an error without a description as unreadable: it is not Telegram's."""
+        """Treat an error without a description as unreadable, since it is not Telegram's."""
         try:
             return super().check_response(bot, method, status_code, content)
         except (exceptions.TelegramAPIError, TypeError) as error:  # it searches the description
@@ -317,7 +317,7 @@ class _Answer(msgspec.Struct):
 
 
 class _UntypedMethod(TelegramMethod[Any]):
-    """A stand-in for any method in aiogram's errors."""
+    """Stands in for any method in aiogram's errors."""
 
     __returning__ = Any
     __api_method__ = "untyped"
@@ -327,7 +327,7 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
 def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
-    """Decode JSON, lone surrogates as `?`: one would make a whole batch unreadable."""
+    """Decode JSON with lone surrogates as `?`; otherwise, one would fail a whole batch."""
     try:
         return decode(content)
     except RecursionError:
@@ -343,7 +343,7 @@ def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
 
 
 def decode_result(result: msgspec.Raw, returns: type[T]) -> T:
-    """Decode the JSON of a result; raises `OutcomeUnknown` if it is something else."""
+    """Decode a result's JSON; raises `OutcomeUnknown` if it is invalid."""
     try:
         return msgspec.json.decode(result, type=returns)
     except msgspec.DecodeError:

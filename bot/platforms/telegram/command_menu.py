@@ -1,4 +1,4 @@
-"""The commands that Telegram lists: for each kind of chat, in each language."""
+"""Telegram's command list, for each kind of chat and each language."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def offer_commands(api: BotApi, commands: Sequence[CommandSpec]) -> None:
-    """Register the commands of each scope and language that differ from Telegram's."""
+    """Register the commands of each scope and language where they differ from Telegram's list."""
     try:
         for scope, offered in commands_by_scope(commands):
             for language in LANGUAGES:
@@ -40,7 +40,7 @@ async def offer_commands(api: BotApi, commands: Sequence[CommandSpec]) -> None:
 def commands_by_scope(
     commands: Sequence[CommandSpec],
 ) -> list[tuple[BotCommandScopeUnion | None, Sequence[CommandSpec]]]:
-    """Return the commands for each kind of chat; None: all chats without a scope of their own."""
+    """Return the commands for each kind of chat; None stands for all other chats."""
     in_groups = [one for one in commands if not one.is_private]
     for_all = [one for one in in_groups if not one.is_for_admins]
     return [
@@ -52,7 +52,7 @@ def commands_by_scope(
 
 
 def to_bot_commands(commands: Sequence[CommandSpec], language: str = "en") -> list[BotCommand]:
-    """Return commands for Telegram's menu; the description names their actions."""
+    """Return commands for Telegram's menu; descriptions list their actions."""
     offered = []
     for one in commands:
         summary = plain_text(translate(looked_up(one.summary), language))

@@ -1,4 +1,4 @@
-"""Convert Telegram's updates to `Incoming`: channel, author, content, why they wake the bot."""
+"""Convert Telegram's updates to `Incoming`: channel, author, content, wake reason."""
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -63,13 +63,13 @@ _MEDIA_KINDS: Mapping[str, MediaKind] = {
 
 
 def parse_updates(raws: Iterable[dict[str, Any]]) -> list[types.Update]:
-    """Parse updates without the parts that the library does not know yet."""
+    """Parse updates, ignoring parts that the library does not know yet."""
     parsed = (_parse_update(raw) for raw in raws)
     return [update for update in parsed if update is not None]
 
 
 def _parse_update(raw: dict[str, Any]) -> types.Update | None:
-    """Parse an update without what the library refuses, innermost first; log what is dropped."""
+    """Parse an update, dropping and logging invalid values, innermost first."""
     dropped: list[str] = []
     while True:
         try:
@@ -96,7 +96,7 @@ def _parse_update(raw: dict[str, Any]) -> types.Update | None:
 
 
 def _invalid_path(raw: dict[str, Any], error: ErrorDetails) -> tuple[str | int, ...]:
-    """Return the keys of an invalid value, without pydantic's names of variants."""
+    """Return the path of an invalid value, without pydantic's names of variants."""
     path: list[str | int] = []
     value: Any = raw
     for key in error["loc"]:
@@ -121,7 +121,7 @@ def _value_at(raw: dict[str, Any], path: Iterable[str | int]) -> Any:
 
 
 def _fill_in(raw: dict[str, Any], error: ErrorDetails) -> bool:
-    """Add the missing field if only newer servers send it; return whether it was added."""
+    """Add a missing field that only newer servers send; return whether it was added."""
     name = error["loc"][-1]
     if error["type"] != "missing" or name not in _ADDED_FIELDS:
         return False
@@ -144,7 +144,7 @@ def _drop(raw: dict[str, Any], path: Sequence[str | int]) -> None:
 def read_update(
     update: types.Update, bot: types.User, bot_id: str, commands: Container[str]
 ) -> Incoming | None:
-    """Convert an update; log and skip an invalid one, which would block the others."""
+    """Convert an update; an invalid one is logged and skipped, or it would block the others."""
     try:
         return to_incoming(update, bot, bot_id, commands)
     except _CONVERSION_ERRORS as error:
@@ -156,7 +156,7 @@ def read_update(
 def to_incoming(
     update: types.Update, bot: types.User, bot_id: str = "", commands: Container[str] | None = None
 ) -> Incoming | None:
-    """Convert an update; None for messages of bots and service messages."""
+    """Convert an update; None for messages by bots and service messages."""
     if update.message is not None:
         return message_to_said(update.message, bot, bot_id, commands)
     if update.edited_message is not None:
@@ -174,12 +174,12 @@ def message_to_said(
     bot_id: str = "",
     commands: Container[str] | None = None,
 ) -> Said | None:
-    """Convert a message; None for those of bots and service messages.
+    """Convert a message; None for messages by bots and service messages.
 
-    In a group, commands other than `commands` wake nobody unless they name this bot.
-    Nobody in the group has said what Telegram forwards from a linked channel; only a command in it
-    goes on, to be refused and logged. A channel's direct messages are not read: each topic is
-    private, and answers need its id (https://core.telegram.org/bots/api#sendmessage).
+    In a group, other commands than `commands` wake nobody unless they name this bot. Posts that
+    Telegram forwards from a linked channel are ignored, except for commands, which are then refused
+    and logged. A channel's direct messages are not read: each topic is private, and answers need
+    its id (https://core.telegram.org/bots/api#sendmessage).
     """
     if message.chat.is_direct_messages:
         return None
@@ -254,7 +254,7 @@ def _to_pressed(query: types.CallbackQuery, bot_id: str) -> Pressed | None:
 
 
 def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> Joined | None:
-    """Convert the arrival of the bot in a group; None for other changes of membership."""
+    """Convert the bot's joining of a group; None for other membership changes."""
     arrived = change.old_chat_member.status in _ABSENT and change.new_chat_member.status in _PRESENT
     if not arrived or change.chat.type not in {ChatType.GROUP, ChatType.SUPERGROUP}:
         return None
@@ -278,12 +278,12 @@ def _to_address(message: types.MaybeInaccessibleMessageUnion, bot_id: str) -> Ad
 
 
 def scopes_of(address: Address) -> tuple[str, ...]:
-    """Return the scopes of a chat or topic, narrowest first."""
+    """Return a chat's or topic's scopes, narrowest first."""
     return (address.lane,) if address.thread is None else (address.conversation, address.lane)
 
 
 def _to_person(message: types.Message) -> Person | None:
-    """Return the author, or the chat that anonymous admins and channels write as; not a bot."""
+    """Return the author or, for anonymous admins and channels, the chat; None for bots."""
     if message.sender_chat is not None:
         return _person(message.sender_chat)
     user = message.from_user
@@ -325,7 +325,7 @@ def _quote(message: types.Message, bot: types.User) -> Quote | None:
 
 
 def _mentions(message: types.Message, content: str, bot: types.User) -> tuple[str, ...]:
-    """Return who else is mentioned, by id if Telegram tells it, else by user name."""
+    """Return the other people mentioned: ids if Telegram sends them, else user names."""
     return tuple(
         f"telegram:{entity.user.id}"
         if entity.user is not None
@@ -337,7 +337,7 @@ def _mentions(message: types.Message, content: str, bot: types.User) -> tuple[st
 
 
 def _forward(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
-    """Return why a forward wakes the bot, and its text as a quote, which calls nobody."""
+    """Return a forward's wake reason, and its text as a quote, which addresses nobody."""
     wake = WakeReason.DM if message.chat.type == ChatType.PRIVATE else None
     if not content.strip():
         return wake, ""
@@ -369,7 +369,7 @@ def _wake_and_text(
     bot: types.User,
     commands: Container[str] | None,
 ) -> tuple[WakeReason | None, str]:
-    """Return why a message wakes the bot, and `text` without a leading mention."""
+    """Return a message's wake reason, and `text` without a leading mention."""
     first = next((entity for entity in _entities(message) if entity.offset == 0), None)
     word = "" if first is None else _covered_text(first, content)
     if first is not None and first.type == MessageEntityType.BOT_COMMAND:
@@ -409,7 +409,7 @@ def _is_mention(entity: types.MessageEntity, content: str, bot: types.User) -> b
 
 
 def _covered_text(entity: types.MessageEntity, content: str) -> str:
-    """Return what an entity covers, in UTF-16 units; half a character becomes U+FFFD."""
+    """Return an entity's text, given in UTF-16 units; half a character becomes U+FFFD."""
     begin, end = _byte_range(entity)
     return content.encode("utf-16-le", "surrogatepass")[begin:end].decode("utf-16-le", "replace")
 
@@ -423,7 +423,7 @@ def _is_bot_username(name: str, bot: types.User) -> bool:
 
 
 def text_of(message: types.Message) -> str:
-    """Return the text, caption or poll of a message, with the addresses of links."""
+    """Return a message's text, caption or poll, with link URLs."""
     if message.poll is not None:
         return "\n".join(filter(None, [message.caption or "", _poll_text(message.poll)]))
     if message.text:
@@ -432,7 +432,7 @@ def text_of(message: types.Message) -> str:
 
 
 def with_addresses(text: str, entities: Sequence[types.MessageEntity] | None) -> str:
-    """Insert addresses that only the formatting links to."""
+    """Insert the URLs of links whose text is something else."""
     links = [one for one in entities or () if one.type == MessageEntityType.TEXT_LINK and one.url]
     units = text.encode("utf-16-le", "surrogatepass") if links else b""
     for link in sorted(links, key=lambda one: one.offset, reverse=True):
@@ -450,7 +450,7 @@ def _poll_text(poll: types.Poll) -> str:
 
 
 def attachments_of(message: types.Message) -> tuple[MediaItem, ...]:
-    """Return the attachments of a message; none for service messages."""
+    """Return a message's attachments; none for service messages."""
     kind = _MEDIA_KINDS.get(message.content_type)
     if message.content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:
         kind = MediaKind.OTHER  # newer than our library

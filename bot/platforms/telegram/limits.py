@@ -1,4 +1,4 @@
-"""The limits of Telegram's chats, free of its library, since web channels may imitate them."""
+"""The limits of Telegram chats, without its library, because web channels imitate them."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from bot.markup.styled_text import style_markdown
 
 
 def plain_text(source: str) -> str:
-    """Return what readers see of a Markdown text."""
+    """Return a Markdown text as shown to readers."""
     return style_markdown(source).text
 
 

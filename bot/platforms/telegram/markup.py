@@ -1,4 +1,4 @@
-"""Text, buttons and menus as Telegram takes them: entities by UTF-16 offsets, no mentions."""
+"""Text, buttons and menus for Telegram: entities by UTF-16 offsets, without mentions."""
 
 import itertools
 import re
@@ -38,7 +38,7 @@ _CHOSEN = "✓ "
 def render_markdown(
     source: str, max_entities: int = _MAX_ENTITIES, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity] | None]:
-    """Return a text and its most important entities; `@name` is code, which notifies nobody."""
+    """Return a text and its most important entities; `@name` becomes code, which pings nobody."""
     styled = style_markdown(source) if has_links else style_markdown(source, has_links=False)
     styled = _limited(_without_mentions(styled), max_entities)
     if not styled.spans:
@@ -48,7 +48,7 @@ def render_markdown(
 
 
 def _limited(styled: StyledText, max_spans: int) -> StyledText:
-    """Return a text with fewer spans, in which still nobody is mentioned."""
+    """Return a text with fewer spans; mentions stay disabled."""
     if len(styled.spans) <= max_spans:
         return styled
     by_importance = sorted(styled.spans, key=lambda one: _IMPORTANCE.index(one.style))
@@ -67,7 +67,7 @@ def _unlinked(mention: re.Match[str]) -> str:
 def with_folded(
     source: str, folded: str, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity]]:
-    """Return Markdown and its entities, above a folded plain text, which is the last entity."""
+    """Return Markdown with a folded plain text below it, which is the last entity."""
     text, entities = render_markdown(source, _MAX_ENTITIES - 1, has_links=has_links)
     above = f"{text.rstrip()}\n\n" if text.strip() else ""
     below = _MENTION.sub(_unlinked, folded)
@@ -80,7 +80,7 @@ def with_folded(
 
 
 def render_plain(source: str) -> str:
-    """Return the text of a message without entities; it notifies nobody."""
+    """Return a message's text without entities or mentions."""
     return _MENTION.sub(_unlinked, plain_text(source))
 
 
@@ -128,14 +128,14 @@ def _to_entity(span: StyledSpan, offset: Sequence[int]) -> MessageEntity:
 
 
 def _offsets(text: str) -> Sequence[int]:
-    """Return the UTF-16 units before each position of a text and its end."""
+    """Return the UTF-16 offset of each position in a text, and of its end."""
     if text.isascii() or max(text) <= "\uffff":
         return range(len(text) + 1)
     return [0, *accumulate(2 if letter > "\uffff" else 1 for letter in text)]
 
 
 def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[str, object] | None:
-    """Return a row for each option of a menu, then the rows of buttons; None without any."""
+    """Return a row for each menu option, then the button rows; None if there are none."""
     if not (buttons or menus):
         return None
     rows = itertools.groupby(sorted(buttons, key=attrgetter("row")), attrgetter("row"))
@@ -148,7 +148,7 @@ def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[s
 
 
 def read_callback_data(data: str) -> tuple[str, tuple[str, ...]]:
-    """Return the data of a button or menu, and the choice from the menu."""
+    """Return a button's or menu's data, and the choice from the menu."""
     known, is_menu, value = data.partition(_VALUE)
     return known, (value,) if is_menu else ()
 

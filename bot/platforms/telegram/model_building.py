@@ -1,10 +1,10 @@
-"""Import aiogram without building its models; each builds itself when it is first used.
+"""Import aiogram without building its models, which are then built on first use.
 
-aiogram has pydantic build the validators of its 440 types while it is imported; those of its 180
-methods follow. Each holds copies of what it refers to: a hundred megabytes, and three quarters of
-the CPU of the import. The service uses some twenty of them.
+On import, aiogram makes pydantic build validators for its 440 types, then for its 180 methods. Each
+validator copies what it refers to, which takes a hundred megabytes and three quarters of the
+import's CPU time. The service uses about twenty of them.
 
-Importing this module is enough; it must come before any other import of aiogram.
+Import this module before any other import of aiogram; nothing else is needed.
 """
 
 from functools import cache
@@ -37,7 +37,7 @@ for _module in (types, methods):
 
 @cache
 def build_response_type(returning: Any) -> type[methods.Response[Any]]:
-    """Build the response type of a method once; pydantic alone would not find its names."""
+    """Build a method's response type once; pydantic alone would not resolve its names."""
     made: type[methods.Response[Any]] = methods.Response[returning]
     made.__pydantic_parent_namespace__ = _names
     made.model_rebuild()

@@ -1,9 +1,8 @@
-"""Groups that became supergroups: their conversations continue under their first id.
+"""Groups that became supergroups; their conversations continue under the first id.
 
-Telegram gives a supergroup another chat id than the group had, and counts its messages from 1
-again. Addresses keep the first id, so that history, settings and what waits to be sent hold for the
-supergroup; only requests use the current id. A number is added to the ids of its messages, so that
-none of them is one of the group's.
+Telegram gives a supergroup a new chat id and numbers its messages from 1 again. Addresses keep the
+first id, so that history, settings and the outbox stay valid; only requests use the current id. An
+offset is added to the supergroup's message ids to distinguish them from the group's.
 
 See https://core.telegram.org/bots/api#message (migrate_to_chat_id) and #responseparameters.
 """
@@ -43,13 +42,13 @@ _log = structlog.get_logger(__name__)
 
 @value_class
 class CurrentChat:
-    """The chat that an address stands for in requests."""
+    """The current chat for an address, used in requests."""
 
     chat: int
     has_moved: bool = False
 
     def to_wire(self, message_id: str | None) -> int | None:
-        """Return a message id for a request; None: the message is not in this chat."""
+        """Return a message id for a request; None if the message is not in this chat."""
         if message_id is None:
             return None
         known = int(message_id)
@@ -62,7 +61,7 @@ class CurrentChat:
 
 
 class MovedChats:
-    """The groups of a bot that became supergroups; stored with the cursors."""
+    """A bot's groups that became supergroups; stored with the cursors."""
 
     def __init__(self, store: Intake | None = None, bot_id: str = "") -> None:
         self._store = store
@@ -73,7 +72,7 @@ class MovedChats:
         self._looked_up: set[int] = set()
 
     async def load(self, store: Intake) -> None:
-        """Read stored moves, also of other processes; may raise `StoreError`."""
+        """Load stored moves, including other processes'; raises `StoreError`."""
         self._store = store
         moves = read_cursors(
             await store.cursors(self._prefix),
@@ -84,7 +83,7 @@ class MovedChats:
         self._is_loaded = True
 
     async def look_up(self, incomings: Iterable[Incoming], store: Intake) -> None:
-        """Load moves for groups that this process sees for the first time."""
+        """Load moves for groups that are new to this process."""
         seen = {int(one.address.chat) for one in incomings}
         new = {chat for chat in seen - self._looked_up if chat < 0}
         if new:
@@ -92,7 +91,7 @@ class MovedChats:
             self._looked_up |= new
 
     def note_moves(self, updates: Iterable[Update]) -> Mapping[str, str]:
-        """Note the moves in updates; return the cursors to store with them."""
+        """Record the moves in updates; return the cursors to store with them."""
         cursors: dict[str, str] = {}
         for update in updates:
             message = update.message
@@ -103,7 +102,7 @@ class MovedChats:
         return cursors
 
     def to_first(self, incomings: Iterable[Incoming]) -> list[Incoming]:
-        """Move events to the first address of their group; drop the moves themselves."""
+        """Move events to their group's first address; drop the move events."""
         placed = (self._to_first(one) for one in incomings)
         return [one for one in placed if one is not None]
 
@@ -132,7 +131,7 @@ class MovedChats:
     async def in_chat(
         self, address: Address, request: Callable[[CurrentChat], Awaitable[Result]]
     ) -> Result:
-        """Make a request to the chat of an address; repeat it if the chat has moved."""
+        """Make a request to an address's chat; repeat it if the chat has moved."""
         chat = await self._current_chat(address)
         try:
             return await request(chat)

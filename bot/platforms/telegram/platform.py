@@ -1,4 +1,4 @@
-"""Telegram as a platform: poll or be called, store, and only then acknowledge."""
+"""The Telegram platform: poll or receive webhooks, store, and only then acknowledge."""
 
 import asyncio
 import hmac
@@ -59,7 +59,7 @@ _decode_update = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
-    """One Telegram bot; close it after the last answer was sent."""
+    """A Telegram bot; close it after sending the last answer."""
 
     name = "telegram"
     connection_error: str | None = "not connected yet"
@@ -130,7 +130,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             await cancel_and_wait(self._acknowledging)
 
     async def _keep_webhook(self) -> NoReturn:
-        """Set the webhook regularly, as other programs may change it, and when a secret changes."""
+        """Set the webhook regularly, since other programs may change it, and on a new secret."""
         while True:
             known = self._read_secrets()
             await self._until_answered(self._set_webhook)
@@ -139,7 +139,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 await self._clock.sleep(LOOK_EVERY_SECONDS)
 
     def _read_secrets(self) -> tuple[str, str]:
-        """Return the token and the webhook's secret, which may derive from it."""
+        """Return the token and the webhook's secret, which may be derived from it."""
         token, file = self._api.token, self._secret_file
         if file is not None and file.has_changed():
             mask_from_now_on(file.secrets)
@@ -167,7 +167,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     def admits_call(self, headers: Mapping[str, str]) -> bool:
-        """Compare the secret as bytes: in constant time only ASCII texts can be compared."""
+        """Compare the secret in constant time, as bytes because texts would have to be ASCII."""
         given = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
         _, secret = self._read_secrets()
         return hmac.compare_digest(given, secret.encode())
@@ -195,7 +195,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def _take(
         self, incomings: Sequence[Incoming], cursors: Mapping[str, str], store: StoreMessages
     ) -> None:
-        """Store messages and presses that are not refused, then acknowledge the presses."""
+        """Store messages and presses unless refused, then acknowledge the presses."""
         presses = [one for one in incomings if isinstance(one, Pressed)]
         refusals: dict[str, str | None] = {}
 
@@ -227,7 +227,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         task.add_done_callback(self._acknowledging.discard)
 
     async def _get_updates(self, offset: int | None) -> list[dict[str, Any]]:
-        """Poll once; updates stay unparsed, as an invalid one must not hide the others."""
+        """Poll once; updates stay unparsed, because an invalid one must not hide the others."""
         # After a failure, notice soon that it is over. In a conflict that would only cut the other
         # poller off.
         is_short = self.connection_error is not None and not self._has_conflict
@@ -317,7 +317,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
 
 def offset_cursor(bot_id: str) -> str:
-    """Return the name of the cursor with the first update that is not stored yet."""
+    """Return the name of the cursor for the first update that is not stored yet."""
     return f"{source_name('telegram', bot_id)}:offset"
 
 

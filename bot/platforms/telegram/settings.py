@@ -1,4 +1,4 @@
-"""The settings of Telegram."""
+"""The Telegram settings."""
 
 import hashlib
 import re
@@ -21,7 +21,7 @@ def is_webhook_secret(text: str) -> bool:
 
 
 class TelegramSettings(BotTokenSettings):
-    """The bot on Telegram and the address of the Bot API."""
+    """A Telegram bot and the address of the Bot API."""
 
     token: SecretStr | None = Field(
         None, description="The bot's token from @BotFather. Without it Telegram is not used."
@@ -63,7 +63,7 @@ class TelegramSettings(BotTokenSettings):
 
     @model_validator(mode="after")
     def _read_secret_file(self) -> Self:
-        """Read the secret from its file, so that it is masked."""
+        """Read the webhook secret from its file, so that it is masked."""
         if self.webhook_secret_file is None:
             return self
         found = take_from_file(self.webhook_secret, self.webhook_secret_file, "webhook_secret")
@@ -83,14 +83,14 @@ class TelegramSettings(BotTokenSettings):
 
     @property
     def webhook_path(self) -> str | None:
-        """The path of the webhook; None with polling."""
+        """The webhook's path; None when polling."""
         if self.mode != "webhook":
             return None
         return urlsplit(self.webhook_url or "").path
 
     @property
     def webhook_token(self) -> str:
-        """The secret of the webhook, the same in all processes."""
+        """The webhook's secret, identical in all processes."""
         if self.webhook_secret is not None:
             return self.webhook_secret.get_secret_value()
         token = self.token.get_secret_value() if self.token else ""
@@ -110,6 +110,6 @@ class TelegramSettings(BotTokenSettings):
     @property
     @override
     def bot_account(self) -> str:
-        """The number before the colon of the token; empty without one."""
+        """The number before the token's colon; empty without one."""
         number = self.token.get_secret_value().partition(":")[0] if self.token else ""
         return number if number.isdecimal() else ""

@@ -111,15 +111,15 @@ class TelegramSurface(Surface, DraftingSurface):
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        """Look for our message by editing unknown message ids to its text or caption.
+        """Search for a message by editing unknown message ids to its text or caption.
 
-        Bots cannot list messages, but Telegram answers an edit differently for our messages, those
-        of others and missing ones. A chat's messages are sent in order, so the search starts after
-        the newest known one. In groups ids count up by one, so a gap ends it; in private chats,
-        which share one sequence, only the number of probes does (docs/sources.md#telegram). Where
-        Telegram asks to wait, the next search continues after the last message of somebody else.
+        Bots cannot list messages, but Telegram answers an edit differently for our messages,
+        others' messages and missing ones. A chat's messages are sent in order, so the search starts
+        after the newest known one. In groups, ids are consecutive, so a gap ends the search;
+        private chats share one sequence, so only the probe limit does (docs/sources.md#telegram).
+        After a rate limit, the next search continues after the last message by somebody else.
 
-        With `duplicate_of`, another copy of a known message is looked for, behind it and before it.
+        With `duplicate_of`, it looks for another copy of a known message.
         """
         return await self._chats.in_chat(
             message.address, lambda chat: self._find(message, chat, search)
@@ -165,7 +165,7 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _find_duplicate(
         self, message: OutgoingMessage, chat: int, oldest: int, known: Set[int], sent: int
     ) -> int | None:
-        """Look for a copy that was accepted after a message, or just before it."""
+        """Search for a copy accepted after a message, or just before it."""
         found = await self._search(message, chat, sent, known)
         if found is not None:
             return found
@@ -200,7 +200,7 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _send_text(
         self, method: str, content: MessageContent, fields: Mapping[str, Any]
     ) -> msgspec.Raw:
-        """Send or edit a message; if a link is refused, with its address written out."""
+        """Send or edit a message; if a link is refused, write out its URL instead."""
         fields = {
             "link_preview_options": {"is_disabled": True},
             "reply_markup": to_keyboard(content.buttons, content.menus),
@@ -232,7 +232,7 @@ def _existing(chat: CurrentChat, message_id: str) -> int:
 
 
 def _render_caption(content: MessageContent) -> dict[str, Any]:
-    """Return the fields of a caption; Telegram takes at most 1,024 characters there."""
+    """Return a caption's fields; Telegram allows at most 1,024 characters there."""
     text, entities = _render_text(content)
     return {
         "caption": text,

@@ -1,4 +1,4 @@
-"""The terminal that Troupe was started from; one person can write as several."""
+"""The terminal where Troupe was started; one user can write as several people."""
 
 from bot.platforms.spec import PlatformSpec
 from bot.platforms.terminal.local_chat import OWN_COMMANDS

@@ -1,4 +1,4 @@
-"""Shared parts of both terminals: the chat, and messages that are printed once."""
+"""Shared parts of both terminal platforms: the chat, and messages printed once."""
 
 import abc
 import getpass
@@ -34,7 +34,7 @@ MAX_KEPT = 100  # messages whose nonce or text is kept
 
 
 class LocalChat:
-    """Turns lines into messages of the current person; a fresh chat lasts for this run only."""
+    """Turns lines into messages by the current person; a fresh chat lasts for this run only."""
 
     def __init__(
         self, chat: str = "", locale: str | None = None, *, is_fresh: bool = False
@@ -79,7 +79,7 @@ class LocalChat:
         )
 
     def rename(self, name: str) -> str:
-        """Change who writes; return a sentence that names the new person."""
+        """Change the current person; return a sentence with the new name."""
         if name.strip():
             self.person = to_person(name.strip())
             told = translatable("Your name is now {name}.", name=self.person.name)
@@ -124,11 +124,11 @@ class PrintingSurface(Surface):
 
     @override
     async def typing(self, address: Address) -> None:
-        """Do nothing: the person sees that an answer is in progress."""
+        """Do nothing, because the user sees that an answer is in progress."""
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        """Return None: after a crash the last answer is printed again."""
+        """Return None, so that the last answer is printed again after a crash."""
         return None
 
     @abc.abstractmethod
@@ -136,6 +136,6 @@ class PrintingSurface(Surface):
 
 
 def printed_file(file: Attachment, language: str) -> str:
-    """Return a file as text to read, so that no private file is left behind."""
+    """Return a file as text for reading, so that no private file is left behind."""
     end = translate(translatable("--- end of {name} ---", name=file.name), language)
     return f"--- {file.name} ---\n{file.text.rstrip()}\n{end}"

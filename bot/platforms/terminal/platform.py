@@ -25,7 +25,7 @@ _LINES_AHEAD = 16
 
 
 def make(_settings: None, context: PlatformContext) -> Platform:
-    """Make the chat client for an interactive terminal, else a reader of lines."""
+    """Create the chat client for an interactive terminal, else a line reader."""
     if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
         client: Platform | None = import_module("bot.platforms.terminal.screen_platform").make(
             context
@@ -38,7 +38,7 @@ def make(_settings: None, context: PlatformContext) -> Platform:
 
 
 class TerminalPlatform(LocalPlatform):
-    """Reads lines of a file descriptor, and ends once they are answered and printed."""
+    """Reads lines from a file descriptor, and ends once all answers are printed."""
 
     name = "terminal"
     account = "this terminal"
@@ -81,7 +81,7 @@ class TerminalPlatform(LocalPlatform):
 
 
 class TerminalSurface(PrintingSurface):
-    """Prints messages and what edits add; printed text cannot be changed."""
+    """Prints messages and the text that edits append; printed text cannot change."""
 
     def __init__(self, screen: TextIO, run: str, language: str = "en") -> None:
         super().__init__(run, language)
@@ -105,14 +105,14 @@ class TerminalSurface(PrintingSurface):
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        """Do nothing: printed text stays."""
+        """Do nothing, because printed text stays."""
 
     def note(self, text: str) -> None:
         self.end_line()
         self._write(f"{text}\n")
 
     def end_line(self) -> None:
-        """End the last line, unless it was ended."""
+        """End the current line, if any."""
         if self._mid_line:
             self._write("\n")
 
@@ -143,10 +143,10 @@ class TerminalSurface(PrintingSurface):
 
 
 async def read_lines(source: int | None) -> AsyncIterator[str]:
-    """Yield lines from a file descriptor; bytes that are not UTF-8 become U+FFFD.
+    """Yield lines from a file descriptor; invalid UTF-8 becomes U+FFFD.
 
-    A thread reads them: neither files nor all terminals can be polled. It is a daemon with a buffer
-    of its own, so it never delays the end of the process.
+    A thread reads them, because files and some terminals cannot be polled. It is a daemon with its
+    own buffer, so it never delays the process's exit.
     """
     if source is None:
         return

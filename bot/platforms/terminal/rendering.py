@@ -1,4 +1,4 @@
-"""Render answers, which are Markdown, and plain text for a terminal."""
+"""Render answers (Markdown) and plain text for a terminal."""
 
 import io
 import re
@@ -38,7 +38,7 @@ _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "ta
 
 
 class _PlainCode(CodeBlock):
-    """Code without a background. It is wrapped only in lists and quotes, so it can be copied."""
+    """Code without a background, wrapped only in lists and quotes so that it can be copied."""
 
     @override
     def __rich_console__(
@@ -58,7 +58,7 @@ class _LeftHeading(Heading):
 
 
 class _ChatMarkdown(Markdown):
-    """Markdown as people write it in chats: a line break is a line break."""
+    """Markdown as written in chats, where every line break counts."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
@@ -78,7 +78,7 @@ class _ChatMarkdown(Markdown):
 
 
 class TextRenderer:
-    """Renders texts to lines with color codes; `columns` returns the width of the terminal."""
+    """Renders texts as lines with color codes; `columns` returns the terminal's width."""
 
     def __init__(self, columns: Callable[[], int]) -> None:
         self._columns = columns
@@ -87,7 +87,7 @@ class TextRenderer:
         )
 
     def answer(self, source: str) -> str:
-        """Render an answer, whose first line may name the speaker: "[Nora]"."""
+        """Render an answer, whose first line may name its speaker: "[Nora]"."""
         speaker = _SPEAKER_LINE.match(source)
         if speaker is None:
             return self._markdown(source)

@@ -1,4 +1,4 @@
-"""The screen of an interactive chat: complete messages, a growing one, and a prompt below."""
+"""The screen of an interactive chat: finished messages, a growing one, and a prompt below."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ _ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
 
 
 def open_history(file: Path | None, flags: int = 0) -> History:
-    """Open the lines of earlier chats, for their owner alone; in memory if that fails."""
+    """Open the private file of earlier input lines; fall back to memory if that fails."""
     if file is not None:
         with contextlib.suppress(OSError):
             os.close(os.open(file, os.O_CREAT | os.O_WRONLY | flags, 0o600))
@@ -40,7 +40,7 @@ def open_history(file: Path | None, flags: int = 0) -> History:
 
 
 class CommandCompleter(Completer):
-    """Completes commands, actions, presets and choices behind a `/`."""
+    """Completes commands, actions, presets and choices after a `/`."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class CommandCompleter(Completer):
 
 
 class ChatScreen:
-    """Reads lines at a prompt and shows texts above it; `on_stop` stops the answer."""
+    """Reads lines at a prompt and prints texts above it; `on_stop` stops the answer."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class ChatScreen:
         return self._output.get_size().columns
 
     async def read(self) -> None:
-        """Read lines until the end of the chat; raises `EOFError` if the terminal was closed."""
+        """Read lines until the chat ends; raises `EOFError` if the terminal was closed."""
         try:
             await self._session.prompt_async(set_exception_handler=False, handle_sigint=False)
         except OSError as error:  # while it drew the prompt
@@ -137,7 +137,7 @@ class ChatScreen:
             self._session.app.exit()
 
     def print(self, text: str) -> None:
-        """Print lines for good; raises `OSError` if the terminal was closed."""
+        """Print lines permanently; raises `OSError` if the terminal was closed."""
         app = self._session.app
         if app.is_running:
             app.renderer.erase()
@@ -146,12 +146,12 @@ class ChatScreen:
         app.invalidate()
 
     def show_growing(self, lines: Sequence[str]) -> None:
-        """Show the last of these lines, which may change."""
+        """Show the end of a message that is still growing."""
         self._growing = lines
         self._session.app.invalidate()
 
     def show_waiting(self, lines: Sequence[str]) -> None:
-        """Show lines that wait to be answered, from the next refresh on."""
+        """Show lines waiting to be answered, from the next refresh on."""
         self._waiting = lines
 
     def set_busy(self, busy: bool) -> None:
@@ -226,7 +226,7 @@ class ChatScreen:
 
 
 def _open_output() -> Output:
-    """Open standard output without cursor queries, which not all terminals answer."""
+    """Open standard output without cursor queries, which some terminals do not answer."""
     output = create_output()
     if isinstance(output, Vt100_Output):
         output.enable_cpr = False

@@ -1,4 +1,4 @@
-"""The terminal as a chat client: a prompt that stays, Markdown, history and completion."""
+"""The terminal as a chat client: a fixed prompt, Markdown, history and completion."""
 
 import asyncio
 from collections import deque
@@ -42,7 +42,7 @@ _LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 
 
 class ScreenPlatform(LocalPlatform):
-    """Answers lines one after the other; only /stop and Ctrl-C reach an answer in progress."""
+    """Answers lines one by one; only /stop and Ctrl-C affect an answer in progress."""
 
     name = "terminal"
     account = "this terminal"
@@ -155,12 +155,12 @@ class ScreenPlatform(LocalPlatform):
 
 
 def make(context: PlatformContext) -> Platform | None:
-    """Make the client; None for a terminal without abilities."""
+    """Create the client; None for a dumb terminal."""
     return None if is_dumb_terminal() else ScreenPlatform(context)
 
 
 class ScreenSurface(PrintingSurface):
-    """Shows the newest message while it grows, and prints it when it is complete."""
+    """Shows the newest message while it grows, and prints it when complete."""
 
     def __init__(self, screen: ChatScreen, run: str, language: str = "en") -> None:
         super().__init__(run, language)
@@ -188,7 +188,7 @@ class ScreenSurface(PrintingSurface):
             self._screen.show_growing(())
 
     def end_message(self) -> None:
-        """Print the newest message, which is complete."""
+        """Print the newest message, which is now complete."""
         if self._growing is None:
             return
         text, self._growing = self._texts[self._growing], None

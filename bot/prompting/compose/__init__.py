@@ -1,1 +1,1 @@
-"""Compose the draft of a prompt from a preset, the session and the new message."""
+"""Compose a prompt's draft from a preset, the session and the new message."""

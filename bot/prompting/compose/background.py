@@ -1,7 +1,7 @@
 """Build the background of the newest message: observed lines, the quoted message, files.
 
-Nothing in it is an instruction. What people said to each other since the last answer is one marked
-block with a token budget of its own; `max_rounds` does not count it.
+Nothing in it is an instruction. Messages between people since the last answer form one marked block
+with its own token budget; `max_rounds` does not count it.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ _TOO_OLD = marked("older than the background that fits")
 def build_background(
     observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, tagged: bool
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
-    """Return parts for `observed` lines (oldest first), quote and files, and what was left out."""
+    """Return the parts for `observed` lines (oldest first), quote and files, and dropped items."""
     said = inputs.incoming
     if not (observed or said.thread_title or said.quote or files.texts or files.unread):
         return [], []  # nearly always
@@ -51,9 +51,9 @@ def build_background(
 
 
 def split_observed(turns: Sequence[Turn], new: int = 0) -> tuple[list[Turn], list[Turn]]:
-    """Separate turns (oldest first) into the history and the lines observed since the last answer.
+    """Split turns (oldest first) into the history and the lines observed since the last answer.
 
-    The last `new` turns are the new message and the answers of other characters to it.
+    The last `new` turns are the new message and other characters' answers to it.
     """
     end = answered = len(turns) - new
     while answered and turns[answered - 1].role == "user":
@@ -66,7 +66,7 @@ def split_observed(turns: Sequence[Turn], new: int = 0) -> tuple[list[Turn], lis
 def _fitting_lines(
     turns: Sequence[Turn], tag: Callable[[Turn, str], str], max_input_tokens: int | None
 ) -> list[str]:
-    """Return the newest lines that fit, oldest first, with every line of a text quoted."""
+    """Return the newest lines that fit, oldest first, with each line of a text quoted."""
     left = max_input_tokens // _PROMPT_DIVISOR if max_input_tokens else _TOKENS_WITHOUT_LIMIT
     left -= _estimate_tokens(_HEADING)
     fitting: list[str] = []
@@ -99,12 +99,12 @@ def _file_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[Prom
 
 
 def _estimate_tokens(line: str) -> int:
-    """Estimate the tokens of a line generously, without a tokenizer: none may be loaded yet."""
+    """Estimate a line's tokens generously, without a tokenizer, as none may be loaded yet."""
     return len(line.encode(errors="replace")) // _BYTES_PER_TOKEN + 1
 
 
 def _quote(inputs: PromptInputs) -> str:
-    """Return the message that this one replies to as a quote, unless it is the turn just before."""
+    """Return the replied-to message as a quote, unless it is the previous turn."""
     quoted, session = inputs.incoming.quote, inputs.session
     if quoted is None or not quoted.text:
         return ""

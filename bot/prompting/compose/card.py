@@ -5,7 +5,7 @@ examples, lore after them, history with lore at its depth
 newest message: speakers, notes and lore at depth 0, quote
 the card's post-history instructions
 
-A preset with prompts of its own has their order instead, that of SillyTavern's prompt manager.
+A preset with its own prompts uses their order instead, as in SillyTavern's prompt manager.
 """
 
 import re
@@ -83,7 +83,7 @@ def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
 def _arrange(
     draft: Draft, inputs: PromptInputs, macros: CardMacros, lore: LoreResult, people: str
 ) -> Draft:
-    """Return the draft in the preset's own order, in which `{{user}}` is everybody."""
+    """Arrange the draft in the preset's own order, where `{{user}}` stands for everybody."""
     preset = inputs.preset
     summary = draft.summary.text if draft.summary and _mention(preset.prompts, "summary") else ""
     given = replace(macros.current, user=macros.stable.user)
@@ -95,7 +95,7 @@ def _arrange(
 
 
 def _expand_persona(draft: Draft, macros: Macros) -> Draft:
-    """Expand the persona first: its text is a value of other macros."""
+    """Expand the persona first, because other macros use its text."""
 
     def expanded(parts: Sequence[PromptPart], section: str) -> tuple[PromptPart, ...]:
         return tuple(
@@ -208,7 +208,7 @@ _MARKED_FIELDS = {
 
 @value_class
 class _Filled:
-    """A prompt with its text; several parts if it is lore, which may be dropped."""
+    """A prompt with its text; lore has several parts, which can be dropped."""
 
     prompt: OrderedPrompt
     parts: Sequence[PromptPart]
@@ -288,7 +288,7 @@ def _text(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
 
 
 def _formatted(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence[PromptPart]:
-    """Put lore into the format of its marker, `[Details: {0}]`."""
+    """Format lore with its marker's pattern, such as `[Details: {0}]`."""
     start, _, end = prompt.content.partition("{0}")
     if not parts or "{0}" not in prompt.content:
         return parts
@@ -298,7 +298,7 @@ def _formatted(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence[P
 
 
 def _is_system(one: _Filled) -> bool:
-    """Whether it is a part of the system message, as long as nothing else came before."""
+    """Whether a prompt belongs to the system message, if nothing else precedes it."""
     if one.prompt.marker == "dialogueExamples":
         return False
     return one.prompt.role == "system" or not one.text.strip()
@@ -307,7 +307,7 @@ def _is_system(one: _Filled) -> bool:
 def _messages_before(
     filled: Sequence[_Filled], examples: Sequence[Message], lore: LoreResult
 ) -> list[Message]:
-    """Return the messages after the system message; neighboring system messages are joined."""
+    """Return the messages after the system message; adjacent system messages are joined."""
     found: list[Message] = []
     for one in filled:
         messages = [one.message] if one.text.strip() else []
@@ -330,7 +330,7 @@ def _lore_message(parts: Sequence[PromptPart]) -> list[Message]:
 
 
 def _at_depths(filled: Sequence[_Filled]) -> Iterator[tuple[int, _Filled]]:
-    """Yield prompts as they follow each other: by order, then by role; equal ones are joined."""
+    """Yield prompts by depth, then by order and role; equal ones are joined."""
     groups: dict[tuple[int, int, int], list[_Filled]] = defaultdict(list)
     for one in filled:
         prompt = one.prompt

@@ -1,7 +1,7 @@
-"""Build the macros of a card for one conversation: names, the time, and seeded random choices.
+"""Build a card's macros for one conversation: names, time, and seeded random choices.
 
-Everything here depends on the conversation alone. The same message gets the same random numbers
-whenever a prompt is composed for it, so a retry or a replay composes the same prompt.
+They depend on the conversation alone. A message always gets the same random numbers, so that a
+retry or a replay composes the same prompt.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ _MAX_GREETING_CHARS = 20_000  # ten messages on Discord; nobody can stop a greet
 
 @value_class
 class CardMacros:
-    """The macros of the stable beginning of a prompt, and of the part that changes."""
+    """The macros for the stable beginning of a prompt, and for the part that changes."""
 
     stable: Macros
     """Here `{{user}}` is everybody in the conversation, because the author changes too often."""
     current: Macros
 
     def with_values(self, outlets: Mapping[str, str], **fields: str) -> "CardMacros":
-        """Return the macros with further values, and with lore by the name of its outlet."""
+        """Return the macros with further values, and with lore by outlet name."""
         stable, current = (
             replace(one, fields={**one.fields, **fields}, outlets=outlets)
             for one in (self.stable, self.current)
@@ -95,7 +95,7 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
 
 
 def own_instructions(preset: Preset) -> str:
-    """Return the instructions that a card has itself; empty if they are the default ones."""
+    """Return a card's own instructions; empty if it uses the default ones."""
     return "" if preset.system == ORIGINAL_SYSTEM else preset.system or ""
 
 
@@ -107,7 +107,7 @@ def choose_greeting(
     number: int | None = None,
     characters: int = 1,
 ) -> str | None:
-    """Return a greeting by its number (from 1), at most ten messages; None if missing."""
+    """Return a greeting by number (from 1), in at most ten messages; None if there is none."""
     greetings = preset.greetings_among(characters)
     if not greetings:
         return None
@@ -130,13 +130,13 @@ def reply_macros(preset: Preset, incoming: Said | Joined, rng: random.Random) ->
 
 
 def seeded_random(*seeds: str) -> random.Random:
-    """Return a generator that gives the same numbers for the same seeds."""
+    """Return a random generator that is deterministic for these seeds."""
     digest = hashlib.sha256("\x00".join(seeds).encode(errors="replace")).digest()
     return random.Random(digest)  # noqa: S311 -- rolls of a game
 
 
 def turn_seed(turn: Turn) -> str:
-    """Return a text that identifies a turn, the same whenever the session is loaded."""
+    """Return a text that identifies a turn across loads of its session."""
     return f"{int(turn.at.timestamp())} {turn.text}"
 
 

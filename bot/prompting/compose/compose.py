@@ -1,4 +1,4 @@
-"""Compose the draft of a prompt, and fit it to what a backend accepts."""
+"""Compose a prompt's draft, and fit it to the backend's limits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -61,11 +61,11 @@ def compose(
     wants_variety: bool = False,
     files: AttachedFiles = NO_FILES,
 ) -> Draft:
-    """Compose the draft of the prompt that answers `incoming`.
+    """Compose the draft of a prompt for answering `incoming`.
 
-    `characters` are the names of the channel's characters by preset; `answers` are theirs to the
-    same message, and user messages for this one. `stories` are by query, None: the preset has none.
-    With `wants_variety` the answer should differ from the last one, also at temperature 0. Raises
+    `characters` maps presets to the names of the channel's characters; `answers` are their answers
+    to the same message, which this one reads as user messages. `stories` maps queries to stories;
+    None if the preset has none. `wants_variety` asks for a new answer even at temperature 0. Raises
     `UserError` if a form field of the preset's prompter has no value.
     """
     answers = () if preset.prompter else answers  # one person fills in its form
@@ -121,16 +121,16 @@ def template_of(preset: Preset) -> TemplateChoice:
 
 
 def last_rounds(messages: Sequence[T], max_rounds: int) -> Sequence[T]:
-    """Return the last rounds of a conversation: a question with its answer is a round.
+    """Return the last rounds of a conversation; a round is a question with its answer.
 
-    The newest message is the new question, so `n` rounds are `2 * n - 1` messages, whatever their
-    roles. Zero and negative numbers keep all (docs/sources.md#rodel).
+    The newest message is the new question, so `n` rounds are `2 * n - 1` messages of any roles.
+    Zero and negative numbers keep all (docs/sources.md#rodel).
     """
     return messages[-(2 * max_rounds - 1) :] if max_rounds > 0 else messages
 
 
 def _newest_rounds(turns: Sequence[Turn], max_rounds: int, answers: int) -> Sequence[Turn]:
-    """Return the turns of the last rounds; observed lines and `answers` do not count."""
+    """Return the turns of the last rounds, not counting observed lines and `answers`."""
     if max_rounds <= 0:
         return turns
     asked = len(turns) - answers
@@ -140,7 +140,7 @@ def _newest_rounds(turns: Sequence[Turn], max_rounds: int, answers: int) -> Sequ
 
 
 def bare_prompt(preset: Preset) -> Prompt:
-    """Return a prompt without messages: the model, its parameters and the limit of its answer."""
+    """Return a prompt without messages: model, parameters, and output limit."""
     return Prompt(
         messages=(),
         model=preset.model,
@@ -282,7 +282,7 @@ def _turn_messages(
 
 
 def _role_of(turn: Turn, own: str) -> Role:
-    """Return the role of a turn for the preset `own`: to it, other characters are users."""
+    """Return a turn's role for the preset `own`, to which other characters are users."""
     return turn.role if turn.preset is None or turn.preset == own else "user"
 
 
@@ -304,7 +304,7 @@ def _sampling_parameters(preset: Preset) -> dict[str, object]:
 
 
 async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> FittedPrompt:
-    """Fit in the preset's encoding, else the backend's; raises `UserError` and `BackendError`."""
+    """Fit with the preset's encoding or the backend's; raises `UserError`, `BackendError`."""
     limit, encoding = preset.max_input_tokens, preset.token_counter
     max_prompt_tokens = await backend.max_prompt_tokens(draft.base)
     if encoding is None:
@@ -322,7 +322,7 @@ async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> Fit
 
 
 async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
-    """Fit a draft in the preset's encoding, else by an estimate; raises `UserError`."""
+    """Fit a draft with the preset's encoding or an estimate; raises `UserError`."""
     limit = preset.max_input_tokens
     if preset.token_counter:
         token_counter = get_counter(preset.token_counter)
@@ -337,7 +337,7 @@ async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
 
 
 async def find_model_limit(preset: Preset, backend: Backend) -> int | None:
-    """Return the model's context if lore or stories depend on it; raises `BackendError`."""
+    """Return the model's context size if lore or stories need it; raises `BackendError`."""
     if preset.lorebook is None and preset.persona is None:
         return None
     return await backend.max_prompt_tokens(bare_prompt(preset))

@@ -1,4 +1,4 @@
-"""Gather the inputs of a prompt: the preset, the turns and the labels of their speakers."""
+"""Gather a prompt's inputs: the preset, the turns and their speakers' labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,14 +30,14 @@ class PromptInputs:
 
     @property
     def seed(self) -> str:
-        """The seed of random choices that hold for the whole session."""
+        """The seed for random choices that stay the same for the whole session."""
         return f"{self.conversation} {self.session.number}"
 
     def is_own(self, turn: Turn) -> bool:
         return turn.speaker is None and turn.preset in {None, self.preset.name}
 
     def speaker_label(self, turn: Turn) -> str:
-        """Return the name of a turn's speaker, whether turns are tagged or not."""
+        """Return the name of a turn's speaker, whether or not turns are tagged."""
         if self.is_own(turn):
             return self.preset.character_name
         return self.speakers.label_of(turn, self.preset.name)

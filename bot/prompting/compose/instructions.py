@@ -1,4 +1,4 @@
-"""Build the system text of a preset: its instructions, persona and stories, and its prompter."""
+"""Build a preset's system text from its instructions, persona, stories and prompter."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scena
 
 
 def persona_prefix(key: str, preset: Preset) -> str:
-    """Return the introduction of a persona text in a preset without a prompt order."""
+    """Return the heading of a persona text in a preset without its own prompt order."""
     prefixes = {"personality": f"{preset.character_name}'s personality: ", "scenario": "Scenario: "}
     return prefixes.get(key, "")
 
@@ -40,14 +40,14 @@ def further_persona(preset: Preset) -> Sequence[str]:
 
 
 def story_queries_for(preset: Preset, newest: str) -> Mapping[str, int]:
-    """Return the queries of the preset's persona with the number of stories each one needs."""
+    """Return the persona's story queries, with the number of stories for each."""
     return _story_persona(preset).story_queries(newest)
 
 
 def build_recent_stories(
     inputs: PromptInputs, stories: Mapping[str, Sequence[Story]] | None
 ) -> Sequence[PromptPart]:
-    """Return the stories that precede the newest message, best first."""
+    """Return the stories placed before the newest message, best first."""
     preset, max_tokens = inputs.preset, inputs.max_input_tokens
     if preset.stories != "recent" or stories is None:
         return ()
@@ -75,12 +75,11 @@ def build_instructions(
     newest: str,
     max_input_tokens: int | None,
 ) -> FilledText:
-    """Return the system text with its stories; `stories` are by query of `story_queries_for`.
+    """Return the system text with its stories; `stories` maps the queries to results.
 
-    A preset with `role_name` and `persona` gives exactly the text of a `Character` with them.
-    Without a `role_name` the persona is used without further words, and `{{role}}` is the preset's
-    name. With `stories` None the placeholders are removed. The returned stories read as they do in
-    the text.
+    A preset with `role_name` and `persona` gives exactly the text of such a `Character`. Without a
+    `role_name` the persona is used verbatim, and `{{role}}` is the preset's name. If `stories` is
+    None, the placeholders are removed. Returned stories are worded as in the text.
     """
     if preset.persona is None:
         return FilledText(preset.system or "", ())
@@ -108,7 +107,7 @@ def build_instructions(
 def fill_persona(
     preset: Preset, stories: Mapping[str, Sequence[Story]] | None, *, newest: str
 ) -> FilledText:
-    """Return the persona with its stories; the names in it stay placeholders or macros."""
+    """Return the persona with its stories; names stay placeholders or macros."""
     persona, found = parse_persona(preset.persona or ""), _for_persona(preset, stories)
     count = counter_for_model(preset.model)
     return fill_placeholders(persona, found, newest=newest, tokens=None, count=count)
@@ -121,7 +120,7 @@ def _for_persona(
 
 
 def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPrompter | None:
-    """Build the prompter that a preset configures, if any; the `system` text comes first."""
+    """Build the prompter configured in a preset, if any; the `system` text comes first."""
     choice = preset.prompter
     if choice is None:
         return None
@@ -135,7 +134,7 @@ def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPro
 
 
 def _story_persona(preset: Preset) -> Persona:
-    """Return the persona that says which stories are wanted; recent ones need no placeholder."""
+    """Return a persona with story queries; "recent" stories work without a placeholder."""
     persona = parse_persona(preset.persona or "")
     if preset.stories == "recent" and not persona.placeholders:
         return parse_persona(DEFAULT_PLACEHOLDER)

@@ -1,8 +1,8 @@
-"""Search a preset's lorebook for a conversation, and make the active entries parts of the draft.
+"""Search a preset's lorebook for a conversation, and add the active entries to the draft.
 
-Sticky entries and cooldowns depend on which entries earlier prompts activated. Nothing is stored
-for that: the earlier prompts are searched again, with the same random numbers, as far back as such
-an effect may last.
+Sticky entries and cooldowns depend on the entries activated by earlier prompts. These are not
+stored: the earlier prompts are searched again with the same random numbers, as far back as such
+effects last.
 """
 
 from collections import defaultdict
@@ -44,7 +44,7 @@ DeepMessage: TypeAlias = tuple[int, Message, str]
 
 
 def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResult:
-    """Return the entries that the turns (the newest message included) activate."""
+    """Return the entries activated by the turns, including the newest message."""
     turns, limit = inputs.turns, inputs.max_input_tokens
     texts = [f"{inputs.speaker_label(turn)}: {turn.text}" for turn in turns]
     time_budget = RegexTimeBudget()
@@ -69,7 +69,7 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
 
 
 def _earlier_prompts(book: Lorebook, inputs: PromptInputs) -> list[int]:
-    """Return the number of turns of each earlier prompt, as far back as an effect may last."""
+    """Return the number of turns in each earlier prompt, as far back as effects last."""
     reach = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
     if not reach:
         return []
@@ -85,7 +85,7 @@ def parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
 
 
 def outlets(lore: LoreResult) -> Mapping[str, str]:
-    """Return the contents of the entries at outlets, by the name of the outlet."""
+    """Return the contents of outlet entries, by outlet name."""
     found: dict[str, list[str]] = defaultdict(list)
     for entry in lore.entries:
         if entry.position is EntryPosition.OUTLET:
@@ -94,7 +94,7 @@ def outlets(lore: LoreResult) -> Mapping[str, str]:
 
 
 def parts_at_newest(lore: LoreResult) -> list[PromptPart]:
-    """Return the parts that precede the newest message: notes, and entries at depth 0."""
+    """Return the parts before the newest message: notes, and entries at depth 0."""
     notes = parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
     return [*notes, *(_part(entry, lore) for entry in lore.entries if _is_at_newest(entry))]
 
@@ -110,7 +110,7 @@ def deep_lore(lore: LoreResult) -> list[DeepMessage]:
 def insert_messages(
     deep: Sequence[DeepMessage], history: Sequence[HistoryUnit]
 ) -> tuple[HistoryUnit, ...]:
-    """Insert messages into the units of a history; those deeper than it go to its start."""
+    """Insert messages into a history; those deeper than its length go to the start."""
     if not deep:
         return tuple(history)
     total = 1 + sum(len(unit.messages) for unit in history)  # with the newest message
@@ -143,7 +143,7 @@ def parts_without_history(lore: LoreResult, history: Sequence[HistoryUnit]) -> l
 
 
 def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
-    """Return why the other entries are inactive; entries without a matching key share one item."""
+    """Return why other entries are inactive; those without a matching key share one item."""
     inactive = [decision for decision in lore.decisions if not decision.activated]
     others = [decision for decision in inactive if decision.reason != KEYS_NOT_FOUND]
     items = [DroppedItem("lore", one.entry.label, one.reason) for one in others]

@@ -1,1 +1,1 @@
-"""Lorebooks: which entries are activated by the recent messages."""
+"""Lorebooks: texts added to a prompt when recent messages mention their keys."""

@@ -1,4 +1,4 @@
-"""The entries of a lorebook (SillyTavern's World Info), their keys, and the result of a search."""
+"""Lorebook entries (SillyTavern's World Info), their keys, and search results."""
 
 import re
 import time
@@ -34,7 +34,7 @@ _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0
 
 
 class KeyLogic(StrEnum):
-    """In the order of SillyTavern's numbers, as the positions."""
+    """In the order of SillyTavern's numbers, like the positions."""
 
     AND_ANY = "and_any"
     NOT_ALL = "not_all"
@@ -58,7 +58,7 @@ class EntryPosition(StrEnum):
 
 @value_class
 class LoreEntry:
-    """One text of a lorebook and the conditions under which it is inserted."""
+    """A text in a lorebook, and the conditions for inserting it."""
 
     uid: str
     """Unique in its book."""
@@ -113,7 +113,7 @@ class LoreEntry:
 
 @value_class
 class Lorebook:
-    """All entries of one file or card, with their search settings."""
+    """All entries of a file or card, with its search settings."""
 
     entries: tuple[LoreEntry, ...]
     name: str = ""
@@ -150,7 +150,7 @@ class LoreResult:
 
 @dataclass
 class RegexTimeBudget:
-    """The CPU time that all regular expressions of a prompt may take together."""
+    """The CPU time that all regular expressions of a prompt may use in total."""
 
     seconds: float = _MAX_SECONDS_PER_PROMPT
     """What is left."""
@@ -172,7 +172,7 @@ class KeyMatcher:
         self._lower: dict[str, str] = {}  # most keys are searched in the same text
 
     def match(self, entry: LoreEntry, text: str) -> str | None:
-        """Return which keys trigger this entry, as text for the receipt; None if none does."""
+        """Return the keys that trigger an entry, as text for the receipt; None if none do."""
         first = next((key for key in entry.keys if self._holds(text, key, entry)), None)
         if first is None:
             return None
@@ -188,7 +188,7 @@ class KeyMatcher:
         return _WITH_SECONDARY.with_values(found=found, logic=entry.logic.replace("_", " "))
 
     def found(self, entry: LoreEntry, text: str) -> list[str]:
-        """Return the keys of an entry, secondary ones included, that a text contains."""
+        """Return the entry's keys, including secondary ones, that a text contains."""
         keys = (*entry.keys, *entry.secondary_keys)
         return [key for key in dict.fromkeys(keys) if self._holds(text, key, entry)]
 
@@ -239,7 +239,7 @@ def is_regex(key: str) -> bool:
 
 @lru_cache(maxsize=2048)
 def compile_key(key: str) -> regex.Pattern[str] | Text:
-    """Compile `/pattern/flags`; return a description of the problem if that is impossible."""
+    """Compile `/pattern/flags`; if that fails, return a description of the problem."""
     literal = _REGEX_LITERAL.fullmatch(key)
     if literal is None:
         return translatable("it is not of the form {form}", form="/pattern/flags")
@@ -267,7 +267,7 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
 
 
 def regex_weight(pattern: str) -> int:
-    """Estimate the compiled size: the library unrolls `a{1000}`, and `(a{9}){9}` as well."""
+    """Estimate the compiled size: the library unrolls `a{1000}` and even `(a{9}){9}`."""
     groups = [[0]]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[1]:
@@ -283,7 +283,7 @@ def regex_weight(pattern: str) -> int:
 
 
 def _longest_alternative(pattern: str) -> int:
-    """Return the most tokens between two bars; no text that the pattern contains is longer."""
+    """Return the most tokens between two bars; no literal in the pattern is longer."""
     lengths = [0]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[0] == "|":
@@ -303,7 +303,7 @@ def _shortened(line: str, key: str) -> str:
 
 
 def join_newest(messages: Sequence[str], depth: int) -> str:
-    """Join the newest messages, newest first; no key matches across the separators."""
+    """Join the newest messages, newest first, so that no key matches across two of them."""
     newest = list(reversed(messages))[:depth]
     return "".join(f"\x01{message}\n" for message in newest)
 

@@ -1,4 +1,4 @@
-"""Parse a lorebook: SillyTavern's World Info file, or the `character_book` of a card (V2, V3).
+"""Parse a lorebook: SillyTavern's World Info file, or a card's `character_book` (V2, V3).
 
 See docs/sources.md#sillytavern and docs/sources.md#cards.
 """
@@ -35,7 +35,7 @@ ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 
 
 class PlacedPresetError(PresetError, ValueError):
-    """A part of a value is wrong; `path` leads to it from the value."""
+    """A part of a value is invalid; `path` leads to it from the value."""
 
     def __init__(self, problem: str, path: tuple[str | int, ...]) -> None:
         super().__init__(problem)
@@ -43,7 +43,7 @@ class PlacedPresetError(PresetError, ValueError):
 
 
 def read_lorebook(data: object, source: str) -> Lorebook:
-    """Parse JSON of a file or card; what is unusable goes to `problems`; raises `PresetError`."""
+    """Parse a file's or card's JSON; unusable parts go to `problems`; raises `PresetError`."""
     if isinstance(data, list):
         data = {"entries": data}
     if not isinstance(data, Mapping) or not isinstance(data.get("entries") or [], dict | list):
@@ -81,7 +81,7 @@ def read_lorebook(data: object, source: str) -> Lorebook:
 def _entry(
     row: object, index: int, name: str | int, is_card: bool, source: str
 ) -> LoreEntry | None:
-    """Return an entry; None if the row is not an object. `name` is its key or index."""
+    """Return an entry; None if the row is not an object. `name` is the entry's key or index."""
     if not isinstance(row, Mapping):
         return None
     read = JsonFields(row)
@@ -148,10 +148,10 @@ def _problems(
 
 
 def _parse(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreEntry:
-    """Parse an entry of SillyTavern's files, or of a card with its `extensions`.
+    """Parse an entry of a SillyTavern file, or of a card with its `extensions`.
 
-    `scanDepth` of the files is `scan_depth` in extensions. `use_regex` says nothing: SillyTavern
-    writes it into every entry of a card, and never reads it.
+    `scanDepth` in files is `scan_depth` in extensions. `use_regex` is ignored: SillyTavern writes
+    it into every entry of a card, but never reads it.
     """
     read = JsonFields(row)
     further = JsonFields(row.get("extensions")).values if is_card else row
@@ -210,14 +210,14 @@ def _keys(read: JsonFields, name: str) -> tuple[str, ...]:
 
 
 def _position_number(row: Mapping[str, object]) -> int:
-    """Return SillyTavern's number of a position; a card has it in `extensions`."""
+    """Return SillyTavern's position number, which a card keeps in `extensions`."""
     numbers = [JsonFields(one).integer("position") for one in (row.get("extensions"), row)]
     found = [number for number in numbers if number is not None]
     return found[0] if found else int(row.get("position") == "after_char")
 
 
 def _apply_decorators(entry: LoreEntry) -> LoreEntry:
-    """Apply and remove the lines `@@name value` that V3 allows before a content."""
+    """Apply and remove the `@@name value` lines that V3 allows before the content."""
     lines = entry.content.split("\n")
     while lines and lines[0].startswith("@@"):
         name, _, value = lines.pop(0).lstrip("@").strip().partition(" ")
@@ -245,7 +245,7 @@ def _apply_decorator(entry: LoreEntry, name: str, value: str) -> LoreEntry:
 
 
 def _with_unique_ids(entries: Iterable[LoreEntry | None]) -> list[LoreEntry]:
-    """Replace missing and repeated ids by the position of the entry; leave out what is None."""
+    """Replace missing and repeated ids by the entry's position; drop None."""
     used: set[str] = set()
     unique = []
     for index, entry in enumerate(entries):

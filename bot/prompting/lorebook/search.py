@@ -31,12 +31,12 @@ _OVER_BUDGET = StoredPattern(marked("over the budget of {tokens} tokens"))
 
 
 class LorebookSearch:
-    """Finds the entries that one prompt's messages activate, and why; call `run` once.
+    """Finds the entries that a prompt's messages activate, and why; call `run` once.
 
-    The messages (oldest first, the newest included) stand as the model reads them, `Alice: hello`;
-    their number is the clock of sticky entries, of cooldown and of delay. `budget` counts tokens of
-    all entries, less if the book says so; `random_float` returns a number from 0 up to 1. `begun`
-    are the sticky or resting entries, as the previous prompt returned them; `expand` fills macros.
+    The messages (oldest first, including the newest) are written as the model reads them, `Alice:
+    hello`; their number is the clock for sticky entries, cooldowns and delays. `budget` is in
+    tokens for all entries, unless the book's is lower; `random_float` returns a number in [0, 1).
+    `begun` are the sticky or cooling entries from the previous prompt; `expand` fills macros.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class LorebookSearch:
         return LoreResult(tuple(inserted), decisions, self._reasons, self._tokens, self._begun)
 
     def _resume_effect(self, entry: LoreEntry, begin: int | None) -> None:
-        """Continue stickiness, and the cooldown after it, unless its message was taken back."""
+        """Continue an entry's stickiness and cooldown, unless its message was removed."""
         if begin is None or begin >= len(self._messages):
             return
         ends = begin + entry.sticky
@@ -164,9 +164,9 @@ class LorebookSearch:
         return KEYS_NOT_FOUND if entry.keys else marked("it has no keys")
 
     def _activate(self, triggered: Sequence[LoreEntry]) -> list[LoreEntry]:
-        """Activate the entries that their group, the probability and the budget admit.
+        """Activate the entries that win their groups, pass their probability and fit the budget.
 
-        Only now are their contents expanded: a macro of another entry sets no variable.
+        Contents are expanded only now, so that macros of other entries set no variables.
         """
         triggered = [
             replace(entry, content=self._expand(entry.content)) if has_macros(entry) else entry
@@ -197,7 +197,7 @@ class LorebookSearch:
         return fresh
 
     def _with_token_counts(self, entries: Sequence[LoreEntry]) -> Iterator[tuple[LoreEntry, int]]:
-        """Yield entries with the tokens of their contents; 0 once it no longer matters."""
+        """Yield entries with their contents' tokens; 0 once the count no longer matters."""
         for start in range(0, len(entries), _COUNTED_AT_ONCE):
             some = entries[start : start + _COUNTED_AT_ONCE]
             contents = [one.content for one in some if self._is_counted(one)]
@@ -221,7 +221,7 @@ class LorebookSearch:
         return _OVER_BUDGET.with_values(tokens=self._budget) if self._budget_exceeded else None
 
     def _recurses(self, fresh: Sequence[LoreEntry]) -> bool:
-        """Whether another pass searches the contents of activated entries, or a next level."""
+        """Whether to search again: the new entries' contents, or the next recursion level."""
         contents = [entry.content for entry in fresh if not entry.prevent_recursion]
         self._recursion_texts += contents
         if self._budget_exceeded or not self._book.recursive:
@@ -244,7 +244,7 @@ def _reject_group_rivals(
     sticky: frozenset[str],
     random_float: Callable[[], float],
 ) -> Mapping[str, str]:
-    """Return why entries lose in their groups, by uid; one already `activated` holds its group."""
+    """Return why entries lose in their groups, by uid; an `activated` entry keeps its group."""
     rejected: dict[str, str] = {}
     members: dict[str, list[LoreEntry]] = defaultdict(list)
     for entry in triggered:
@@ -295,7 +295,7 @@ class LorebookTrial:
 def try_lorebook(
     book: Lorebook, text: str, *, budget: int, count: TextTokenCounter
 ) -> LorebookTrial:
-    """Return the entries that messages, one per line, activate; all chances succeed."""
+    """Return the entries that messages, one per line, activate; all probabilities succeed."""
     lines = [line for line in text.split("\n") if line.strip()]
     search = LorebookSearch(book, lines, budget=budget, count=count, random_float=lambda: 0.0)
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())
@@ -325,7 +325,7 @@ def _places(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _without_overlaps(places: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield places in their order; of those that overlap, the first and longest."""
+    """Yield positions in order; of overlapping ones, only the first and longest."""
     end = 0
     for begin, its_end in sorted(places, key=lambda one: (one[0], -one[1])):
         if begin >= end and its_end > begin:

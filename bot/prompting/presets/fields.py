@@ -1,4 +1,4 @@
-"""Names, parameters and messages of a preset: the types of its fields."""
+"""Types of a preset's fields: names, parameters and messages."""
 
 import base64
 import binascii
@@ -45,7 +45,7 @@ _JOINERS = "\u200c\u200d"  # Persian spelling and emoji sequences need them
 
 
 def preset_id(name: str) -> str:
-    """Return the form of a name that lookups compare: without case and width."""
+    """Normalize a name for lookups, ignoring case and width."""
     return unicodedata.normalize("NFKC", name).casefold()
 
 
@@ -82,7 +82,7 @@ _REFUSED = tomllib.loads((Path(__file__).parent / "refused_parameters.toml").rea
 
 
 def parameter_problem(name: str) -> Text | None:
-    """Return why no preset may have a parameter of this name; None if it may."""
+    """Return why presets may not have a parameter with this name; None if they may."""
     plain = name.strip().casefold().replace("-", "_")
     if _is_refused(plain, "operator"):
         return translatable(
@@ -107,14 +107,14 @@ def _is_refused(name: str, group: str) -> bool:
 
 @dataclass(frozen=True)
 class _Within:
-    """A number within a range, or null; the value stays as it was written."""
+    """A number within a range, or null; it is kept as written."""
 
     low: float
     high: float
     whole: bool = False
 
     def check(self, value: object) -> object:
-        """Return the value; raises `PydanticCustomError` where it is not such a number."""
+        """Return the value; raises `PydanticCustomError` if it is not a number in the range."""
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -151,7 +151,7 @@ def _check_length(value: object) -> object:
 
 
 class Parameters(TypedDict, total=False):
-    """Parameters that are sent to the model; keys not named here are the provider's to check."""
+    """Parameters sent to the model; keys not listed here are checked by the provider."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc] # pydantic reads it
 
@@ -205,7 +205,7 @@ class ContentPart(StrictModel):
 
     @property
     def image_url(self) -> str:
-        """The image as an API takes it: a link or a `data:` URI."""
+        """The image in API form: a link or a `data:` URI."""
         if self.text.startswith(_URL_PREFIXES):
             return self.text
         kinds = (kind for prefix, kind in _BASE64_PREFIXES.items() if self.text.startswith(prefix))
@@ -225,7 +225,7 @@ class ContentPart(StrictModel):
 
 
 class PresetMessage(StrictModel):
-    """A message that begins every conversation. A bare string is one text part."""
+    """A message that begins every conversation. A plain string stands for one text part."""
 
     role: Annotated[Role, BeforeValidator(lower)]
     content: tuple[ContentPart, ...]

@@ -1,4 +1,4 @@
-"""Load and save the preset files of a folder."""
+"""Load and save a folder's preset files."""
 
 import difflib
 import json
@@ -26,7 +26,7 @@ _NO_REASONS: Mapping[str, str] = {}
 
 @value_class
 class ReadPresets:
-    """The presets of a folder; an invalid file does not affect the others."""
+    """A folder's presets; an invalid file does not affect the others."""
 
     presets: dict[str, Preset] = field(default_factory=dict)
     names: dict[Path, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class ReadPresets:
 
 
 def load_presets(directory: Path) -> dict[str, Preset]:
-    """Load every `*.json` of a directory, by preset name; raises `PresetError`."""
+    """Load all `*.json` files of a folder, by preset name; raises `PresetError`."""
     found = read_presets(directory)
     found.require_all()
     return found.presets
@@ -59,9 +59,9 @@ def load_presets(directory: Path) -> dict[str, Preset]:
 def read_presets(
     directory: Path, describe_other: Callable[[str, Path], str | None] | None = None
 ) -> ReadPresets:
-    """Read every `*.json` of a presets folder that is not a lorebook; raises `PresetError`.
+    """Read all `*.json` files of a presets folder except lorebooks; raises `PresetError`.
 
-    `describe_other` describes a file of another kind, or returns None if it may be a preset.
+    `describe_other` describes a file of another kind; None if it may be a preset.
     """
     found = ReadPresets()
     origins: dict[str, Path] = {}
@@ -99,7 +99,7 @@ def _name_in(text: str) -> str | None:
 
 
 def parse_preset(text: str, source: str) -> Preset:
-    """Parse a preset; comments and trailing commas are allowed; raises `PresetError`."""
+    """Parse a preset, allowing comments and trailing commas; raises `PresetError`."""
     document = _read_document(text, source)
     if not isinstance(document.value, dict):
         raise PresetError.translatable(
@@ -109,14 +109,14 @@ def parse_preset(text: str, source: str) -> Preset:
 
 
 def load_preset_lorebook(preset: Preset, file: Path) -> Preset:
-    """Replace the path of a lorebook by the lorebook; raises as `read_lorebook_file`."""
+    """Replace a lorebook's path by its content; raises as `read_lorebook_file` does."""
     if not isinstance(preset.lorebook, str):
         return preset
     return preset.model_copy(update={"lorebook": read_lorebook_file(preset.lorebook, file)})
 
 
 def read_lorebook_file(name: str, file: Path) -> object:
-    """Return the JSON of a lorebook beside the preset's `file`; raises `PresetError`."""
+    """Return the JSON of a lorebook next to the preset's `file`; raises `PresetError`."""
     folder = file.parent.resolve()
     book = path_inside(folder, name)
     if book is None:
@@ -145,7 +145,7 @@ def _read_document(text: str, source: str) -> JsonDocument:
 
 
 def validate_preset(data: object, source: str, document: JsonDocument | None = None) -> Preset:
-    """Make a preset from data; raises `PresetError` with all problems and their lines."""
+    """Create a preset from data; raises `PresetError` with all problems and their lines."""
     placed, unplaced = marked("{file}, line {line}: {problem}"), marked("{file}: {problem}")
     pattern = placed if document else unplaced
     try:
@@ -159,7 +159,7 @@ def validate_preset(data: object, source: str, document: JsonDocument | None = N
 
 
 def export_preset(preset: Preset) -> str:
-    """Return strict JSON, without default values, and with plain texts in their short form."""
+    """Return strict JSON without default values; single text parts become plain strings."""
     data = preset.model_dump(mode="json", exclude_defaults=True)
     for message in data.get("messages", ()):
         match message["content"]:
@@ -169,14 +169,14 @@ def export_preset(preset: Preset) -> str:
 
 
 def preset_version(preset: Preset) -> PresetVersion:
-    """Return the stored form of a preset; its own `version` is the lowest number it may get."""
+    """Return a preset's stored form; its own `version` is the lowest number it may get."""
     return PresetVersion(preset.name, export_preset(preset), preset.version)
 
 
 def find_preset(
     presets: Mapping[str, Preset], word: str, disabled: Mapping[str, str] = _NO_REASONS
 ) -> Preset:
-    """Find a preset by name in any case, or raise `PresetError`; `disabled` are reasons by name."""
+    """Find a preset by name, ignoring case; raises `PresetError`, with the reason if `disabled`."""
     by_id = {preset.id: preset for preset in presets.values()}
     wanted = preset_id(word.strip())
     if wanted in by_id:
@@ -198,7 +198,7 @@ def find_preset(
 
 
 def open_presets_folder(chosen: Path | None) -> Path:
-    """Return the folder that presets are written to; raises `UserError` if it cannot be made."""
+    """Return the folder for new presets; raises `UserError` if it cannot be created."""
     try:
         return writable_presets_folder(chosen)[0]
     except OSError as error:
@@ -206,7 +206,7 @@ def open_presets_folder(chosen: Path | None) -> Path:
 
 
 def find_preset_file(folder: Path, preset: Preset) -> Path:
-    """Return the file that holds a preset of this name, or will hold it; raises `PresetError`."""
+    """Return the file for a preset, whether or not it exists; raises `PresetError`."""
     own = folder / f"{preset.id}.json"
     if not folder.is_dir() or not any(folder.glob("*.json")):
         return own
@@ -214,14 +214,14 @@ def find_preset_file(folder: Path, preset: Preset) -> Path:
 
 
 def write_preset(folder: Path, preset: Preset) -> Path:
-    """Write a preset in place of its file; raises `PresetError` or `UserError`."""
+    """Write a preset over its old file; raises `PresetError` or `UserError`."""
     file = find_preset_file(folder, preset)
     write_whole_file(file, export_preset(preset).encode())
     return file
 
 
 def delete_preset_file(folder: Path, preset: Preset) -> None:
-    """Delete the file that holds a preset, if there is one; raises `PresetError` or `UserError`."""
+    """Delete a preset's file, if it exists; raises `PresetError` or `UserError`."""
     file = find_preset_file(folder, preset)
     try:
         file.unlink(missing_ok=True)
@@ -230,7 +230,7 @@ def delete_preset_file(folder: Path, preset: Preset) -> None:
 
 
 def write_whole_file(file: Path, content: bytes) -> None:
-    """Write a file atomically, and create its folder; raises `UserError` if it cannot."""
+    """Write a file atomically, creating its folder; raises `UserError` if that fails."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as stream:

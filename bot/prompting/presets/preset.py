@@ -1,4 +1,4 @@
-"""The preset model: RodelAgent's session preset with our additions for groups and characters."""
+"""The preset model: RodelAgent's session preset, extended for groups and characters."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -61,7 +61,7 @@ NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_IT
 
 
 def _check(check: Callable[[Any], object]) -> AfterValidator:
-    """Reject a value for which `check` raises or returns a problem."""
+    """Reject a value if `check` raises or returns a problem."""
 
     def checked(value: object) -> object:
         try:
@@ -105,7 +105,7 @@ def _wake_word_problem(word: str) -> Text | None:
 
 
 class WakeRules(StrictModel):
-    """When the bot answers in a group; in a private chat it always does."""
+    """When the bot answers in a group; in a private chat it always answers."""
 
     mention: StrictBool = True
     reply: StrictBool = True
@@ -128,7 +128,7 @@ BusyMode: TypeAlias = Literal["collect", "interrupt", "queue"]
 
 
 class BusyRules(StrictModel):
-    """What happens to messages that arrive during an answer."""
+    """How to treat messages that arrive during an answer."""
 
     mode: BusyMode | None = None
     """`collect`: one answer to all of them comes next. `interrupt`: the answer ends, and another
@@ -144,14 +144,14 @@ class BusyRules(StrictModel):
 
 
 class Fallback(StrictModel):
-    """A model that is tried when the one before it fails before its first token."""
+    """A model to try if the previous one fails before its first token."""
 
     provider: NonEmptyText
     model: NonEmptyText = DEFAULT_MODEL
 
 
 class SummaryChoice(StrictModel):
-    """The model that summarizes turns too old for the history; {} is the preset's own model."""
+    """The model for summaries of older turns; {} means the preset's own model."""
 
     provider: NonEmptyText | None = None
     model: NonEmptyText | None = None
@@ -170,19 +170,19 @@ ScopeName: TypeAlias = Literal["channel", "user", "thread", "reply_chain"]
 
 
 def _object_of(key: str) -> BeforeValidator:
-    """Accept a text as short for an object with only this key."""
+    """Accept a plain string as shorthand for an object with this key."""
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
 class PresetBudget(StrictModel):
-    """The most that a preset's answers may cost in total, in US dollars; null: no limit."""
+    """The maximum cost of all of a preset's answers, in US dollars; null means no limit."""
 
     day: Annotated[float, Field(gt=0, le=MAX_DOLLARS)] | None = None
     month: Annotated[float, Field(gt=0, le=MAX_DOLLARS)] | None = None
 
 
 class OrderedPrompt(StrictModel):
-    """One prompt of SillyTavern's prompt order: a text, or the place of something (`marker`)."""
+    """A prompt in SillyTavern's prompt order: a text, or a placeholder (`marker`)."""
 
     marker: MarkerName | None = None
     """The place. The text of `main` and `jailbreak` is used if the preset has no `system` or no
@@ -198,7 +198,7 @@ class OrderedPrompt(StrictModel):
 
 
 class PrompterChoice(StrictModel):
-    """How a command's form fields become a prompt; a plain text stands for the kind alone."""
+    """How form fields become a prompt; a plain string gives just the kind."""
 
     kind: Literal["alpaca", "chat"]
     instruction: str = ""
@@ -209,7 +209,7 @@ class PrompterChoice(StrictModel):
 
 
 class Preset(StrictModel):
-    """One character or assistant; the first keys are RodelAgent's (docs/sources.md#rodel)."""
+    """A character or assistant; the first keys are RodelAgent's (docs/sources.md#rodel)."""
 
     name: Annotated[str, _check(name_problem)]
     provider: NonEmptyText
@@ -302,42 +302,42 @@ class Preset(StrictModel):
 
     @property
     def is_character(self) -> bool:
-        """Whether the preset plays a character, with its own name or picture."""
+        """Whether the preset plays a character with its own name or picture."""
         return bool(self.character or self.persona or self.role_name or self.avatar)
 
     @property
     def has_order(self) -> bool:
-        """Whether the preset has its own prompt order; prompters do not use one."""
+        """Whether the preset has its own prompt order; prompters ignore it."""
         return bool(self.prompts) and self.prompter is None
 
     @property
     def has_macros(self) -> bool:
-        """Whether its texts may have macros."""
+        """Whether its texts may contain macros."""
         return self.macros or bool(self.prompts)
 
     @property
     def greetings(self) -> tuple[str, ...]:
-        """All greetings in the order of their numbers: `/new 1`, `/new 2`."""
+        """All greetings by number: `/new 1`, `/new 2`."""
         return tuple(text for text in (self.greeting, *self.alternate_greetings) if text)
 
     def greetings_among(self, characters: int) -> tuple[str, ...]:
-        """Return the greetings of a channel with this number of active characters."""
+        """Return the greetings for a channel with this many active characters."""
         return self.group_greetings if characters > 1 and self.group_greetings else self.greetings
 
     @property
     def with_fallbacks(self) -> tuple["Preset", ...]:
-        """This preset, then copies of it with the model of each fallback."""
+        """This preset, then a copy with each fallback's model."""
         others = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
         return (self, *(self.model_copy(update=other) for other in others))
 
     @property
     def output_limit(self) -> int | None:
-        """The lowest limit of its answers in tokens, under any name."""
+        """The lowest output token limit, under any name."""
         return lowest_output_limit(self.max_output_tokens, self.parameters)
 
     @property
     def without_output_limit(self) -> "Preset":
-        """A copy whose answers may be as long as the model allows."""
+        """A copy without a limit on the length of answers."""
         parameters = {
             name: value
             for name, value in self.parameters.items()
@@ -351,12 +351,12 @@ class Preset(StrictModel):
 
     @property
     def id(self) -> str:
-        """The name in the form that lookups compare: case and width do not matter."""
+        """The name normalized for lookups, ignoring case and width."""
         return preset_id(self.name)
 
     @cached_property
     def parsed_lorebook(self) -> Lorebook | None:
-        """The lorebook as a value; None also if it names a file that was not loaded."""
+        """The parsed lorebook; None if there is none or its file is not loaded."""
         return read_lorebook(self.lorebook, self.name) if isinstance(self.lorebook, dict) else None
 
     @model_validator(mode="before")

@@ -1,4 +1,4 @@
-"""Describe the mistakes in a preset: one key, or a whole text with line numbers."""
+"""Describe a preset's problems: a single key, or a whole text with line numbers."""
 
 import difflib
 import json
@@ -38,13 +38,13 @@ class CheckedPreset:
 
     @property
     def value(self) -> dict[str, object] | None:
-        """The JSON, also of a preset with problems; None if the text is not an object."""
+        """The JSON, even with problems; None if the text is not an object."""
         found = self.document and self.document.value
         return found if isinstance(found, dict) else None
 
 
 def check_preset(text: str) -> CheckedPreset:
-    """Parse the text of a preset and collect all mistakes, in the order of their lines."""
+    """Parse a preset's text and collect all problems, ordered by line."""
     try:
         document = read_json(text)
     except JsonSyntaxError as error:
@@ -58,7 +58,7 @@ def check_preset(text: str) -> CheckedPreset:
 
 
 def preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[PresetProblem]:
-    """Describe the first problems of a document, in the order of their lines."""
+    """Describe a document's first problems, ordered by line."""
     found = [(document.line_of(_path_of(one)), one) for one in error.errors()]
     found.sort(key=lambda one: one[0])
     problems = [PresetProblem(line, _describe(one)) for line, one in found[:MAX_PROBLEMS]]
@@ -90,7 +90,7 @@ def _describe(problem: ErrorDetails) -> Text:
 
 
 def _path_of(problem: ErrorDetails) -> tuple[str | int, ...]:
-    """Return the path of a mistake; within a value that one validator checks, it adds the rest."""
+    """Return a problem's path, including the part within a value checked by one validator."""
     error = problem.get("ctx", {}).get("error")
     return (*problem["loc"], *(error.path if isinstance(error, PlacedPresetError) else ()))
 

@@ -1,4 +1,4 @@
-"""Regular expression scripts of a preset, from strangers: find and replace in limited time."""
+"""A preset's untrusted regex scripts: find and replace in limited time."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ _MATCH = regex.compile(r"\{\{match\}\}", regex.IGNORECASE)
 
 
 def pattern_problem(word: str) -> Text | None:
-    """Return why `/pattern/flags` cannot be used."""
+    """Return why `/pattern/flags` is invalid; None if it is valid."""
     problem = compile_key(word)
     if not isinstance(problem, str):
         return None
@@ -28,7 +28,7 @@ def pattern_problem(word: str) -> Text | None:
 
 
 class RegexScript(StrictModel):
-    """One replacement, as SillyTavern's extension Regex makes it."""
+    """One replacement, as in SillyTavern's Regex extension."""
 
     name: str = ""
     find: Annotated[str, Field(min_length=1)]
@@ -49,7 +49,7 @@ class RegexScript(StrictModel):
 def run_scripts(
     scripts: Sequence[RegexScript], text: str, expand: Callable[[str], str] = str
 ) -> str:
-    """Run the scripts that are fast enough; `expand` fills macros, not what was matched."""
+    """Run the scripts within the time limit; `expand` fills macros, but not in matches."""
     time_budget = RegexTimeBudget()
     for script in scripts:
         if time_budget.seconds <= 0:

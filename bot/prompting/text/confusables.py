@@ -67,7 +67,7 @@ _THROUGH, _ABOVE_OR_BELOW = 1, 200
 def skeleton(text: str) -> str:
     """Return the skeleton of a name (UTS #39): confusable names have equal skeletons.
 
-    Only letters and digits remain, without the marks above and below them: `N.o.r.á` is `nora`.
+    Only letters and digits remain, without diacritics: `N.o.r.á` is `nora`.
     """
     if text.isascii():  # the same, in a fraction of the time
         plain = _NO_ASCII_SPELLING.sub("", text.lower())
@@ -79,12 +79,12 @@ def skeleton(text: str) -> str:
 
 
 def spell_enclosed_letters(text: str) -> str:
-    """Replace letters in circles, squares and brackets by the letters: Ⓑⓞⓑ by `bob`."""
+    """Replace letters in circles, squares and brackets by plain ones: Ⓑⓞⓑ by `bob`."""
     return text if text.isascii() else text.translate(_ENCLOSED_LETTERS)
 
 
 def mixes_confusable_scripts(text: str) -> bool:
-    """Whether a word mixes letters of scripts that look alike."""
+    """Whether a word mixes scripts whose letters look alike."""
     if text.isascii():
         return False
     return any(len(_CONFUSABLE_SCRIPTS & set(map(script_of, word))) > 1 for word in text.split())
@@ -96,19 +96,19 @@ def is_invisible(char: str) -> bool:
 
 
 def is_overlay_mark(char: str) -> bool:
-    """Whether a mark is drawn over or around a letter, which no script needs for names."""
+    """Whether a mark is drawn over or around a letter, which names need in no script."""
     return unicodedata.combining(char) == _THROUGH or unicodedata.category(char) == "Me"
 
 
 def strip_hidden_text(text: str) -> str:
-    """Remove hidden text, which models read and people do not see."""
+    """Remove hidden text, which models read but people do not see."""
     if text.isascii() or not _MAY_HIDE.search(text):
         return text  # nearly always, and in a tenth of the time
     return _HIDDEN.sub("", text)
 
 
 def script_of(char: str) -> str:
-    """Return a letter's script by its Unicode name, such as LATIN; empty for other characters."""
+    """Return a letter's script from its Unicode name, such as LATIN; empty for non-letters."""
     return unicodedata.name(char, "").partition(" ")[0] if char[:1].isalpha() else ""
 
 

@@ -1,7 +1,7 @@
-"""Map the items of sequences that grow at their end, and keep the results between the calls.
+"""Map the items of growing sequences, keeping results between calls.
 
-The history of a conversation is the same from one prompt to the next but for the newest turns, and
-perhaps for the oldest, which it loses. Only what is new is computed.
+From one prompt to the next, a conversation's history gains the newest turns and may lose the
+oldest. Only new turns are computed.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -23,9 +23,9 @@ def map_incrementally(
     items: Sequence[Item],
     compute: Callable[[Item], Value],
 ) -> tuple[Value, ...]:
-    """Return the value of each item of the sequence `key`, and keep them in `memo`.
+    """Return the value of each item of the sequence `key`, and keep the values in `memo`.
 
-    `compute` is a pure function of an item and of `form`: once that changes, all values are new.
+    `compute` is a pure function of an item and `form`; when `form` changes, all are recomputed.
     """
     items = tuple(items)
     form_before, items_before, values_before = memo.pop(key, (form, (), ()))
@@ -39,7 +39,7 @@ def map_incrementally(
 
 
 def _overlap(before: tuple[Item, ...], now: tuple[Item, ...]) -> tuple[int, int]:
-    """Return the slice of `before` that `now` begins with."""
+    """Return the slice of `before` that `now` starts with."""
     if not before or not now:
         return 0, 0
     begin = 0

@@ -1,4 +1,4 @@
-"""Read JSON with comments and trailing commas, and the typed fields of foreign JSON."""
+"""Read JSON with comments and trailing commas, and typed fields from third-party JSON."""
 
 import json
 import re
@@ -33,7 +33,7 @@ _OF_PYTHON = (
 
 
 class JsonSyntaxError(Exception):
-    """The text is not JSON with comments; `line` and `column` count from 1."""
+    """The text is not valid JSON with comments; `line` and `column` count from 1."""
 
     def __init__(self, problem: Text, line: int = 1, column: int = 1) -> None:
         super().__init__(problem)
@@ -43,14 +43,14 @@ class JsonSyntaxError(Exception):
 
 
 class JsonDocument:
-    """A parsed text that tells the line of every key."""
+    """A parsed text that knows the line of every key."""
 
     def __init__(self, value: object, text: str = "") -> None:
         self.value = value
         self._text = text
 
     def line_of(self, path: Path) -> int:
-        """Return the line of a key, or of the innermost existing value around it."""
+        """Return the line of a key, or of the innermost existing value that contains it."""
         while path not in self._lines:
             path = path[:-1]
         return self._lines[path]
@@ -71,7 +71,7 @@ def read_json(text: str) -> JsonDocument:
 
 
 def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
-    """Parse JSON that can be stored again; raises `JsonSyntaxError`, also for NaN."""
+    """Parse JSON that can be stored again; raises `JsonSyntaxError`, even for NaN."""
     has_duplicates = False
 
     def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -118,12 +118,12 @@ def _children(value: object) -> Iterable[object]:
 
 
 def _blanked(found: re.Match[str]) -> str:
-    """Return a string as it is, and spaces for anything else, so that no line changes."""
+    """Return a string unchanged, and blanks for anything else, to keep line numbers."""
     return found[1] or re.sub(r"[^\n]", " ", found[0])
 
 
 def _lines_of_keys(text: str) -> dict[Path, int]:
-    """Return the line of each key and list item of valid JSON; raises for a duplicate key."""
+    """Return the lines of keys and list items in valid JSON; raises on duplicate keys."""
     lines: dict[Path, int] = {(): 1}
     line, end = 1, 0
     open_at: list[Any] = []  # the key or the index in each container; None before a key
@@ -155,9 +155,9 @@ T = TypeVar("T")
 
 
 class JsonFields:
-    """The fields of an object that another program wrote; one of a wrong type counts as absent.
+    """An object's fields, from another program; one of the wrong type counts as missing.
 
-    Hidden characters are removed from texts, and lines end in a line feed alone.
+    Hidden characters are removed from texts, and line endings become line feeds.
     """
 
     def __init__(self, given: object) -> None:
@@ -167,12 +167,12 @@ class JsonFields:
         return _plain_text(self._read(name, str) or "")
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the texts of a list that are not empty."""
+        """Return the nonempty texts of a list."""
         found = self._read(name, list) or []
         return tuple(_plain_text(one) for one in found if one and isinstance(one, str))
 
     def integer(self, name: str) -> int | None:
-        """Return a number without its fraction, limited to ±1e9."""
+        """Return a number truncated to an integer, limited to ±1e9."""
         number = self.number(name)
         return None if number is None else int(max(-1e9, min(1e9, number)))
 
@@ -201,5 +201,5 @@ class JsonFields:
 
 
 def _plain_text(text: str) -> str:
-    """Remove hidden characters, and the carriage returns of Windows, which no model expects."""
+    """Remove hidden characters and carriage returns, which no model expects."""
     return strip_hidden_text(text).replace("\r\n", "\n").replace("\r", "\n")

@@ -1,4 +1,4 @@
-"""List and read the files of a presets folder without parsing them."""
+"""List and read a presets folder's files without parsing them."""
 
 import contextlib
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _READ_SUFFIXES = frozenset({".json", ".jsonl", ".zip"})
 
 
 def file_stamps(directory: Path) -> FileStamps:
-    """Return the stamps of presets, lorebooks and characters in a folder and its subfolders."""
+    """Return the stamps of a folder's presets, lorebooks and characters, with subfolders."""
     stamps = {}
     for file in (*directory.glob("*"), *directory.glob("*/*")):
         if file.suffix.lower() in _READ_SUFFIXES:
@@ -25,7 +25,7 @@ def file_stamps(directory: Path) -> FileStamps:
 
 
 def json_files(directory: Path) -> list[Path]:
-    """Return every `*.json` in a presets folder by name; raises `PresetError` if there is none."""
+    """Return a presets folder's `*.json` files by name; raises `PresetError` if none."""
     try:
         files = sorted(file for file in directory.iterdir() if file.suffix.lower() == ".json")
     except OSError as error:
@@ -39,7 +39,7 @@ def json_files(directory: Path) -> list[Path]:
 
 
 def read_preset_text(file: Path) -> str:
-    """Read a file of a presets folder; raises `PresetError` if it is unreadable or not UTF-8."""
+    """Read a presets folder's file; raises `PresetError` if unreadable or not UTF-8."""
     try:
         if file.exists() and not (file.is_file() or file.is_dir()):  # such as a link to /dev/zero
             raise PresetError.translatable("{file}: is a device; remove it", file=file)
@@ -55,7 +55,7 @@ def read_preset_text(file: Path) -> str:
 
 
 def path_inside(folder: Path, name: str) -> Path | None:
-    """Return the path of a file that a preset names; None if it is outside or invalid."""
+    """Return the path of a file that a preset refers to; None if outside or invalid."""
     try:
         file = (folder / name).resolve()
     except (OSError, RuntimeError, ValueError):
@@ -64,5 +64,5 @@ def path_inside(folder: Path, name: str) -> Path | None:
 
 
 def is_lorebook(text: str) -> bool:
-    """Return whether a file is a lorebook: presets have a provider, lorebooks have entries."""
+    """Return whether a text is a lorebook: presets have a provider, lorebooks have entries."""
     return '"entries"' in text and '"provider"' not in text

@@ -26,7 +26,7 @@ _HEAD_CHARS = 64 * 1024  # of base64; a JPEG's size may follow an embedded previ
 
 
 def image_tokens(image: Image) -> int:
-    """Return the estimate; an image behind a link or of an unknown format counts as the largest."""
+    """Estimate an image's tokens; a link or an unknown format counts as the largest size."""
     if image.detail == "low":
         return _BASE_TOKENS
     width, height = image_size(image) or _UNKNOWN_SIZE
@@ -37,7 +37,7 @@ def image_tokens(image: Image) -> int:
 
 
 def image_size(image: Image) -> tuple[int, int] | None:
-    """Return width and height in pixels from the file header in a `data:` URI; None if unknown."""
+    """Return an image's width and height from a `data:` URI's file header; None if unknown."""
     kind, _, encoded = image.url.partition(";base64,")
     if not kind.startswith("data:image/") or not encoded:
         return None
@@ -86,7 +86,7 @@ _TOKENS_PER_MESSAGE = 4  # the role is one of them
 
 
 class EncodingCounter:
-    """Counts tokens in one encoding of the library, with a cache of texts."""
+    """Counts tokens in one encoding of the library, caching texts."""
 
     def __init__(self, encoding: str, read: Callable[[str], Any] = load_encoding) -> None:
         self.encoding = encoding
@@ -97,11 +97,11 @@ class EncodingCounter:
         self._tokens: dict[tuple[int, int], int] = {}
 
     def __call__(self, texts: Iterable[str]) -> Sequence[int]:
-        """Return the tokens of each text; special tokens count as plain text."""
+        """Return each text's tokens; special tokens count as plain text."""
         return list(map(self._tokens_of, texts))
 
     async def count_prompt(self, prompt: Prompt) -> int:
-        """Return `prompt_tokens`; load the encoding first."""
+        """Load the encoding, then return `prompt_tokens`."""
         await self.load()
         return self.prompt_tokens(prompt)
 
@@ -112,7 +112,7 @@ class EncodingCounter:
             self.loaded = True
 
     def prompt_tokens(self, prompt: Prompt) -> int:
-        """Return the tokens of a prompt by OpenAI's rules for messages and images."""
+        """Return a prompt's tokens by OpenAI's rules for messages and images."""
         messages = prompt.messages
         overhead = _ANSWER_START_TOKENS + _TOKENS_PER_MESSAGE * len(messages)
         images = sum([sum(map(image_tokens, one.images)) for one in messages if one.parts])
@@ -143,7 +143,7 @@ class EncodingCounter:
 
 
 def get_counter(name: str) -> EncodingCounter:
-    """Return the shared counter of an encoding, by any of its names."""
+    """Return an encoding's shared counter, by any of the encoding's names."""
     return _shared_counter(ENCODINGS[name])
 
 
@@ -154,7 +154,7 @@ def _shared_counter(encoding: str) -> EncodingCounter:
 
 @lru_cache(_MAX_CACHED_MODELS)
 def known_encoding(model: str) -> str | None:
-    """Return the encoding of a model; None if its name does not tell."""
+    """Return a model's encoding; None if unknown."""
     name = model.rpartition("/")[2].lower()  # OpenRouter's names begin with a vendor
     models = _TABLES["models"].items()
     return next((encoding for prefix, encoding in models if name.startswith(prefix)), None)
@@ -162,10 +162,10 @@ def known_encoding(model: str) -> str | None:
 
 @lru_cache(_MAX_CACHED_MODELS)
 def counter_for_model(model: str) -> EncodingCounter:
-    """Return the shared counter of a model's encoding, an estimate where it is not known."""
+    """Return the shared counter for a model, an estimate if its encoding is unknown."""
     return get_counter(known_encoding(model) or "cl100k_base")
 
 
 def count_tokens(texts: Iterable[str]) -> Sequence[int]:
-    """Return the tokens of each text in cl100k_base, an estimate for any model."""
+    """Return each text's tokens in cl100k_base, an estimate for any model."""
     return get_counter("cl100k_base")(texts)

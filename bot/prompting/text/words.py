@@ -1,4 +1,4 @@
-"""Find whole words, also in scripts without spaces between words."""
+"""Find whole words, even in scripts without spaces between words."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ _JOINS = regex.compile(rf"(?![{_UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_]")
 
 
 def find_word(word: str, text: str) -> int | None:
-    """Return the first index of a whole word, compared exactly; None: nowhere."""
+    """Return the first position of a whole word, matched exactly; None if missing."""
     index = text.find(word) if word else -1
     while index >= 0:
         end = index + len(word)
@@ -28,7 +28,7 @@ def find_word(word: str, text: str) -> int | None:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words, folded; without spaces between words, each character and each pair."""
+    """Return the words, case-folded; in scripts without spaces, characters and their pairs."""
     found = []
     for word in _WORD.findall(text.casefold()):
         if _FIRST_UNSPACED.match(word):

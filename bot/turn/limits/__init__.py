@@ -1,1 +1,1 @@
-"""What limits answers: how often, how many at once, and for how much money."""
+"""Limits on answers: rate, concurrency and cost."""

@@ -18,16 +18,16 @@ _SECONDS_BETWEEN_NOTICES = 60.0
 
 @dataclass(eq=False)
 class RareNotices:
-    """Remembers which notices were shown recently."""
+    """Remembers which notices were shown recently, to limit repeats."""
 
     rates: RateLimits
 
     async def is_due_in(self, channel: str) -> bool:
-        """Return whether a notice is due: once a minute, for all of them, in a channel."""
+        """Return whether a channel may get a notice: one per minute, whatever its subject."""
         return await self.is_due(f"notice:{channel}", _SECONDS_BETWEEN_NOTICES)
 
     async def is_due(self, name: str, seconds: float) -> bool:
-        """Return whether a notice is due that is shown at most once in these seconds."""
+        """Return whether a notice is due; it is shown at most once per `seconds`."""
         return await self.rates.take([Rate(f"told:{name}", 1, seconds)]) <= 0
 
 
@@ -38,7 +38,7 @@ _SECONDS_BETWEEN_ANSWER_NOTICES = 600.0
 
 @dataclass(eq=False)
 class AnswerLimits:
-    """Counts the answers that each person and each channel asks for, before work is done."""
+    """Counts the answers that each person and channel requests, before any work is done."""
 
     rates: RateLimits
     clock: Clock
@@ -54,7 +54,7 @@ class AnswerLimits:
         self._notices = RareNotices(self.rates)
 
     async def admit(self, said: Said, stop: StopFlag) -> tuple[bool, Text | None]:
-        """Wait until a message may be answered, or is stopped; return whether, and a notice."""
+        """Wait until a message may be answered or is stopped; return whether, and any notice."""
         rates = self._rates_of(said)
         if not rates or await self._admits_one_of_several(said):
             return True, None
@@ -72,7 +72,7 @@ class AnswerLimits:
         return not is_refused, notice
 
     async def _admits_one_of_several(self, said: Said) -> bool:
-        """Count an answer to several people for the newest of them who is within the limit."""
+        """Charge an answer to several people to the newest of them within the limit."""
         people = said.charged_people
         for person in people if len(people) > 1 else ():
             if await self.rates.take(self._rates_of(said, person)) <= 0:
@@ -80,7 +80,7 @@ class AnswerLimits:
         return False
 
     async def admits_voice(self, said: Said) -> bool:
-        """Count a voice message before it is transcribed, which costs as much as an answer."""
+        """Count a voice message, which costs as much as an answer, before it is transcribed."""
         rates = [replace(one, key=f"voice:{one.key}") for one in self._rates_of(said)]
         if not rates or await self.rates.take(rates) <= 0:
             return True
@@ -90,7 +90,7 @@ class AnswerLimits:
         return False
 
     def _rates_of(self, said: Said, person: str | None = None) -> list[Rate]:
-        """Return the rates that count; in a private chat, the person is the channel."""
+        """Return the rate limits that apply; in a private chat, person and channel are the same."""
         counted = {
             f"person:{person or said.charged_person}": self.per_person,
             f"channel:{said.address.channel}": self.per_channel,
@@ -134,7 +134,7 @@ _NEVER_REFUSED = frozenset(
 
 @dataclass(eq=False)
 class CommandLimits:
-    """Counts the commands and presses of each person, over all channels and processes."""
+    """Counts each person's commands and presses, across all channels and processes."""
 
     rates: RateLimits
     _: KW_ONLY
@@ -148,14 +148,14 @@ class CommandLimits:
 
     @classmethod
     def beside_answers(cls, rates: RateLimits, *, answers: int, seconds: float) -> "CommandLimits":
-        """Admit two commands or presses for each answer, and always 30 in 30 s."""
+        """Allow two commands or presses per answer, and always 30 in 30 s."""
         count = _PER_ANSWER * answers
         if count / seconds < _ALWAYS_ADMITTED / _ALWAYS_SECONDS:
             count, seconds = _ALWAYS_ADMITTED, _ALWAYS_SECONDS
         return cls(rates, per_person=count, seconds=seconds)
 
     async def admit(self, said: Said, command: Command) -> None:
-        """Count a command; over the limit, raise `UserError`, or `AlreadyNotified` if they know."""
+        """Count a command; over the limit, raise `UserError`, or `AlreadyNotified` for a repeat."""
         if command.name == "stop":
             return
         kind = "deletions" if command.name == "forget" else "commands"
@@ -168,7 +168,7 @@ class CommandLimits:
         raise AlreadyNotified
 
     async def should_tell_unreadable(self, said: Said) -> bool:
-        """Return whether to tell the author of a message that nothing in it can be read."""
+        """Return whether to tell an author that nothing in the message can be read."""
         kinds = ",".join(sorted({one.kind for one in said.attachments}))
         name = f"unreadable:{said.address.channel}:{said.author.id}:{kinds}"
         is_told = await self._notices.is_due(name, _SECONDS_BETWEEN_UNREADABLE)
@@ -179,7 +179,7 @@ class CommandLimits:
         return is_told
 
     async def press_refusal(self, pressed: Pressed) -> Text | None:
-        """Count a press before anything is read for it; return why it is refused."""
+        """Count a press before anything is loaded for it; return why it is refused, or None."""
         data = read_button(pressed)
         if data is None or data.action in _NEVER_REFUSED:
             return None

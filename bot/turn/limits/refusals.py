@@ -1,4 +1,4 @@
-"""Reasons not to answer, and who is told: failing models, pauses, restores, full queues."""
+"""Reasons not to answer, and the notices about them: failures, pauses, restores, full queues."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(eq=False)
 class OperatorNotes:
-    """Writes to the operators in private; at most once in six hours about the same thing."""
+    """Messages the operators in private, at most every six hours about the same problem."""
 
     notices: RareNotices
     operators: Sequence[str] = ()
@@ -45,7 +45,7 @@ class OperatorNotes:
     """By `Address.source` as well, of the platforms that have some."""
 
     async def tell_fallback(self, preset: Preset, failure: BackendError, said: Said) -> Text | None:
-        """Say why another model answers; return a note for everybody if no operator reads it."""
+        """Report that another model answers; return a public note if no operator got the report."""
         note = translatable(
             "⚠ For the admins here: another model answers in place of {preset}'s own, which"
             " failed: “{reason}” More: /settings why",
@@ -90,7 +90,7 @@ _LOOK_SECONDS = 2.0
 
 @dataclass(eq=False)
 class AnsweringPauses:
-    """The pauses that this process knows about."""
+    """The pauses that this process has read."""
 
     pauses: Pauses
     signals: Signals
@@ -101,11 +101,11 @@ class AnsweringPauses:
         self.signals.subscribe(PAUSES_TOPIC, lambda _keys: self._changed.set())
 
     def covers(self, conversation: str) -> bool:
-        """Return whether questions in a conversation, by its key, are not answered."""
+        """Return whether a conversation, given by its key, is paused."""
         return any(one.covers(conversation) for one in self._current)
 
     async def refresh(self) -> None:
-        """Read the rows; raises `StoreError`."""
+        """Read the pauses from the database; raises `StoreError`."""
         before, self._current = self._current, await self.pauses.current()
         scopes = [one.scope for one in self._current]
         if set(self._current) - set(before):
@@ -128,7 +128,7 @@ class AnsweringPauses:
 
 @dataclass(eq=False)
 class RestoredMessages:
-    """Recognizes messages from before the database's restore."""
+    """Recognizes messages from before the database was restored."""
 
     read_restore: Callable[[], Awaitable[Restore | None]]
 
@@ -136,7 +136,7 @@ class RestoredMessages:
         self._newest: Restore | None = None
 
     async def load(self) -> None:
-        """Read whether the database was restored; raises `StoreError`."""
+        """Load the newest restore, if any; raises `StoreError`."""
         newest = await self.read_restore()
         if newest is not None:  # histories of one channel share its messages
             forgotten = {(address_of(key).channel, name) for key, name in newest.forgotten}
@@ -144,7 +144,7 @@ class RestoredMessages:
         self._newest = newest
 
     def is_context(self, message: InboxMessage) -> bool:
-        """Return whether a message was answered before the restore, as far as known."""
+        """Return whether a message may have been answered before the restore."""
         newest = self._newest
         return newest is not None and message.incoming.at.timestamp() <= newest.answered_until
 
@@ -160,7 +160,7 @@ class RestoredMessages:
         return at <= until or self._is_forgotten(channel, said.message_id)
 
     def keep(self, event: Incoming) -> Incoming | None:
-        """Return the event to store for one that a platform delivers; None: store nothing."""
+        """Return the event as it should be stored; None if it should be dropped."""
         if self._newest is None or not isinstance(event, Said):
             return event
         if self.is_void(event):
@@ -187,7 +187,7 @@ _COUNTED_BEYOND = 100
 
 @value_class
 class QueueLimit:
-    """Limits how many questions wait in each conversation while one is answered."""
+    """Limits how many messages wait in each conversation while one is answered."""
 
     conversations: Conversations
     arrivals: ArrivalSignals
@@ -198,7 +198,7 @@ class QueueLimit:
 
     @contextlib.asynccontextmanager
     async def enforced(self, group: MessageGroup, gathers_at_most: int) -> AsyncIterator[None]:
-        """Refuse the newest questions over the limit while the block runs."""
+        """Refuse the newest messages over the limit while the block runs."""
         looks: list[asyncio.Task[None]] = []
         most = max(self.most, gathers_at_most)
         has_arrived, conversation = group.message.is_followed, group.claim.conversation

@@ -1,4 +1,4 @@
-"""How many requests a provider takes at once, and who waits for a slot."""
+"""Each provider's concurrency limit, and the queue for its slots."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ _MAX_CHATS_REMEMBERED = 1000
 
 
 class Urgency(IntEnum):
-    """The purpose of a request; of the waiting requests, the lowest value goes first."""
+    """The urgency of a request; the lowest value goes first."""
 
     QUESTION = 0
     """Somebody has addressed the bot and waits for its answer."""
@@ -34,7 +34,7 @@ class Urgency(IntEnum):
 
 @dataclass(eq=False, slots=True)
 class SlotRequest:
-    """A request for a slot of a provider."""
+    """A request for a provider's slot."""
 
     provider: str
     limit: int
@@ -54,15 +54,15 @@ class SlotRequest:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the slots of a chat are counted."""
+        """Whether chats share the provider's slots, each with its own quota."""
         return bool(self.chat) and self.limit >= FEWEST_SHARED
 
 
 class SlotQueue:
-    """Lets one waiting request try at a time.
+    """Lets one waiting request at a time try for a slot.
 
-    Among equally urgent requests, it is that of the chat that was served the longest ago: a chat
-    in which a hundred people ask at once delays another chat by one answer, not by a hundred.
+    Among equally urgent requests, the chat that was served the longest ago goes first: a hundred
+    people asking in one chat delay another chat by one answer, not by a hundred.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class SlotQueue:
         self._give_turn()
 
     def leave(self, request: SlotRequest, *, is_served: bool) -> None:
-        """Remove a request that got a slot or was given up."""
+        """Remove a request that got a slot or gave up."""
         self._waiting.remove(request)
         self._full_chats.discard(request.chat)  # perhaps nobody else would look again
         if is_served:
@@ -90,7 +90,7 @@ class SlotQueue:
         self._give_turn()
 
     def note_served(self, chat: str) -> None:
-        """Note that a chat got a slot, perhaps in another process, so that other chats go first."""
+        """Record that a chat got a slot, here or in another process, so that others go first."""
         self._set_served(chat)
         self._give_turn()
 
@@ -99,12 +99,12 @@ class SlotQueue:
         self._served_at[chat] = self._count
 
     def end_patience(self, request: SlotRequest) -> None:
-        """Let a request try once more out of turn."""
+        """Let a request that has waited long try once more out of turn."""
         request.has_waited_long = True
         request.may_try.set()
 
     def set_full(self, chat: str, *, is_full: bool) -> None:
-        """Note whether a chat holds its maximum of slots, so that others go first."""
+        """Record whether a chat holds its maximum of slots, so that others go first."""
         if is_full:
             self._full_chats.add(chat)
         else:
@@ -145,7 +145,7 @@ _BUSY = translatable("Too many people are asking at once. Please try again in a 
 
 @dataclass(eq=False)
 class ProviderSlots:
-    """Limits the requests in flight; the others wait, urgent ones first, chats in turn."""
+    """Limits requests in flight; the others wait, by urgency and taking turns among chats."""
 
     rates: RateLimits
     clock: Clock
@@ -183,7 +183,7 @@ class ProviderSlots:
         chat: str = "",
         urgency: Urgency = Urgency.QUESTION,
     ) -> AsyncIterator[None]:
-        """Hold a slot of a provider in the block, or raise `BackendUnavailable` within a minute."""
+        """Hold a slot during the block; raises `BackendUnavailable` after at most a minute."""
         limit = self.limits.get(provider)
         if limit is None:
             yield
@@ -231,7 +231,7 @@ class ProviderSlots:
 
     @contextlib.asynccontextmanager
     async def _place_in_queue(self, asked: SlotRequest) -> AsyncIterator[int]:
-        """Count a request as waiting, unless too many are; yield how many wait elsewhere."""
+        """Count a request as waiting, or refuse it; yield how many wait in other processes."""
         key, most = f"{asked.provider} waiting", self.max_waiting or _ANY_NUMBER
         try:
             waiting = await self.rates.acquire(key, most, asked.holder, _WAITING_LEASE_SECONDS)

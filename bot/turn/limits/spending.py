@@ -43,7 +43,7 @@ _WHEN = {Period.DAY: translatable("today"), Period.MONTH: translatable("this mon
 
 @value_class
 class BudgetRules:
-    """The budgets; nothing is limited by default."""
+    """The configured budgets; nothing is limited by default."""
 
     limits: Mapping[tuple[BudgetKind, Period], int]
     """In millionths of a US dollar."""
@@ -58,7 +58,7 @@ _NO_RULES = BudgetRules({})
 
 @dataclass(slots=True)
 class Reservation:
-    """The most that an answer may cost, and its cost once known."""
+    """An answer's maximum cost, and its actual cost once known."""
 
     prompt: Prompt
     """With a limit for the answer, where there is a budget."""
@@ -74,7 +74,7 @@ class Reservation:
 
 @dataclass(eq=False)
 class Spending:
-    """Knows the prices of models and the budgets of those who ask."""
+    """Knows model prices, and the budgets of people, channels, servers and presets."""
 
     providers: Mapping[str, ProviderSettings]
     """With the prices of their models."""
@@ -89,7 +89,7 @@ class Spending:
     async def reserved(
         self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[Reservation]:
-        """Reserve the cost of an answer for the block, and settle what `charged` found.
+        """Reserve an answer's cost during the block, and settle the cost that `charged` recorded.
 
         A request that failed before its first token costs nothing; after any other failure the
         reservation stays. Raises `BudgetUsedUp`, or `StoreError` if the budgets cannot be read.
@@ -114,7 +114,7 @@ class Spending:
             await self._settle(caps, reservation.reserved, reservation.spent or 0)
 
     async def reserve_continuation(self, reservation: Reservation) -> bool:
-        """Reserve the cost of one more request for the same answer; False if it is too much."""
+        """Reserve the cost of another request for the same answer; False if over budget."""
         if self.budgets is None or not reservation.caps:
             return True
         try:
@@ -128,7 +128,7 @@ class Spending:
         return True
 
     def bounded(self, preset: Preset, said: Said, fitted: FittedPrompt) -> FittedPrompt:
-        """Return a prompt as `reserved` would change it, without reserving anything."""
+        """Return a prompt with the output limit that `reserved` would set, without reserving."""
         if self.budgets is None or not self.caps(said, preset):
             return fitted
         return replace(fitted, prompt=self._bounded(fitted.prompt))
@@ -136,7 +136,7 @@ class Spending:
     def charged(
         self, reservation: Reservation, preset: Preset, usages: Iterable[Usage]
     ) -> AnswerCharge:
-        """Return what an answer cost, and note it for the end of the reservation."""
+        """Return the cost of an answer, and record it for settling the reservation."""
         price = self._price(preset.provider, reservation.prompt.model)
         if price is None:
             return reservation.charge
@@ -154,7 +154,7 @@ class Spending:
         return caps + [replace(cap, owner=one) for one in others for cap in of_people]
 
     def caps_of_channel(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
-        """Return the budgets of a channel with these scopes, whoever asks."""
+        """Return the budgets that apply to a channel with these scopes, for any author."""
         return self._caps(preset, _owners(scopes, scopes[-1] if len(scopes) > 1 else None))
 
     def _limits_anything(self, preset: Preset) -> bool:
@@ -188,7 +188,7 @@ class Spending:
         return preset.model_copy(update={name: getattr(other, name) for name in _OF_MODEL})
 
     async def notice_of_cheaper(self, said: Said) -> Text | None:
-        """Say that a cheaper model answers, once in some hours; None: it was said."""
+        """Return the notice that a cheaper model answers; None if it was shown recently."""
         name = f"budget:{said.address.conversation}"
         notices = RareNotices(self.rates) if self.rates is not None else None
         if notices is not None and not await notices.is_due(name, _SECONDS_BETWEEN_NOTICES):
@@ -196,7 +196,7 @@ class Spending:
         return translatable("⚠ A budget is used up, so a cheaper model answers for the time being.")
 
     def describe_used_up(self, cap: BudgetCap) -> Text:
-        """Say which budget is used up, and when it is renewed."""
+        """Describe which budget is used up and when it resets."""
         now = datetime.fromtimestamp(self.clock.now(), UTC)
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
         renewed = midnight + timedelta(days=1)
@@ -224,7 +224,7 @@ class Spending:
         return None if settings is None else settings.price_of(self._model(provider, model))
 
     async def _reserve(self, caps: Sequence[BudgetCap], amount: int) -> list[BudgetCap]:
-        """Reserve an amount for the first person who can pay; return the budgets charged."""
+        """Reserve an amount for the first person within budget; return the charged budgets."""
         assert self.budgets is not None  # noqa: S101 -- caps are reserved in it
         people = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
         exceeded, of_all = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
@@ -247,17 +247,17 @@ class Spending:
 
 
 def _owners(scopes: Sequence[str], server: str | None) -> dict[BudgetKind, str | None]:
-    """Return the channel and the server whose budgets count: that of a thread is its parent's."""
+    """Return the channel and server to charge; a thread is charged to its parent channel."""
     return {BudgetKind.CHANNEL: scopes[max(0, len(scopes) - 2)], BudgetKind.SERVER: server}
 
 
 def server_of(said: Said) -> str | None:
-    """Return the widest scope: a server or a group, in its topics and outside; None in private."""
+    """Return the widest scope, a server or group with all its topics; None in private."""
     return None if said.is_private else said.scopes[-1]
 
 
 def usages_of(answer: GeneratedAnswer, prompt_tokens: int) -> Iterator[Usage]:
-    """Yield the usage of each request that an answer took."""
+    """Yield the usage of each request made for an answer."""
     written = answer.text + answer.thoughts
     yield counted(answer.usage, prompt_tokens, written)
     if answer.begun:  # what was cut off, before the model went on
@@ -265,7 +265,7 @@ def usages_of(answer: GeneratedAnswer, prompt_tokens: int) -> Iterator[Usage]:
 
 
 def counted(usage: Usage, prompt_tokens: int, written: str) -> Usage:
-    """Return a usage, estimated where the provider does not say it."""
+    """Return the usage, estimated if the provider reports none."""
     if usage.prompt_tokens or usage.output_tokens:
         return usage
     return Usage(prompt_tokens, output_tokens=math.ceil(len(written) / _CHARS_PER_TOKEN))
@@ -281,7 +281,7 @@ def _most(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:
 
 @dataclass(eq=False)
 class BudgetedSummaries:
-    """Reserves and settles the cost of summaries, and logs their usage beside that of answers."""
+    """Reserves and settles the cost of summaries, and logs their usage with that of answers."""
 
     spending: Spending
     log: UsageLog
@@ -291,7 +291,7 @@ class BudgetedSummaries:
     async def paid(
         self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[SummaryRequest]:
-        """Reserve the cost of a summary for the block, and count what it cost; see `PaySummary`."""
+        """Reserve a summary's cost during the block, and record the real cost; see `PaySummary`."""
         async with self.spending.reserved(preset, said, prompt, prompt_tokens) as reservation:
             request = SummaryRequest(reservation.prompt)
             urgency = Urgency.BACKGROUND
