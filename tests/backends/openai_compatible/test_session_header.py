@@ -20,6 +20,7 @@ from tests.rigs.hashing_proxy import HashingProxy, running_proxy
 from tests.waiting import wait_until
 
 _CONVERSATIONS, _TURNS = 12, 10
+_TOKEN_W = 2 + ord("w")  # behind two control tokens
 
 
 @pytest.mark.parametrize(
@@ -127,11 +128,11 @@ async def test_answer_that_is_stopped_is_aborted_at_the_server(tmp_path: Path) -
             "default",
             "telegram:1",
             max_output_tokens=400,
-            parameters={"logit_bias": {"1": -100}},
+            parameters={"logit_bias": {str(_TOKEN_W): 100}},  # nothing that would be held back
         )
-        async with aclosing(backend.generate(prompt)) as events:
-            async for event in events:
-                if isinstance(event, Delta):
-                    break
-        await wait_until(lambda: bool(proxy.broken_off))
-        await backend.close()
+        try:
+            async with aclosing(backend.generate(prompt)) as events:
+                assert isinstance(await anext(events), Delta)
+            await wait_until(lambda: bool(proxy.broken_off))
+        finally:
+            await backend.close()
