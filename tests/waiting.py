@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakSet
 
-from tests.fakes import FakeClock
+from bot.storage.sqlite import SqliteWriter
+from tests.fakes import FakeClock, run_ready_tasks
 
 PATIENCE_SECONDS = 120.0
 """Ends a test that hangs; on a busy machine whatever is right may take nearly as long."""
@@ -12,7 +15,26 @@ PATIENCE_SECONDS = 120.0
 BELOW_STALL_SECONDS = 40.0
 """For what must not wait for a server that says nothing for a minute."""
 
+_STUCK_SECONDS = 30.0
+"""A thread that works for longer is held up by the test."""
+
 T = TypeVar("T")
+P = ParamSpec("P")
+_in_threads = WeakSet[asyncio.Future[Any]]()
+
+
+def _watched(start: Callable[P, asyncio.Future[T]]) -> Callable[P, asyncio.Future[T]]:
+    @wraps(start)
+    def begin(*args: P.args, **named: P.kwargs) -> asyncio.Future[T]:
+        work = start(*args, **named)
+        _in_threads.add(work)
+        return work
+
+    return begin
+
+
+for owner, name in ((asyncio.BaseEventLoop, "run_in_executor"), (SqliteWriter, "commit")):
+    setattr(owner, name, _watched(getattr(owner, name)))
 
 
 async def wait_until(condition: Callable[[], T | None], seconds: float = PATIENCE_SECONDS) -> T:
@@ -34,8 +56,21 @@ async def wait_until_async(
             await asyncio.sleep(0.01)
 
 
+async def settle() -> None:
+    """Wait until no thread works for this loop, so that tasks wait for the clock or the test."""
+    await run_ready_tasks()
+    loop = asyncio.get_running_loop()
+    while working := {one for one in _in_threads if one.get_loop() is loop and not one.done()}:
+        done, _ = await asyncio.wait(working, timeout=_STUCK_SECONDS)
+        await run_ready_tasks()
+        if not done:
+            return
+
+
 async def advance_in_steps(clock: FakeClock, seconds: float) -> None:
     """Move the clock in small steps, with time for the database in between."""
     for _ in range(10):
+        await settle()
         await clock.advance(seconds / 10)
         await asyncio.sleep(0.01)
+    await settle()

@@ -23,7 +23,7 @@ from tests.fakes import FakeBackend, FakeClock, ScriptStep, run_ready_tasks
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.busy_channel import end
 from tests.turn.setup import Setup, answering, pass_time_until, pressed, working
-from tests.waiting import advance_in_steps, wait_until
+from tests.waiting import advance_in_steps, settle, wait_until
 
 SLOWED = (
     "⏳ That is more than 2 messages in 20 s. I will answer all of them, but more slowly: one every"
@@ -134,8 +134,8 @@ async def test_fallback_answers_without_a_free_slot(database: Database, clock: F
     async with working(setup, "a") as worker:
         await run_ready_tasks()
         while not fallback.prompts:
+            await settle()
             await clock.advance(1)
-            await asyncio.sleep(0.001)
         await worker
     assert setup.texts[0] == "Hi."
 
