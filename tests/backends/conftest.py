@@ -7,6 +7,7 @@ from typing import TypeAlias
 import pytest
 from typing_extensions import override
 
+from bot.backends.chat_completions import request_runner
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.runtime.clock import SystemClock
@@ -44,6 +45,12 @@ def clock() -> FakeClock:
 async def renderer() -> AsyncIterator[Renderer]:
     async with Renderer() as running:
         yield running
+
+
+@pytest.fixture
+def is_never_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine this process may stand still for a second, which is not tested here."""
+    monkeypatch.setattr(request_runner, "STOOD_STILL_SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from bot.errors import SettingsError, StoreError
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import ConsoleSettings
 from tests.certificates import make_certificate
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 ANY_PORT = ConsoleSettings(port=0)
 
@@ -181,7 +181,7 @@ async def connected() -> AsyncIterator[socket.socket]:
     routes = [lambda app: app.router.add_post("/slow", answer_late)]
     async with serve_http(ConsoleSettings(port=0), routes, head_seconds=HEAD_SECONDS) as address:
         host, _, port = address.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port)), timeout=10) as client:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as client:
             yield client
 
 

@@ -99,14 +99,15 @@ async def test_any_text_has_a_vector(embedder: Embedder) -> None:
 
 async def test_event_loop_is_not_blocked(embedder: Embedder) -> None:
     await embedder.embed_query(CAT)
-    longest, before = 0.0, time.monotonic()
+    passes, began = 0, time.monotonic()
     making = asyncio.create_task(_list(embedder, [CAT * 20] * 5))
     while not making.done():
         await asyncio.sleep(0.001)
-        longest, before = max(longest, time.monotonic() - before), time.monotonic()
+        passes += 1
 
     assert len(making.result()) == 5
-    assert longest < 1, "far less than it takes, far more than a busy machine's pauses"
+    took = time.monotonic() - began
+    assert passes >= took / 0.2, "a loop that is blocked makes about one for each text"
 
 
 async def test_concurrent_queries_are_allowed(embedder: Embedder) -> None:

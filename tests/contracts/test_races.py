@@ -179,7 +179,7 @@ async def test_lane_is_locked_before_its_rows(url: str, end: str) -> None:
             await other.execute(select(lane).with_for_update())
             group.create_task(run())
             waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while not (await other.execute(waits)).scalar():
                     await other.execute(text("SELECT pg_sleep(0.01)"))
             await other.execute(select(outbox_table.c.id).with_for_update(nowait=True))

@@ -26,6 +26,7 @@ from bot.ports import Surface
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from tests.fakes import FakeClock, FakeSurface
+from tests.waiting import PATIENCE_SECONDS
 
 GROUPS = [Address("telegram", f"-{number}") for number in range(1, 3)]
 PRIVATE = [Address("telegram", str(number)) for number in range(1, 3)]
@@ -212,7 +213,7 @@ async def test_no_call_is_one_too_many_and_every_answer_is_shown(
         for answer in plan:
             moment += answer.seconds_after
             tasks.append(asyncio.create_task(run.show(answer, moment)))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while run.finished < len(plan):
                 await run.clock.advance(600)
         await asyncio.wait(tasks)

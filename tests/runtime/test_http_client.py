@@ -49,7 +49,7 @@ async def read(client: HttpClient, seconds: float = 5) -> bytes:
 async def test_request_has_the_path_the_headers_and_the_body() -> None:
     async with byte_server([OK], [OK]) as server, client_of(f"{server.base_url}?v=2") as client:
         assert await read(client) == b"ok"
-        await (await client.request("GET", "/models", None, in_seconds(5))).close()
+        await (await client.request("GET", "/models", None, in_seconds(60))).close()
 
     host = b"127.0.0.1:%d" % server.port
     own = b"Accept-Encoding: identity\r\nUser-Agent: test\r\nContent-Type: application/json\r\n"
@@ -136,7 +136,7 @@ async def test_deadline_ends_each_wait() -> None:
         with pytest.raises(TimeoutError):
             await ask(client, seconds=0.05)
         response = await ask(client)
-        assert await response.read(in_seconds(5)) == b"ok"
+        assert await response.read(in_seconds(60)) == b"ok"
         with pytest.raises(TimeoutError):
             await response.read(in_seconds(0.05))
         await response.close()
@@ -196,7 +196,7 @@ async def test_pause_leaves_what_arrives_for_one_read() -> None:
     async with byte_server(steps) as server, client_of(server.base_url) as client:
         response = await ask(client)
         reads = []
-        while data := await response.read(in_seconds(5), 0.1):
+        while data := await response.read(in_seconds(60), 0.1):
             reads.append(data)
 
     assert b"".join(reads) == b"x" * 50

@@ -11,7 +11,7 @@ import pytest
 
 from bot.runtime.subprocesses import ChildFailed, supervised
 from tests.checkout import CHECKOUT
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 IGNORES_SIGTERM = [
@@ -92,7 +92,7 @@ async def test_process_is_restarted_when_it_dies_and_ends_with_the_block(log: Pa
         await wait_until(lambda: not child.is_ready)
         with pytest.raises(ChildFailed, match="sleeper is not ready; see "):
             await child.wait_until_ready(0.01)
-        await child.wait_until_ready(10)
+        await child.wait_until_ready(PATIENCE_SECONDS)
         second = child.pid
         assert second not in {None, first}
         assert child.restarts == 1
@@ -138,7 +138,7 @@ async def test_supervision_survives_a_restart_that_fails(log: Path) -> None:
         os.kill(child.pid, signal.SIGKILL)
         await wait_until(lambda: child.restarts > 0)
         away.rename(log.parent)  # once, in a test
-        await child.wait_until_ready(10)
+        await child.wait_until_ready(PATIENCE_SECONDS)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can promise it")

@@ -31,8 +31,7 @@ from bot.storage.postgres import PostgresPool
 from bot.storage.statements import SQL, Rows, Statement, Unit, describe_failure
 from bot.storage.tables import cursor, outbox, supported_revision
 from tests.checkout import CHECKOUT
-
-TIMEOUT_SECONDS = 10.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 def put(name: str) -> Callable[[Connection], str]:
@@ -59,7 +58,7 @@ def test_numbers_in_statements_are_those_of_the_code() -> None:
 async def test_closed_database_refuses_writes(tmp_path: Path) -> None:
     async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
         pass
-    async with asyncio.timeout(TIMEOUT_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(StoreError, match="closed"):
             await database.write(put("a"))
 

@@ -138,7 +138,7 @@ async def test_operator_may_name_tools_that_change_something_and_are_not_repeate
 @pytest.mark.parametrize("over_http", [False, True])
 async def test_slow_call_ends_alone_and_is_cancelled(tmp_path: Path, over_http: bool) -> None:
     async with demo_server(tmp_path, over_http) as (given, _):
-        async with running(tmp_path, settings(**given, seconds=10)) as server:
+        async with running(tmp_path, settings(**given, seconds=60)) as server:
             await wait_until(lambda: server.specs)
             waiting = asyncio.create_task(server.call("demo_sleep", {"seconds": 3}))
             slow = asyncio.create_task(
@@ -158,7 +158,7 @@ async def test_slow_call_ends_alone_and_is_cancelled(tmp_path: Path, over_http: 
 async def test_response_that_is_too_long_ends_alone(tmp_path: Path) -> None:
     async with (
         demo_server(tmp_path, over_http=True) as (given, _),
-        running(tmp_path, settings(**given, seconds=3)) as server,
+        running(tmp_path, settings(**given, seconds=60)) as server,
     ):
         await wait_until(lambda: server.specs)
         waiting = asyncio.create_task(server.call("demo_sleep", {"seconds": 2}))

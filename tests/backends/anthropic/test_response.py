@@ -115,6 +115,7 @@ async def test_reasoning_in_the_text_of_other_models_behind_this_api_is_hidden(
     assert (answer.text, answer.reasoning) == ("Hello", ["x"])
 
 
+@pytest.mark.usefixtures("is_never_late")
 async def test_thinking_extends_the_first_timeout(connect: Connect, service: FakeAnthropic) -> None:
     begin = event("content_block_start", content_block={"type": "thinking", "thinking": ""})
     pings = [step for _ in range(10) for step in (PING, 0.05)]  # a model that hides its thinking
@@ -126,6 +127,7 @@ async def test_thinking_extends_the_first_timeout(connect: Connect, service: Fak
     assert (answer.text, answer.error) == ("42", None)
 
 
+@pytest.mark.usefixtures("is_never_late")
 async def test_pings_alone_extend_no_timeout(connect: Connect, service: FakeAnthropic) -> None:
     service.plays([start(), *[step for _ in range(100) for step in (PING, 0.05)]])
 
@@ -160,6 +162,7 @@ INTERRUPTED = {
 }
 
 
+@pytest.mark.usefixtures("is_never_late")
 @pytest.mark.parametrize("name", INTERRUPTED)
 async def test_interrupted_stream_raises_after_its_text(
     connect: Connect, service: FakeAnthropic, name: str

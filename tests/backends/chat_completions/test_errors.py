@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from bot.backends.chat_completions import request_runner, streaming
+from bot.backends.chat_completions import streaming
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, FinishReason
 from bot.errors import BackendInterrupted, BackendUnavailable
@@ -23,12 +23,6 @@ from tests.waiting import BELOW_STALL_SECONDS, wait_until
 OVERLOADED = event({"error": {"message": "SECRET overloaded", "code": "overloaded"}})
 COMMENTS = [step for _ in range(300) for step in (b": OPENROUTER PROCESSING\n\n", 0.02)]
 QUICK = {"first_token_seconds": 0.2, "idle_seconds": 0.2}
-
-
-@pytest.fixture
-def is_never_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine this process may stand still for a second, which is not tested here."""
-    monkeypatch.setattr(request_runner, "STOOD_STILL_SECONDS", 60.0)
 
 
 def bytewise(whole: bytes) -> list[bytes | float]:

@@ -198,11 +198,11 @@ async def test_used_up_day_and_too_large_request_have_their_own_words(
 async def test_silent_provider_is_not_waited_for_again_where_there_is_a_fallback(
     connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
-    backend = connect(first_token_seconds=0.05)
+    backend = connect(first_token_seconds=0.5)
     service.plays(SILENCE)
     question = prompt(has_fallback=True)
-    assert "no first token within 0.05 s" in (await ask(backend, question)).error_texts
-    assert "no first token within 0.05 s" in (await ask(backend, question)).error_texts
+    assert "no first token within 0.5 s" in (await ask(backend, question)).error_texts
+    assert "no first token within 0.5 s" in (await ask(backend, question)).error_texts
     assert len(service.log) == 1
     await clock.sleep(31)
     assert (await ask(backend, question)).text == "Hello there"

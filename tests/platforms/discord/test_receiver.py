@@ -18,6 +18,7 @@ from bot.platforms.discord.internals import skip_unreadable
 from tests.platforms.discord.conftest import closed_at_the_end, platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
 from tests.support.intake import FakeIntake
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.service
 
@@ -363,7 +364,7 @@ async def test_stop_ends_a_connection_that_swallows_cancellation(
     run = asyncio.create_task(server.platform.run(server.intake))
     await connecting.wait()
     run.cancel()
-    await asyncio.wait([run], timeout=20)
+    await asyncio.wait([run], timeout=PATIENCE_SECONDS)
     assert run.cancelled()
 
 

@@ -30,6 +30,7 @@ from tests.platforms.discord.conftest import Stage, platform_for, running, wait_
 from tests.rigs.simwire import SimWire
 from tests.support.intake import FakeIntake
 from tests.support.surfaces import find
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.service
 FILE = Attachment("prompt-1.txt", "You are Nora.")
@@ -200,7 +201,7 @@ async def test_failure_says_whether_the_message_may_have_arrived(
     error: type[PlatformError],
     reason: str | None,
 ) -> None:
-    monkeypatch.setattr(rest, "_REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(rest, "_REQUEST_SECONDS", 0.5 if "delay" in fault else PATIENCE_SECONDS)
     chat.wire.fault("POST", "/channels/*/messages", **fault)
     with pytest.raises(error, match=reason):
         await chat.send()

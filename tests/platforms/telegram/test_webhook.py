@@ -23,7 +23,7 @@ from bot.settings import ConsoleSettings
 from tests.attacks import expanded, with_ours
 from tests.platforms.telegram.conftest import Rig
 from tests.platforms.telegram.messages import WIRE_FORMS
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 PATH = "/telegram"
 SECRET = "a-secret-of-telegram_1"
@@ -36,12 +36,16 @@ WEBHOOK = {"mode": "webhook", "webhook_url": ADDRESS, "webhook_secret": SecretSt
 
 @asynccontextmanager
 async def called(
-    rig: Rig, *, is_standby: bool = False, store_seconds: float = 10
+    rig: Rig,
+    *,
+    is_standby: bool = False,
+    store_seconds: float = PATIENCE_SECONDS,
+    body_seconds: float = PATIENCE_SECONDS,
 ) -> AsyncIterator[str]:
     """Serve the webhook of a bot, which Telegram is told of unless it stands by."""
     bot = rig.bot(**WEBHOOK)
     routes = webhook_routes(
-        [bot], rig.intake, body_seconds=BODY_SECONDS, store_seconds=store_seconds
+        [bot], rig.intake, body_seconds=body_seconds, store_seconds=store_seconds
     )
     async with serve_http(ConsoleSettings(port=0), [routes]) as address:
         bot._settings.webhook_url = f"{address}{PATH}"
@@ -185,10 +189,11 @@ async def test_hostile_call(rig: Rig, title: str, given: Mapping[str, Any]) -> N
             body = json.dumps(update).encode()
         case _:
             pass
+    body_seconds = PATIENCE_SECONDS
     if "net" in given:
-        body = slow_body()
+        body, body_seconds = slow_body(), BODY_SECONDS
     rig.intake.failures = math.inf if "env" in given else 0
-    async with called(rig, is_standby=True) as address:
+    async with called(rig, is_standby=True, body_seconds=body_seconds) as address:
         calls = 2 if "replay" in given else 1
         statuses = {
             await call(address, body, given.get("headers"), given.get("path", PATH))

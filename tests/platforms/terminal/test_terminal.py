@@ -172,7 +172,8 @@ def test_process_exits_while_a_read_is_waiting() -> None:
     )
     source, sink = os.pipe()
 
-    done = subprocess.run([sys.executable, "-c", program], stdin=source, timeout=20, check=False)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, stdin=source, timeout=PATIENCE_SECONDS, check=False)
 
     os.close(source)
     os.close(sink)

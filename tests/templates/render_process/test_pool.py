@@ -21,6 +21,7 @@ from bot.templates.capabilities import detect_capabilities
 from bot.templates.control_tokens import render_spans
 from bot.templates.render_pool import RenderProcessPool
 from tests.attacks import attacks, expanded
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -177,7 +178,7 @@ def test_render_process_ends_with_its_parent() -> None:
         child = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while is_running(child) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not is_running(child)
@@ -229,7 +230,7 @@ async def test_hostile_templates_are_contained(pool: RenderProcessPool) -> None:
 
 
 async def outcome(pool: RenderProcessPool, source: str, messages: list[dict[str, str]]) -> str:
-    async with asyncio.timeout(20):  # 0.25 s of CPU time, on a machine that may be busy
+    async with asyncio.timeout(PATIENCE_SECONDS):  # 0.25 s of CPU time
         try:
             return await pool.render(source, messages)
         except TemplateError as error:
