@@ -1,8 +1,8 @@
 """Troupe: characters and assistants in Discord servers, Telegram chats and the terminal.
 
-The path of a message file by file (docs/architecture.md has its steps): one on Discord that one
-character answers. Each file stands where the message enters it first; from the worker on,
-tests/turn/test_message_path.py holds the order:
+The path of a message, file by file (docs/architecture.md has its steps), for one on Discord that
+one character answers. Each file is listed where the message first reaches it; from the worker on,
+tests/turn/test_message_path.py checks the order:
 
     platforms/discord/gateway.py     an event of the gateway connection
     platforms/discord/receiver.py    events in order; after an outage the missed ones first

@@ -102,7 +102,7 @@ class RenderUnavailable(TemplateError):
 class UserError(TroupeError):
     @property
     def text(self) -> str:
-        """The text for the person; unlike `str(error)`, it can be translated."""
+        """The text for the user; unlike `str(error)`, it can be translated."""
         return str(self) if not isinstance(self.args[0], str) else self.args[0]
 
 
@@ -229,4 +229,4 @@ class BackendInterrupted(BackendError):
 
 
 class ToolResultsTooLong(BackendInterrupted):
-    """Results of tools made the prompt too long; its backend has learned the limit."""
+    """Tool results made the prompt too long; its backend has learned the limit."""

@@ -1,7 +1,7 @@
-"""Store received messages in the inbox, then wake the conversations that they belong to.
+"""Store received messages in the inbox, then wake their conversations.
 
-A conversation is processed in order and has one history, so messages of different histories of a
-channel are answered side by side.
+A conversation is processed in order and has one history, so messages in different histories of a
+channel are answered concurrently.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ T = TypeVar("T", Said, Pressed, Deleted)
 
 
 class HistoryRouter:
-    """Gives each event the history it belongs to; most channels have one and need no look-up.
+    """Assigns a history to each event; most channels have one and need no lookup.
 
-    `scope_of` returns the scope that was chosen for a channel, by its settings' scopes and the id
-    of the person who is about to be answered; None: nobody chose one.
+    `scope_of` returns a channel's history scope, given its settings' scopes and the id of the
+    message's author; None if nobody chose one.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class HistoryRouter:
             yield routed
 
     async def route_press(self, pressed: Pressed) -> Pressed:
-        """Return a press with the history of the message its button is on."""
+        """Return a press with the history of the message that its button is on."""
         if await self._scope_of(pressed.scopes, None) is None:
             return pressed
         return await self._route_press(pressed)
 
     async def route_command(self, said: Said) -> Said:
-        """Return a command with the history that it is about, before it is stored."""
+        """Return a command with the history it applies to, before it is stored."""
         scope = await self._scope_of(said.scopes, _asker(said))
         if scope is None:
             return said
@@ -107,7 +107,7 @@ class HistoryRouter:
         self._begun_threads[key] = None
 
     async def foresee(self, said: Said) -> Said | None:
-        """Return a message as it would be routed, without storing; None: it begins a branch."""
+        """Return a message as it would be routed, but do not store it; None for a new branch."""
         scope = await self._scope_of(said.scopes, _asker(said))
         if scope is None:
             return said
@@ -154,7 +154,7 @@ class HistoryRouter:
                 return await self._history_of_reply(said, before)
 
     async def _history_of_command(self, said: Said, scope: HistoryScope) -> str:
-        """A command is about the message it replies to, else about its author's newest message."""
+        """Return the history of a command's replied-to message, else of its author's newest."""
         is_own = scope is HistoryScope.USER and _begins_anew(said)  # end no other history
         if not is_own and said.quote is not None and said.quote.message_id is not None:
             found = await self._find(said.address, said.quote.message_id)
@@ -196,7 +196,7 @@ class HistoryRouter:
     async def _route_edit(
         self, edited: Edited, said: Said, scope: HistoryScope
     ) -> Sequence[Edited]:
-        """Edit the copies in branches, too, but do not answer there again."""
+        """Edit the copies in branches, too, but do not answer again there."""
         histories: Sequence[str] = ()
         if said.message_id is not None:
             places = await self._index.find(said.address, [said.message_id])
@@ -274,7 +274,7 @@ def _is_command(said: Said) -> bool:
 
 @dataclass(eq=False, repr=False)
 class InboxIntake(Intake):
-    """Stores what `keep` leaves of messages, then wakes the workers of their conversations."""
+    """Stores what `keep` returns for messages, then wakes the workers of their conversations."""
 
     inbox: SqlInbox
     wake: Callable[[Sequence[str]], None]
@@ -310,7 +310,7 @@ class InboxIntake(Intake):
 
 
 def with_storable_text(incoming: Incoming) -> Incoming:
-    """Clean all texts that people wrote of what databases cannot or should not store."""
+    """Remove from all texts by people what databases cannot or should not store."""
     match incoming:
         case Said():
             return storable_said(incoming)
@@ -335,7 +335,7 @@ def with_storable_text(incoming: Incoming) -> Incoming:
 
 
 def storable_said(said: Said) -> Said:
-    """Clean the texts of a message of what databases cannot or should not store."""
+    """Remove from a message's texts what databases cannot or should not store."""
     quote = said.quote
     if quote is not None:
         quote = replace(

@@ -1,7 +1,7 @@
-"""What characters remember: stories near to a message, and summaries of turns that do not fit.
+"""Characters' memory: stories close to a message, and summaries of turns that do not fit.
 
-Turns are summarized in the background, after the answer: each summary is generated from the last
-one and the turns that were dropped since. If a turn that it covers was edited or deleted, it is
+Turns are summarized in the background, after the answer: each summary is generated from the
+previous one and the turns dropped since. If a turn it covers was edited or deleted, it becomes
 invalid, and the next one starts from the beginning.
 """
 
@@ -54,7 +54,7 @@ _MAX_CONCURRENT = 2
 
 
 def instruction(max_tokens: int | None) -> str:
-    """Return the system message; a summary has at most `max_tokens`, if any."""
+    """Return the system message; a summary may have at most `max_tokens`, if given."""
     length = f" in at most {max_tokens * 2 // 3} words" if max_tokens else ""
     return (
         f"Sum up the conversation below{length}, in its own language: who is who, what happened, "
@@ -64,7 +64,7 @@ def instruction(max_tokens: int | None) -> str:
 
 
 def transcript(last_summary: str, turns: Sequence[StoredTurn]) -> str:
-    """Return the last summary, if there is one, and the turns since with their true speakers."""
+    """Return the last summary, if any, and the turns since then with their real speakers."""
     plain = [one.turn for one in turns]
     presets = {turn.preset for turn in plain if turn.preset}
     reserved = {name: name for name in (*presets, _OWN, _SUMMARY, _CONVERSATION)}
@@ -80,7 +80,7 @@ def transcript(last_summary: str, turns: Sequence[StoredTurn]) -> str:
 def fit_turns(
     turns: Sequence[StoredTurn], max_input_tokens: int | None, count: TextTokenCounter
 ) -> Sequence[StoredTurn]:
-    """Return as many of the first turns as fit into one prompt; at least one."""
+    """Return as many of the first turns as fit into one prompt, at least one."""
     share = _MOST_TOKENS if max_input_tokens is None else max_input_tokens * _SHARE_FOR_TURNS
     max_tokens = min(share, _MOST_TOKENS)
     costs = (tokens + _TOKENS_PER_NAME for tokens in count([one.turn.text for one in turns]))
@@ -90,7 +90,7 @@ def fit_turns(
 
 @dataclass(slots=True)
 class SummaryRequest:
-    """A request for a summary that is paid for."""
+    """A request for a summary whose cost is reserved."""
 
     prompt: Prompt
     """With a limit for the summary, where there is a budget."""
@@ -113,7 +113,7 @@ tokens. Raises `BudgetUsedUp` and `StoreError`.
 
 @dataclass(eq=False, repr=False)
 class Summarizer:
-    """Keeps the summaries of conversations up to date, for presets with the key `summary`."""
+    """Keeps conversations' summaries up to date, for presets with the key `summary`."""
 
     summaries: SqlSummaries
     backends: Mapping[str, Backend]
@@ -126,7 +126,7 @@ class Summarizer:
         self._wake = asyncio.Event()
 
     async def load_part(self, preset: Preset, conversation: str) -> PromptPart | None:
-        """Return the part for a prompt, if there is a valid summary."""
+        """Return the prompt part with the summary, if there is a valid one."""
         summary = await self.summaries.current(conversation) if preset.summary else None
         if summary is None:
             return None
@@ -214,7 +214,7 @@ class Summarizer:
     async def _write(
         self, preset: Preset, provider: str, prompt: Prompt, said: Said
     ) -> tuple[str, bool]:
-        """Return a summary, and whether the model reasoned."""
+        """Return a summary, and whether the model used reasoning."""
         paid: AbstractAsyncContextManager[SummaryRequest] = nullcontext(SummaryRequest(prompt))
         if self.pay is not None:
             tokens = await counter_for_model(prompt.model).count_prompt(prompt)
@@ -281,7 +281,7 @@ async def index_stories(
     stories: Stories,
     clock: Clock,
 ) -> None:
-    """Index the stories of each character; retry those that fail until all are indexed."""
+    """Index each character's stories, retrying failed ones until all are indexed."""
     pause = _FIRST_PAUSE_SECONDS
     pending = dict(stories_by_character)
     while pending:
@@ -312,13 +312,13 @@ async def _index(
 async def no_stories(
     _preset: Preset, _newest: str, _may_spend: bool = True
 ) -> RetrievedStories | None:
-    """Retrieve nothing: no preset has stories."""
+    """Return no stories, because no preset has any."""
     return None
 
 
 @dataclass(eq=False, repr=False)
 class StoryRetriever:
-    """Retrieves from the stories of these characters, which are named like their presets."""
+    """Retrieves stories of these characters, which are named like their presets."""
 
     embedder: Embedder
     stories: Stories
@@ -330,7 +330,7 @@ class StoryRetriever:
     async def retrieve(
         self, preset: Preset, newest: str, may_spend: bool = True
     ) -> RetrievedStories | None:
-        """Retrieve the stories for each query that can be embedded; raises `StoreError`."""
+        """Retrieve stories for each query that can be embedded; raises `StoreError`."""
         if preset.name not in self.characters:
             return None
         found: dict[str, Sequence[Story]] = {}

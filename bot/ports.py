@@ -1,6 +1,6 @@
 """The interfaces of platforms, backends, embedders and repositories.
 
-Each has a contract test in tests/contracts/ that runs over all of its implementations.
+Each has a contract test in tests/contracts/ that runs for all its implementations.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -24,42 +24,42 @@ from bot.errors import BackendUnavailable
 
 
 class Surface(Protocol):
-    """Sends, edits and deletes messages on a platform; all calls may raise any `PlatformError`."""
+    """Sends, edits and deletes messages on a platform; calls may raise any `PlatformError`."""
 
     def limits(self, address: Address) -> Limits: ...
 
     async def send(self, message: OutgoingMessage) -> str:
-        """Send a message and return its id. It notifies nobody, whatever its text mentions.
+        """Send a message and return its id. It pings nobody, whatever its text mentions.
 
-        A platform with idempotency keys returns the first message when the same nonce is sent
-        again. A file that answers an interaction is shown only to the person who asked: `Refused`
-        where that is no longer possible.
+        A platform with idempotency keys returns the first message if a nonce is repeated. A file in
+        response to an interaction is shown only to its author; raises `Refused` if that is no
+        longer possible.
         """
 
     async def edit(
         self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
-        """Replace what one of the bot's messages says and shows; may be repeated.
+        """Replace the text and buttons of one of the bot's messages; repeatable.
 
-        `interaction` is the press of a button under it, of a message that only one person sees.
+        `interaction` is a press of a button under it, for a message that only one person sees.
         """
 
     async def delete(self, address: Address, message_id: str) -> None:
-        """Delete one of the bot's messages; a message that does not exist is no error."""
+        """Delete one of the bot's messages; a missing message is not an error."""
 
     async def typing(self, address: Address) -> None:
         """Show the typing indicator for `limits.typing_seconds`."""
 
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        """Look for a message as it was sent; return its id, None if it never arrived."""
+        """Search for a message as it was sent; return its id, or None if it never arrived."""
 
 
 @runtime_checkable
 class DraftingSurface(Protocol):
-    """A surface that can show what is being written; all calls may raise any `PlatformError`."""
+    """A surface that can show unfinished text; calls may raise any `PlatformError`."""
 
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
-        """Show or replace a draft, without buttons and with an id other than 0, until a send."""
+        """Show or replace a draft, without buttons and with a nonzero id, until the next send."""
 
 
 @runtime_checkable
@@ -78,17 +78,17 @@ class BucketSurface(Protocol):
 
 
 class Intake(Protocol):
-    """Receives the messages of a platform."""
+    """Receives messages from a platform."""
 
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        """Store messages and cursors in one transaction; a message that is known is dropped.
+        """Store messages and cursors in one transaction; known messages are dropped.
 
-        Only after this returns may the platform be told that the messages arrived. Raises
-        `StoreError` if nothing was stored.
+        Only after this returns may messages be acknowledged to the platform. Raises `StoreError` if
+        nothing was stored.
         """
 
     async def cursors(self, prefix: str) -> Mapping[str, str]:
-        """Return the stored cursors whose names have this prefix."""
+        """Return the stored cursors whose names start with this prefix."""
 
 
 class Platform(Protocol):
@@ -101,74 +101,74 @@ class Platform(Protocol):
 
     @property
     def connection_error(self) -> str | None:
-        """Why no messages are received at the moment, in a few words; None while connected."""
+        """Briefly, why no messages are being received; None while connected."""
 
     async def run(self, intake: Intake) -> None:
-        """Receive until cancelled or the end of the input; after `PlatformFatal` no retry helps."""
+        """Receive until cancelled or the input ends; after `PlatformFatal`, do not retry."""
 
     async def check(self) -> str:
-        """Return the bot's account in a few words; raise `PlatformError` if it cannot log in."""
+        """Return the bot's account in a few words; raises `PlatformError` if login fails."""
 
     async def close(self) -> None:
-        """Close the connections, after the last answer is sent."""
+        """Close the connections, after the last answer was sent."""
 
     async def is_admin(self, incoming: Request) -> bool:
-        """Ask whether the author administers the channel; raise `PlatformError` if unknown."""
+        """Return whether the author is a channel admin; raises `PlatformError` if unknown."""
 
 
 @runtime_checkable
 class ShardedPlatform(Platform, Protocol):
-    """A platform with several connections, which different processes may receive."""
+    """A platform with several connections, which different processes may hold."""
 
     async def shards(self) -> Sequence[str]:
-        """Return the names of the connections; raise `PlatformError` if unknown."""
+        """Return the connections' names; raises `PlatformError` if unknown."""
 
     async def run_shard(self, shard: str, intake: Intake) -> None:
-        """Receive over one connection; as `run`."""
+        """Receive on one connection, as `run` does."""
 
 
 @runtime_checkable
 class HistoryReader(Protocol):
-    """A platform that can list what was said in a channel."""
+    """A platform that can list a channel's messages."""
 
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
-        """Return up to `limit` messages before this one, oldest first, or raise `PlatformError`."""
+        """Return up to `limit` messages before this one, oldest first; raises `PlatformError`."""
 
     async def read_start(self, said: Said) -> Said | None:
-        """Return what a message's thread was opened about, if any, or raise `PlatformError`."""
+        """Return the message that started a message's thread, if any; raises `PlatformError`."""
 
 
 @runtime_checkable
 class PrivateChats(Protocol):
-    """A platform on which the bot can write to a person in private."""
+    """A platform on which the bot can message people privately."""
 
     async def private_chat(self, person: str) -> Address:
-        """Return the private chat with a person, who may refuse it, or raise `PlatformError`."""
+        """Return the private chat with a person, who may refuse it; raises `PlatformError`."""
 
 
 @runtime_checkable
 class FileSource(Protocol):
-    """A platform that keeps the files of messages."""
+    """A platform that stores messages' files."""
 
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
-        """Return a file, or its first `max_bytes`, or raise `PlatformError`."""
+        """Return a file, or its first `max_bytes`; raises `PlatformError`."""
 
 
 @runtime_checkable
 class WebhookReceiver(Protocol):
-    """A platform whose servers can call this service: any process takes their calls."""
+    """A platform whose servers can call this service; any process may handle the calls."""
 
     webhook_path: str | None
     """The path that is called; None: this platform asks its servers itself."""
 
     def admits_call(self, headers: Mapping[str, str]) -> bool:
-        """Return whether a call comes from the platform, by its headers."""
+        """Return whether the headers prove that a call comes from the platform."""
 
     async def receive_call(self, body: bytes, intake: Intake) -> bool:
-        """Store what a call brings; return False if it cannot be understood.
+        """Store a call's events; return False if it is malformed.
 
         Raises `StoreError` if nothing was stored, so that the platform calls again, or
-        `PlatformError` if the platform does not say what is needed to understand it.
+        `PlatformError` if the platform does not provide the data needed to parse it.
         """
 
 
@@ -177,7 +177,7 @@ class SilenceExplainer(Protocol):
     """A platform that tells people why their message is not answered."""
 
     async def explain_silence(self, said: Said, explanation: str) -> None:
-        """Show the explanation; may be repeated for the same message."""
+        """Show the explanation; repeatable for the same message."""
 
 
 TextTokenCounter: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
@@ -185,7 +185,7 @@ TextTokenCounter: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
 
 
 class Backend(Protocol):
-    """Generates answers with the models of one provider; what few of them can do has a default."""
+    """Generates answers with one provider's models; rarely supported methods have a default."""
 
     def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         """Stream an answer: any number of `Delta`, then exactly one `Finish`.
@@ -196,45 +196,45 @@ class Backend(Protocol):
         """
 
     async def count_tokens(self, prompt: Prompt) -> int:
-        """Return the tokens of the prompt, at most overestimated; raises like `generate`."""
+        """Return the prompt's token count, never underestimated; raises like `generate`."""
 
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
-        """Return what quickly estimates tokens of the prompt's texts; raises like `generate`."""
+        """Return a fast token estimator for the prompt's texts; raises like `generate`."""
 
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
-        """Context length minus the reply budget, in tokens; None if the provider enforces it."""
+        """Context length minus the answer's budget, in tokens; None if the provider enforces it."""
         return None
 
     async def describe(self, prompt: Prompt) -> PromptDescription:
-        """Describe what the model is sent for a prompt, or raise `BackendUnavailable`."""
+        """Describe the request for a prompt; raises `BackendUnavailable`."""
 
     async def check(self) -> str:
-        """Describe what answers in a few words; raise `BackendUnavailable` if nothing does."""
+        """Describe the service in a few words; raises `BackendUnavailable` if it is down."""
 
     async def check_models(self, models: Sequence[str]) -> str:
-        """Describe what answers with these models, unloaded; else raise `BackendUnavailable`."""
+        """Check the service and these models without loading them; raises `BackendUnavailable`."""
         return await self.check()
 
     async def list_models(self) -> Sequence[str]:
-        """Return the names of the listed models; raises as `check_models` does."""
+        """Return the names of listed models; raises as `check_models` does."""
         return ()
 
     async def close(self) -> None: ...
 
     def sees_images(self, model: str) -> bool:
-        """Return whether a preset's model sees the images of a prompt."""
+        """Return whether a preset's model accepts images in a prompt."""
         return False
 
     def is_sample(self, model: str) -> bool:
-        """Return whether a preset's model is too small for more than a first try."""
+        """Return whether a preset's model is only good enough for a first try."""
         return False
 
     def can_continue(self, prompt: Prompt) -> bool:
-        """Return whether the model takes the prompt with a beginning of its answer."""
+        """Return whether the model can continue the beginning of an answer in the prompt."""
         return False
 
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
-        """Return whether a preset's model is offered tools, with the preset's template."""
+        """Return whether a preset's model can use tools, with the preset's template."""
         return False
 
     @property
@@ -242,7 +242,7 @@ class Backend(Protocol):
         return False
 
     async def transcribe(self, name: str, audio: bytes) -> str:
-        """Return what is said in an audio file, named by format, or raise `BackendUnavailable`."""
+        """Return the text spoken in an audio file, named by format; raises `BackendUnavailable`."""
         raise BackendUnavailable("it does not transcribe")
 
     @property
@@ -250,47 +250,47 @@ class Backend(Protocol):
         return False
 
     async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
-        """Return the tokens that would be sent to the model; raises like `generate`."""
+        """Return the tokens that the model would receive; raises like `generate`."""
         raise BackendUnavailable("it does not tokenize")
 
     async def preload(self, model: str) -> None:
-        """Load a model before the first request; raise `BackendUnavailable` if that fails."""
+        """Load a model before the first request; raises `BackendUnavailable` if that fails."""
         return
 
     def use_session_key(self, key: bytes) -> None:
-        """Set the key, the same in all processes, that hashes conversations for a router."""
+        """Set the key, equal in all processes, for hashing conversations for a router."""
         return
 
     def model_health(self) -> Sequence[ModelHealth]:
-        """Return the results of requests for each model that was called since the start."""
+        """Return the results of requests for each model called since the start."""
         return ()
 
     def models_in_memory(self) -> Sequence[ModelInMemory]:
-        """Return the models that are loaded in the memory of this machine."""
+        """Return the models loaded in this machine's memory."""
         return ()
 
 
 class ToolServer(Protocol):
-    """A server of tools that an operator has set up; presets name it."""
+    """A tool server configured by an operator; presets refer to it by name."""
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
-        """The tools that may be called now; none while disconnected. Never waits."""
+        """The tools that can be called now; empty while disconnected. Never waits."""
 
     @property
     def call_seconds(self) -> float:
-        """How long a call may take."""
+        """The time limit for a call."""
 
     async def wait_until_tried(self) -> None:
-        """Wait for the first connection or its failure, a few seconds at most."""
+        """Wait until the first connection succeeds or fails, a few seconds at most."""
 
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
-        """Return the result as text, or raise `ToolServerError`."""
+        """Return the result as text; raises `ToolServerError`."""
 
 
 @runtime_checkable
 class ConversationMemory(Protocol):
-    """A component that keeps data of conversations, such as a prefix cache."""
+    """A component that keeps data about conversations, such as a prefix cache."""
 
     async def end_session(self, conversation: str) -> None:
         """Release everything cached for the ended session."""
@@ -302,15 +302,15 @@ class ConversationMemory(Protocol):
 class Embedder(Protocol):
     """Computes embedding vectors; all calls raise `EmbeddingError`.
 
-    Only about the first 400 tokens of a text count: embedding models are trained on no more.
+    Only about the first 400 tokens of a text count, as embedding models are trained on no more.
     """
 
     @property
     def model_id(self) -> str:
-        """Identifies the model and its parameters; vectors of different ids are incomparable."""
+        """Identifies the model and its parameters; vectors with different ids are incomparable."""
 
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        """Return the vectors of texts that are searched, in their order."""
+        """Return the vectors of texts to be searched, in order."""
 
     async def embed_query(self, text: str) -> PackedVector:
         """Return the vector of a search query."""
@@ -322,7 +322,7 @@ class Embedder(Protocol):
         return False
 
     async def check(self) -> str:
-        """Return what computes the vectors, in a few words."""
+        """Return a short description of what computes the vectors."""
 
     async def close(self) -> None: ...
 
@@ -336,10 +336,10 @@ class Delivery(Protocol):
     """Sends the messages in the outbox."""
 
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        """Send a row, or what is due in a lane, at any rate if urgent; never waits."""
+        """Send a row (None: the lane's due rows), urgent ones without a free slot; never waits."""
 
     async def wait_until_sent(self, row_id: int) -> str:
-        """Wait until any process has sent a row; return the message's id, or raise `Refused`."""
+        """Wait until any process has sent a row; return its message id; raises `Refused`."""
 
 
 class ChatSettings(Protocol):
@@ -348,10 +348,10 @@ class ChatSettings(Protocol):
     async def set(
         self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
     ) -> None:
-        """Set a value, or delete it with None; `audited` notes what admins do in the audit log."""
+        """Set a value, or delete it with None; `audited` records it in the audit log."""
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
-        """Return the value in the first of these scopes that has one."""
+        """Return the value from the first of these scopes that has one."""
         found = await self.get_scopes(scopes)
         for scope in scopes:
             values = found.get(scope, {})
@@ -360,31 +360,31 @@ class ChatSettings(Protocol):
         return None
 
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
-        """Return the values by scope, of those scopes that have one."""
+        """Return the values by scope, omitting scopes without one."""
         found = await self.get_scopes(scopes)
         return {scope: values[key] for scope, values in found.items() if key in values}
 
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        """Return all values of these scopes, by scope and key; none of one that has no value."""
+        """Return all values by scope and key, omitting scopes without any."""
 
 
 class Stories(Protocol):
-    """The stories of characters, with the vectors that they are retrieved by."""
+    """Characters' stories, with the vectors for retrieving them."""
 
     async def replace_stories(
         self, character: str, texts: Sequence[str], model_id: str
     ) -> Sequence[str]:
-        """Replace a character's stories; return each without a vector of this model once."""
+        """Replace a character's stories; return those without a vector of this model, each once."""
 
     async def save_vectors(
         self, character: str, model_id: str, vectors: Sequence[StoryVector]
     ) -> None:
-        """Store vectors; those of stories that do not exist any more are ignored."""
+        """Store vectors; those of stories that no longer exist are ignored."""
 
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Story]:
-        """Return the stories nearest to a vector of this model, best first; of equals the first."""
+        """Return the stories nearest to a vector of this model, best first; ties stay in order."""
 
 
 # --- coordination ----------------------------------------------------------------------------
@@ -394,34 +394,34 @@ SignalHandler: TypeAlias = Callable[[Sequence[str]], None]
 
 
 class Signals(Protocol):
-    """Publishes keys that are ready or changed to all processes; signals may be lost."""
+    """Publishes ready or changed keys to all processes; signals may be lost."""
 
     def subscribe(
         self, topic: str, handler: SignalHandler, elsewhere: SignalHandler | None = None
     ) -> Callable[[], None]:
-        """Call `handler` with the keys of every signal of a topic; return what ends that.
+        """Call `handler` with the keys of each signal on a topic; return a function to stop.
 
-        Handlers must not block or raise. `elsewhere` gets what other processes publish, if given.
+        Handlers must not block or raise. `elsewhere`, if given, gets other processes' signals.
         """
 
     def publish(self, topic: str, keys: Sequence[str]) -> None:
-        """Tell the subscribers here at once, and those elsewhere soon; never waits or fails."""
+        """Notify subscribers here at once and those elsewhere soon; never waits or fails."""
 
     @property
     def reaches_others(self) -> bool:
-        """Whether signals pass between the processes, as far as is known; else polling must do."""
+        """Whether signals between processes seem to work; otherwise polling must suffice."""
 
     async def find_problem(self) -> str | None:
-        """Ask the server; return why signals do not pass between the processes, None if they do."""
+        """Query the server; return why signals do not reach other processes, or None."""
 
 
 class RateLimits(Protocol):
-    """Token buckets, slots and sliding windows of all processes; counts may be lost."""
+    """Token buckets, slots and sliding windows across all processes; counts may be lost."""
 
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
-        """Take the next moment at which all of these rates allow an event; return how far it is.
+        """Reserve the next time that all these rates allow; return the seconds until then.
 
-        In seconds. If it is later than `max_wait_seconds`, it is not taken and nothing is counted.
+        If that is more than `max_wait_seconds`, nothing is reserved or counted.
         """
 
     async def acquire(
@@ -434,8 +434,8 @@ class RateLimits(Protocol):
     ) -> int:
         """Hold one of `limit` slots until `release`, or until the lease ends.
 
-        Returns how many slots all processes hold now, this one included; 0: none was free. A
-        `waiter` takes its turn among recent waiters; without one, any free slot is taken.
+        Returns how many slots all processes now hold, including this one; 0 if none was free. A
+        `waiter` takes turns with other recent waiters; without one, any free slot is taken.
         """
 
     async def release(self, key: str, holder: str) -> None:
@@ -448,10 +448,10 @@ class RateLimits(Protocol):
         """Return what `take_call` would return, without counting a call."""
 
     async def refuse_calls(self, scope: str, seconds: float) -> None:
-        """Block a scope that the platform refused, and use its learned windows for an hour."""
+        """Block a scope that the platform refused, and apply its learned windows for an hour."""
 
     async def refusals(self) -> Sequence[RefusedCalls]:
-        """Return the scopes that are refused now, the longest waits first; at most a hundred."""
+        """Return the currently blocked scopes, longest waits first; at most a hundred."""
 
 
 class Clock(Protocol):
@@ -459,9 +459,9 @@ class Clock(Protocol):
         """Return the time in Unix seconds."""
 
     def monotonic(self) -> float:
-        """Return seconds since an unspecified moment; never decreases."""
+        """Return the seconds since an unspecified moment; never decreases."""
 
     async def sleep(self, seconds: float) -> None: ...
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call a function later, without a task; return a function that cancels the call."""
+        """Call a function later, without a task; return a function to cancel it."""

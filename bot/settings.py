@@ -1,4 +1,4 @@
-"""The settings, from troupe.toml, .env and the environment (TROUPE_...); the last one wins."""
+"""The settings from troupe.toml, .env and the environment (TROUPE_...); the last one wins."""
 
 import contextlib
 import difflib
@@ -51,12 +51,12 @@ _MIN_SIMILARITY = 0.9  # of a misspelled variable and the one that is meant
 
 
 def is_api_token(given: str) -> bool:
-    """Return whether an API token has an allowed length."""
+    """Return whether an API token has a valid length."""
     return _MIN_TOKEN_CHARS <= len(given) <= _MAX_TOKEN_CHARS
 
 
 class SettingsGroup(BaseModel):
-    """A group of settings; an unknown name in it is an error."""
+    """A group of settings; unknown names are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -113,7 +113,7 @@ class DeliverySettings(SettingsGroup):
 
 
 class LimitSettings(SettingsGroup):
-    """How many answers a person and a channel get, and how many may wait for one."""
+    """Limits on answers per person and channel, and on waiting messages."""
 
     answers_per_person: int = Field(
         15,
@@ -157,7 +157,7 @@ def _budget(whose: str, period: str) -> Any:
 
 
 class BudgetSettings(SettingsGroup):
-    """What answers may cost; days and months are those of UTC. By default nothing is limited."""
+    """Budgets for answers; days and months are in UTC. By default, nothing is limited."""
 
     person_day: float | None = _budget("to each person", "day")
     person_month: float | None = _budget("to each person", "month")
@@ -231,7 +231,7 @@ class ConsoleSettings(SettingsGroup):
 
     @property
     def is_https(self) -> bool:
-        """Whether browsers reach it over HTTPS."""
+        """Whether browsers connect over HTTPS."""
         return self.tls_certificate is not None or self.trusted_proxy is not None
 
     @field_validator("trusted_proxy")
@@ -259,9 +259,9 @@ class ConsoleSettings(SettingsGroup):
 
 
 def _with_kind(provider: str, given: object) -> object:
-    """Add the kind that a provider's id implies to its settings, where they do not say it.
+    """Add the kind implied by a provider's id to its settings, unless they set it.
 
-    A provider with an address is a service, also if its id means a model on this machine.
+    A provider with an address is a service, even if its id implies a local model.
     """
     if not isinstance(given, dict) or given.get("kind") is not None:
         return given
@@ -271,9 +271,9 @@ def _with_kind(provider: str, given: object) -> object:
 
 
 def _provider_settings(given: object) -> ProviderSettings:
-    """Validate the settings of a provider by the model of its kind.
+    """Validate a provider's settings with the model of its kind.
 
-    What only other kinds have is ignored, so that one variable is enough to switch the kind.
+    Settings of other kinds are ignored, so that changing one variable switches the kind.
     """
     if isinstance(given, ProviderSettings):
         return given
@@ -302,7 +302,7 @@ AnyProviderSettings: TypeAlias = Annotated[
 
 
 class Settings(BaseSettings):
-    """The settings of one process, validated as a whole."""
+    """The settings of a process, validated as a whole."""
 
     model_config = SettingsConfigDict(
         env_prefix="TROUPE_",
@@ -467,19 +467,19 @@ class Settings(BaseSettings):
         return init_settings, env_settings, dotenv_settings, toml
 
     def platform(self, spec: PlatformSpec) -> PlatformSettings | None:
-        """Return the settings of a platform; None if it has none."""
+        """Return a platform's settings; None if it has none."""
         group: PlatformSettings | None = getattr(self, spec.kind, None)
         return group
 
     @property
     def configured_platforms(self) -> Sequence[PlatformSpec]:
-        """The platforms with enough settings to start them."""
+        """The platforms configured well enough to start."""
         groups = [(spec, self.platform(spec)) for spec in platform_specs()]
         return [spec for spec, group in groups if group is not None and group.is_configured]
 
     @model_validator(mode="after")
     def _read_encryption_keys(self) -> Self:
-        """Add the keys of the file to the others, so that all of them are masked as secrets."""
+        """Add the key file's keys to the others, so that every key is masked in logs."""
         if self.encryption_keys_file is not None:
             lines = read_secrets_at_start(self.encryption_keys_file, "the keys")
             known = {key.get_secret_value() for key in self.encryption_keys}
@@ -489,7 +489,7 @@ class Settings(BaseSettings):
 
     @property
     def all_encryption_keys(self) -> list[str]:
-        """The encryption keys for the database's texts and provider keys; the newest first."""
+        """The encryption keys for the database's texts and providers' keys, newest first."""
         return [key.get_secret_value() for key in self.encryption_keys]
 
     @property
@@ -501,7 +501,7 @@ class Settings(BaseSettings):
 
     @property
     def kept_receipt_days(self) -> float:
-        """For how many days prompts are kept: they hold what was said, so live no longer."""
+        """How many days prompts are kept: at most as long as the messages that they contain."""
         if self.history_days is None:
             return self.receipt_days
         return min(self.receipt_days, self.history_days)
@@ -514,7 +514,7 @@ class Settings(BaseSettings):
 
 
 def settings_model() -> type[Settings]:
-    """Return `Settings` with a group of settings for each platform that is registered now."""
+    """Return `Settings` with a group for each platform registered so far."""
     return _settings_model(tuple(platform_specs()))
 
 
@@ -529,7 +529,7 @@ def _settings_model(specs: tuple[PlatformSpec, ...]) -> type[Settings]:
 
 
 def read_settings(**given: object) -> Settings:
-    """Read the settings, or those `given`; raises `SettingsError`, a line for each mistake."""
+    """Read the settings, overridden by `given`; raises `SettingsError`, one line per problem."""
     try:
         return settings_model()(**given)  # type: ignore[arg-type]  # pydantic checks the types
     except ValidationError as error:
@@ -547,7 +547,7 @@ def read_settings(**given: object) -> Settings:
 
 
 def wants_json_output() -> bool:
-    """Return whether TROUPE_LOG_FORMAT is json, however wrong the other settings are."""
+    """Return whether TROUPE_LOG_FORMAT is json, even if other settings are invalid."""
     for source in EnvSettingsSource, DotEnvSettingsSource, TomlConfigSettingsSource:
         with contextlib.suppress(SourceError, ValueError, OSError):
             given = source(_OutputSettings)()
@@ -565,13 +565,13 @@ class _OutputSettings(BaseSettings):
 
 
 def _given_variables() -> Mapping[str, str | None]:
-    """Return the variables of .env and of the environment."""
+    """Return the variables in .env and the environment."""
     model = settings_model()
     return {**DotEnvSettingsSource(model).env_vars, **EnvSettingsSource(model).env_vars}
 
 
 def _error_line(problem: ErrorDetails) -> str:
-    """Describe the problem and what to set instead, without the value: it may be a secret."""
+    """Describe a problem and its fix, without the value, which may be secret."""
     name = _variable(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":
@@ -592,7 +592,7 @@ def _variable(path: Iterable[str]) -> str:
 
 
 def _nearest_variable(name: str) -> str | None:
-    """Return the setting that a name is meant to be: TROUPE_DATA_DIR for TROUPE_DATADIR."""
+    """Return the setting closest to a misspelled name: TROUPE_DATA_DIR for TROUPE_DATADIR."""
     fields = settings_model().model_fields
     its_id = name.split("__")[1:2]  # which names a provider or an MCP server
     groups: list[tuple[list[str], Any]] = [
@@ -611,7 +611,7 @@ def _nearest_variable(name: str) -> str | None:
 
 
 def collect_secrets(settings: object) -> set[str]:
-    """Return all secret values, to be masked in logs and in shown prompts."""
+    """Return all secret values, for masking them in logs and displayed prompts."""
     match settings:
         case SecretStr():
             return {settings.get_secret_value()}
@@ -628,7 +628,7 @@ def collect_secrets(settings: object) -> set[str]:
 
 
 def has_settings() -> bool:
-    """Return whether anything is set: by a variable, by .env, or by troupe.toml."""
+    """Return whether anything is set, in the environment, .env, or troupe.toml."""
     is_any_set = any(name.upper().startswith("TROUPE_") for name in _given_variables())
     return is_any_set or Path("troupe.toml").is_file()
 
@@ -640,7 +640,7 @@ def set_in_environment(names: Iterable[str]) -> list[str]:
 
 
 def describe_unknown_variables() -> list[str]:
-    """Return a line for each variable that looks like a setting but is not."""
+    """Return a line for each variable that looks like a setting but is unknown."""
     known = {_variable([field]) for field in settings_model().model_fields}
     given = [name for name in map(str.upper, _given_variables()) if name.startswith("TROUPE_")]
     return [

@@ -1,7 +1,7 @@
-"""Steps of `troupe init` and of the console's set-up page, and one write of `.env` at the end.
+"""The steps of `troupe init` and the console's setup page, ending with a single write of `.env`.
 
-The shipped presets name the provider `local`, whose settings may point to a file or to any service,
-so that one choice of a model is enough for all of them.
+The shipped presets use the provider `local`, whose settings can point to a file or any service, so
+that choosing one model is enough for all of them.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ _MODE = 0o600  # it holds tokens and keys
 
 
 def write_variables(file: Path, changes: Mapping[str, str | None]) -> None:
-    """Set variables, or remove those that are None; raises `SettingsError` and changes nothing.
+    """Set variables, or remove those that are None; on `SettingsError`, nothing is changed.
 
-    The file is replaced in one step. Only its owner may read it afterwards. A variable keeps its
-    place; case in names does not matter.
+    The file is replaced atomically, and then only readable by its owner. Variables keep their
+    places; case in names is ignored.
     """
     for name, value in changes.items():
         if value is not None and re.search(r"[\n\r\0]", value):
@@ -107,7 +107,7 @@ class ModelChoice:
 
     @property
     def variables(self) -> Mapping[str, str | None]:
-        """The settings to write; None removes one of an earlier choice."""
+        """The settings to write; None removes a setting from an earlier choice."""
         kind, implied = default_spec(self.provider or "").kind, default_spec("").kind
         chosen = {
             "KIND": kind if kind != implied else None,
@@ -133,7 +133,7 @@ SERVICE_TITLES = {
 
 
 def find_service(words: str) -> str | None:
-    """Return the id of a service by a name such as "OpenRouter", "claude" or "open_router"."""
+    """Return a service's id for a name such as "OpenRouter", "claude" or "open_router"."""
     wanted, titles = _letters(words), SERVICE_TITLES
     names = {name: (_letters(name), _letters(titles[name])) for name in sorted(titles)}
     exact = [name for name, known in names.items() if wanted in known]
@@ -146,7 +146,7 @@ def _letters(text: str) -> str:
 
 
 async def find_local_services() -> Mapping[str, Sequence[str]]:
-    """Look for model servers at their usual ports here; return their models by provider."""
+    """Find model servers at their usual local ports; return their models by provider."""
     async with asyncio.TaskGroup() as group:
         asked = {name: group.create_task(_ask_service(name)) for name in sorted(KEYLESS)}
     return {name: models for name, task in asked.items() if (models := task.result())}
@@ -159,7 +159,7 @@ async def list_models(choice: ModelChoice) -> Sequence[str]:
 
 
 async def try_model(choice: ModelChoice) -> str:
-    """Return the answer to one short question; raises `SettingsError` or `BackendUnavailable`."""
+    """Return the answer to a short question; raises `SettingsError`, `BackendUnavailable`."""
     prompt = Prompt(
         messages=(Message("user", _QUESTION),),
         model=choice.model or "default",
@@ -223,7 +223,7 @@ def platforms_with_tokens() -> Sequence[PlatformSpec]:
 async def open_account(
     spec: PlatformSpec, settings: Settings, token: str
 ) -> AsyncIterator[AccountSetup]:
-    """Open the account of a token through the configured API address, or raise `SettingsError`."""
+    """Open a token's account through the configured API address; raises `SettingsError`."""
     given, account = settings.platform(spec), None
     if given is not None:
         given = given.model_copy(update={"token": SecretStr(token)})
@@ -237,26 +237,26 @@ async def open_account(
 
 
 async def where_from(spec: PlatformSpec, settings: Settings) -> Text:
-    """Return where people get a bot's token."""
+    """Return where users get a bot's token."""
     async with open_account(spec, settings, "") as account:
         return account.where_from
 
 
 async def inspect_account(spec: PlatformSpec, settings: Settings, token: str) -> BotAccount:
-    """Ask the platform for the token's account; raise `PlatformError` for a wrong token."""
+    """Return the token's account from the platform; raises `PlatformError` if it is wrong."""
     async with open_account(spec, settings, token) as account:
         return await account.inspect()
 
 
 def make_code() -> str:
-    """Return a new code of six digits."""
+    """Return a new six-digit code."""
     return "".join(secrets.choice("0123456789") for _ in range(_CODE_DIGITS))
 
 
 def bot_variables(
     tokens: Mapping[str, str], admins: Sequence[str], settings: Settings
 ) -> Mapping[str, str]:
-    """Return the variables to write: tokens by platform, and admins beside those that are set."""
+    """Return the variables to write: tokens by platform, and admins besides existing ones."""
     variables = {f"TROUPE_{kind.upper()}__TOKEN": token for kind, token in tokens.items()}
     if admins:
         everybody = dict.fromkeys([*sorted(settings.admins), *admins])
@@ -266,7 +266,7 @@ def bot_variables(
 
 @dataclass(slots=True)
 class BotStep:
-    """A bot whose token was checked."""
+    """A bot whose token has been checked."""
 
     spec: PlatformSpec
     token: str = field(repr=False)
@@ -285,7 +285,7 @@ class BotStep:
 
 
 class SetupSteps:
-    """The choices made so far; `write` writes them to `env_file`."""
+    """The choices so far; `write` saves them to `env_file`."""
 
     def __init__(self, settings: Settings, env_file: Path) -> None:
         self._settings = settings
@@ -309,7 +309,7 @@ class SetupSteps:
         ]
 
     async def check_token(self, kind: str, token: str) -> BotStep:
-        """Ask the platform whose token it is, and remember the bot; raises `PlatformError`."""
+        """Check which bot a token belongs to, and remember the bot; raises `PlatformError`."""
         spec = next((one for one in platforms_with_tokens() if one.kind == kind), None)
         if spec is None:
             raise UserError(translatable("There is no such platform."))
@@ -358,7 +358,7 @@ class SetupSteps:
         return [one.admin for one in self.bots.values() if one.admin is not None]
 
     async def write(self) -> Sequence[str]:
-        """Write the variables; return those that the environment overrides."""
+        """Write the variables; return those overridden by the environment."""
         variables = self.variables()
         if not variables:
             raise UserError(translatable("Check a token first."))

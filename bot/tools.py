@@ -1,7 +1,7 @@
-"""Tools that models may call. Those that come with Troupe read and change nothing.
+"""Tools that models may call. Those shipped with Troupe change nothing.
 
-A result is text of strangers: it is marked as data, each line as a quote, so that it can forge
-neither an instruction nor a line of somebody else.
+A result is untrusted text: it is marked as data, with each line quoted, so that it cannot fake an
+instruction or somebody else's line.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class ToolFailed(TroupeError):
 
 @value_class
 class Tool:
-    """A tool of one answer; `run` returns a text or raises `ToolFailed`, and may run again."""
+    """A tool for one answer; `run` returns a text or raises `ToolFailed`, and may be repeated."""
 
     spec: ToolSpec
     run: Callable[[Mapping[str, object]], Awaitable[str]]
@@ -54,7 +54,7 @@ class Tool:
 def _text_tool(
     *names: str, about: str, meaning: str, run: Callable[[str], Awaitable[str]], optional: str = ""
 ) -> Tool:
-    """Return a tool with one text; `names` are its own and the text's."""
+    """Create a tool with a single text parameter; `names` are the tool's and the parameter's."""
     name, parameter = names
 
     async def run_with(arguments: Mapping[str, object]) -> str:
@@ -89,7 +89,7 @@ _MAX_CALLS_A_ROUND = 4
 
 
 class Toolbox:
-    """The tools of one answer, and their calls; each round is another request."""
+    """The tools for one answer and their calls; each round is another request."""
 
     def __init__(self, tools: Iterable[Tool], clock: Clock) -> None:
         self._tools = {one.spec.name: one for one in tools}
@@ -104,18 +104,18 @@ class Toolbox:
         return len(self._exchanges) < _MAX_ROUNDS
 
     def offer(self, prompt: Prompt) -> Prompt:
-        """Return the next request, with the earlier calls, and tools while any rounds are left."""
+        """Return the next request, with the earlier calls, and tools while rounds are left."""
         specs = self.specs if self.may_call else ()
         return replace(prompt, tools=specs, tool_exchanges=tuple(self._exchanges))
 
     async def run_round(self, text: str, finish: Finish) -> None:
-        """Run the calls of a response that wrote this text; those above the limit are left out."""
+        """Run a response's calls up to the limit; `text` is the response's text."""
         kept = finish.tool_calls[:_MAX_CALLS_A_ROUND]
         results = [await self.run(call) for call in kept]
         self._exchanges.append(ToolExchange(text, kept, tuple(results), finish.attached))
 
     async def run(self, call: ToolCall) -> str:
-        """Run a call, and return what the model reads of its result; an error is a result, too."""
+        """Run a call and return its result for the model; an error is also a result."""
         started_at = self._clock.monotonic()
         try:
             result, outcome = await self._call(call), "done"
@@ -177,7 +177,7 @@ async def _quote_within_limit(name: str, result: str) -> str:
 
 
 def quote_result(name: str, result: str, max_chars: int = _MAX_RESULT_CHARS) -> str:
-    """Return a result as the model reads it: data between marks, without hidden text or tokens."""
+    """Format a result for the model: data between marks, without hidden text or tokens."""
     text = mask_pasted_tokens(strip_hidden_text(make_storable(result[:_MAX_READ_CHARS])))
     is_cut = len(text) > max_chars or len(result) > _MAX_READ_CHARS
     cut = "\n[the rest is left out]" if is_cut else ""
@@ -191,7 +191,7 @@ _MAX_SIDES = 1000
 
 
 def dice_tool(random_number: Callable[[], float]) -> Tool:
-    """Return the tool; `random_number` is at least 0 and less than 1."""
+    """Return the tool; `random_number` returns a number in [0, 1)."""
 
     async def run(given: str) -> str:
         written = given.replace(" ", "")
@@ -221,7 +221,7 @@ def history_tool(
     load_turns: Callable[[], Awaitable[Sequence[Turn]]],
     label: Callable[[Sequence[Turn]], Callable[[Turn, str], str]],
 ) -> Tool:
-    """Return the tool; `label` gets all turns, and returns what names the speaker of a text."""
+    """Return the tool; `label` takes all turns and returns a function that names a speaker."""
 
     async def run(given: str) -> str:
         words = given.casefold().split()
@@ -259,7 +259,7 @@ _MARGIN_SECONDS = 1.0  # a server ends its calls itself, before this
 
 
 def server_tools(servers: Iterable[ToolServer]) -> Sequence[Tool]:
-    """Return the tools of the servers that are connected, in order, up to `MAX_SPEC_CHARS`."""
+    """Return the tools of connected servers, in order, up to `MAX_SPEC_CHARS`."""
     tools: list[Tool] = []
     chars = 0
     for server in servers:

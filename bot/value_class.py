@@ -1,8 +1,8 @@
-"""The decorator of values: dataclasses with slots that are compared and hashed by their fields.
+"""A decorator for value types: dataclasses with slots, compared and hashed by field.
 
-The type checker refuses an assignment to a field (PEP 681, `frozen_default`); nothing does at run
-time. `dataclass(frozen=True)` would, but its `__init__` takes seven times as long, and a message
-builds more than a hundred such values (7 % of its CPU).
+The type checker rejects assignments to fields (PEP 681, `frozen_default`); nothing does at run
+time. `dataclass(frozen=True)` would, but its `__init__` takes seven times as long, and each message
+creates more than a hundred such values (7 % of its CPU).
 """
 
 from collections.abc import Callable

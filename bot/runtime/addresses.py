@@ -1,4 +1,4 @@
-"""Check and split addresses of services that an operator sets."""
+"""Validate and split service addresses that an operator configures."""
 
 import ipaddress
 import re
@@ -20,7 +20,7 @@ def is_http_address(address: str) -> bool:
 
 
 def check_http_address(address: str) -> str:
-    """Return an address if it is an http(s) URL; raises `ValueError`."""
+    """Return an address if it is a valid http(s) URL; raises `ValueError`."""
     if not is_http_address(address):
         raise ValueError("should be an address such as http://127.0.0.1:8080/v1")
     if _is_link_local(urlsplit(address).hostname or ""):
@@ -36,7 +36,7 @@ def _is_link_local(host: str) -> bool:
 
 
 def is_near_address(address: str) -> bool:
-    """Return whether an address is on this machine or in its network."""
+    """Return whether an address is on this machine or its local network."""
     host = urlsplit(address).hostname or ""
     try:
         return ipaddress.ip_address(host).is_private
@@ -57,8 +57,8 @@ def split_credentials(address: str) -> tuple[str, str]:
 def require_encoded_login(address: str, *, may_have_at: bool = False) -> None:
     """Raise `ValueError`, without the address, if its password has an unescaped @, /, ? or #.
 
-    Otherwise its rest would be parsed as the host and appear in errors. With `may_have_at` its
-    parser takes the last `@` as the end of the login.
+    Otherwise, the rest of the password would be parsed as the host and appear in errors. With
+    `may_have_at`, the parser treats the last `@` as the end of the login.
     """
     rest = address.partition("://")[2]
     authority = re.split("[/?#]", rest, maxsplit=1)[0]

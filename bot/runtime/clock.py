@@ -1,4 +1,4 @@
-"""The clock of this machine, as the `Clock` port."""
+"""This machine's clock, as the `Clock` port."""
 
 import asyncio
 import time

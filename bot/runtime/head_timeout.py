@@ -1,4 +1,4 @@
-"""Limit the time for the head of a connection's first request, which aiohttp does not."""
+"""A timeout for the head of a connection's first request, which aiohttp lacks."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,13 +11,13 @@ _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: c
 
 
 class HeadTimeout(asyncio.Protocol):
-    """Wraps the server's protocol until the first head is complete, then hands over to it.
+    """Wraps the server's protocol until the first head is complete, then steps aside.
 
-    A client that has sent a part of a head in time gets 408, one that has sent nothing is cut off.
+    A client that sent a partial head in time gets 408; one that sent nothing is disconnected.
     """
 
     def __init__(self, make_protocol: Callable[[], asyncio.Protocol], seconds: float) -> None:
-        """Create the server's protocol; `seconds` is the time for a head."""
+        """Create the server's protocol; `seconds` is the timeout for a head."""
         self._server = make_protocol()
         self._seconds = seconds
         self._newest = b""  # as much of what was received as may be the beginning of the end

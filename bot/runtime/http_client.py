@@ -1,4 +1,4 @@
-"""An HTTP client for one server over aiohttp: deadlines, paced reads, a check before each write."""
+"""An aiohttp client for one server: deadlines, paced reads, and a check before each write."""
 
 import asyncio
 import math
@@ -26,7 +26,7 @@ from bot.runtime.tasks import wake_ups
 
 
 class ConnectionFailed(TroupeError):
-    """The response is missing or incomplete; the text says why."""
+    """The response is missing or incomplete; the text gives the reason."""
 
     def __init__(self, reason: str, *, sent: bool = True, was_idle: bool = False) -> None:
         super().__init__(reason)
@@ -44,7 +44,7 @@ class InvalidAddress(ConnectionFailed):
 
 
 class AddressRefused(ConnectionFailed):
-    """The server's name resolves to an address that must not be contacted."""
+    """The server's name resolves to a forbidden address."""
 
 
 _may_write: ContextVar[Callable[[], bool] | None] = ContextVar("may_write", default=None)
@@ -52,7 +52,7 @@ _may_write: ContextVar[Callable[[], bool] | None] = ContextVar("may_write", defa
 
 @contextmanager
 def write_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
-    """Send the block's requests only if `may_write` is true just before they are written."""
+    """Send the block's requests only if `may_write` returns true just before the write."""
     token = _may_write.set(may_write)
     try:
         yield
@@ -61,7 +61,7 @@ def write_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
 
 
 def check_write() -> None:
-    """Raise `ConnectionFailed` if the request must not be sent any more."""
+    """Raise `ConnectionFailed` if the request may no longer be sent."""
     may_write = _may_write.get()
     if may_write is not None and not may_write():
         raise ConnectionFailed("it is too late to send the request", sent=False)
@@ -82,7 +82,7 @@ _DEFAULT_HEADERS = {"Accept-Encoding": "identity", "User-Agent": f"troupe/{__ver
 
 @dataclass(eq=False, repr=False)
 class HttpClient:
-    """Sends requests to one server, over kept-alive connections. Redirects are not followed."""
+    """Sends requests to one server over kept-alive connections, without following redirects."""
 
     base_url: str
     """The address, and what all paths begin with."""
@@ -113,9 +113,9 @@ class HttpClient:
         content_type: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> "HttpResponse":
-        """Send a request and return its response, with the body still unread.
+        """Send a request and return its response, with its body unread.
 
-        The deadline is in the event loop's time; `headers` must not come from people. Raises
+        The deadline is in event loop time; `headers` must not contain people's text. Raises
         `ConnectionFailed`, or `TimeoutError` after the deadline.
         """
         attempt = _Attempt()
@@ -159,7 +159,7 @@ class HttpClient:
             await session.close()
 
     def _open(self) -> aiohttp.ClientSession:
-        """Make the session; raises `ConnectionFailed` if the address cannot be asked."""
+        """Open the session; raises `ConnectionFailed` if the address is invalid."""
         try:
             url = URL(self.base_url)
         except ValueError:
@@ -200,7 +200,7 @@ class HttpClient:
         )
 
     def _address(self, path: str) -> URL:
-        """Return the URL to request, with percent-encodings unchanged."""
+        """Return the URL for a path, with percent-encodings unchanged."""
         if (known := self._addresses.get(path)) is not None:
             return known
         query = self._url.raw_query_string
@@ -214,10 +214,10 @@ class HttpClient:
 
 
 class HttpResponse:
-    """A response whose body is still to be read; close it, also after an error: `async with`."""
+    """A response with an unread body; close it even after an error: `async with`."""
 
     def __init__(self, response: aiohttp.ClientResponse, unclosed: "set[HttpResponse]") -> None:
-        """Wrap a response that has begun; it is in `unclosed` until closed."""
+        """Wrap a response whose head has arrived; it is in `unclosed` until closed."""
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         """Their names have no case."""
@@ -226,10 +226,10 @@ class HttpResponse:
         unclosed.add(self)
 
     async def read(self, deadline: float, pause_seconds: float = 0.0) -> bytes:
-        """Return the next bytes of the body, none at its end; raises as `request` does.
+        """Return the body's next bytes, empty at the end; raises as `request` does.
 
-        What arrives within `pause_seconds` is left in the kernel, unless some is here already: a
-        stream of tokens wakes the process once for many of them.
+        Unless data is already here, what arrives within `pause_seconds` stays in the kernel, so
+        that a stream of tokens wakes the process only once for many of them.
         """
         content = self._response.content
         try:
@@ -256,7 +256,7 @@ class HttpResponse:
         return b"".join(parts)[:max_bytes]
 
     async def close(self) -> None:
-        """Close the connection unless the body was read to its end."""
+        """Close the connection unless the body was read completely."""
         self._unclosed.discard(self)
         self._response.close()
 
@@ -267,7 +267,7 @@ class HttpResponse:
         await self.close()
 
     async def _pause(self, seconds: float) -> None:
-        """Leave arriving data in the kernel for some seconds; all pauses end together."""
+        """Leave arriving data in the kernel for some seconds; pauses end together."""
         connection = self._response.connection
         transport = None if connection is None else connection.transport
         if transport is None or transport.is_closing():
@@ -360,7 +360,7 @@ class _CheckingResolver(aiohttp.ThreadedResolver):
 
 
 def _environment_proxy(url: URL) -> str | None:
-    """Return the proxy for an address; aiohttp's `trust_env` uses a thread for each request."""
+    """Return an address's proxy; aiohttp's `trust_env` would use a thread per request."""
     if urllib.request.proxy_bypass(f"{url.host}:{url.port}"):
         return None
     proxies = urllib.request.getproxies()

@@ -1,4 +1,4 @@
-"""State inside one process: signals and rate limits without Redis, and bounded dictionaries."""
+"""In-process state: signals and rate limits without Redis, and bounded dictionaries."""
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ _MAX_SHOWN = 100
 
 
 class InProcessRateLimits(RateLimits):
-    """Keeps rates, slots and call windows of every key in memory."""
+    """Keeps all rates, slots and call windows in memory."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -60,7 +60,7 @@ class InProcessRateLimits(RateLimits):
         return len(holders)
 
     def _has_turn(self, key: str, free: int, waiter: Waiter | None, now: float) -> bool:
-        """Return whether a waiter gets one of the free slots; if not, it stays in the queue."""
+        """Return whether a waiter gets one of the free slots; otherwise it stays in the queue."""
         if waiter is None:
             return free > 0
         waiters = self._waiters[key]
@@ -120,7 +120,7 @@ class InProcessRateLimits(RateLimits):
         return longest
 
     def _seconds_until_free(self, key: str, window: CallWindow, now: float) -> float:
-        """Return the seconds until the window takes a call, when its n-th newest one leaves it."""
+        """Return the seconds until the window allows a call, as older calls leave it."""
         if window.is_learned and self._learned_until.get(key, now) <= now:
             return 0.0
         calls = self._calls.get((key, window.seconds), ())
@@ -147,7 +147,7 @@ def longest_first(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
 
 
 class InProcessSignals(Signals):
-    """Calls the subscribers of a topic; a subclass passes on what others publish by `receive`."""
+    """Calls a topic's subscribers; subclasses pass on other processes' signals with `receive`."""
 
     def __init__(self) -> None:
         self._handlers: defaultdict[str, list[tuple[SignalHandler, SignalHandler]]]
@@ -168,7 +168,7 @@ class InProcessSignals(Signals):
             handler(keys)
 
     def receive(self, topic: str, keys: Sequence[str]) -> None:
-        """Call the subscribers with what another process has published."""
+        """Call the subscribers for a signal from another process."""
         for _, handler in list(self._handlers[topic]):
             handler(keys)
 
@@ -187,7 +187,7 @@ V = TypeVar("V")
 
 
 class BoundedDict(OrderedDict[K, V]):
-    """Drops the oldest entry over `max_entries`; setting an entry again makes it the newest."""
+    """Drops the oldest entry beyond `max_entries`; setting an entry makes it the newest."""
 
     def __init__(self, max_entries: int) -> None:
         super().__init__()

@@ -1,7 +1,6 @@
-"""Process the ready keys of a queue in the database concurrently, each by one worker at a time.
+"""Process a database queue's ready keys concurrently, each key by one worker at a time.
 
-Keys that are woken together are claimed together. The database is polled as well, because wake-ups
-may be lost.
+Keys woken together are claimed together. The database is also polled, because wake-ups may be lost.
 """
 
 import asyncio
@@ -31,14 +30,14 @@ _MAX_URGENT = 10_000
 
 
 def urgent_topic(queue: str) -> str:
-    """Return the topic of signals that name urgent keys of a queue, before they are woken."""
+    """Return the topic of signals that name a queue's urgent keys, before they are woken."""
     return f"urgent {queue}"
 
 
 def wake_keys(
     signals: Signals, queue: str, keys: Sequence[str], *, is_urgent: bool = False
 ) -> None:
-    """Tell every process that keys of a queue are ready; costs nothing and never waits."""
+    """Tell all processes that keys of a queue are ready; cheap, and never waits."""
     if is_urgent:
         signals.publish(urgent_topic(queue), keys)
     signals.publish(queue, keys)
@@ -50,7 +49,7 @@ def _hold_nothing(_key: str) -> float:
 
 @dataclass(eq=False, repr=False)
 class KeyedWorkerPool(Generic[Item]):
-    """Claims keys of one queue and processes their items."""
+    """Claims a queue's keys and processes their items."""
 
     queue: str
     """Names the queue in signals, metrics and logs."""
@@ -99,15 +98,15 @@ class KeyedWorkerPool(Generic[Item]):
         return len(self._tasks) + waiting + self._claiming.locked()
 
     async def is_idle(self) -> bool:
-        """Return whether no key has work, here or in the database."""
+        """Return whether no key has work, in this process or the database."""
         return not await self.ready_keys(1) and self.busy_count == 0
 
     def wake(self, keys: Sequence[str], *, is_urgent: bool = False) -> None:
-        """Tell every process that keys are ready; costs nothing and never waits."""
+        """Tell all processes that keys are ready; cheap, and never waits."""
         wake_keys(self.signals, self.queue, keys, is_urgent=is_urgent)
 
     def start(self, key: str, item: Item) -> None:
-        """Process an already claimed item, after the item in progress for its key."""
+        """Process a claimed item, after the one in progress for its key."""
         if self._is_drained:  # another process takes over when the lease expires
             return
         if key in self._tasks:
@@ -118,13 +117,13 @@ class KeyedWorkerPool(Generic[Item]):
         task.add_done_callback(lambda done: self._on_done(key, done))
 
     async def run(self) -> None:
-        """Claim and start keys until cancelled; keys in progress then continue until `drain`."""
+        """Claim and start keys until cancelled; keys in progress continue until `drain`."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._claim_woken(), name=f"{self.queue}: claim")
             group.create_task(self._poll(), name=f"{self.queue}: poll")
 
     async def drain(self, seconds: float) -> None:
-        """Wait for keys in progress or being claimed, and cancel those that take longer."""
+        """Wait for keys in progress or being claimed; cancel those that take longer."""
         self.stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -169,7 +168,7 @@ class KeyedWorkerPool(Generic[Item]):
             self._changed.set()
 
     def _next_keys(self, free: int) -> list[str]:
-        """Return keys to claim: urgent ones first, then in the order of their wake-ups."""
+        """Return the keys to claim: urgent ones first, then in wake-up order."""
         urgent: list[str] = []
         if self._urgent:
             most = min(free + self.urgent_beside, _MAX_CLAIMED)
@@ -179,7 +178,7 @@ class KeyedWorkerPool(Generic[Item]):
         return urgent + self._unheld_keys(others, min(free, _MAX_CLAIMED) - len(urgent))
 
     def _unheld_keys(self, woken: Iterable[str], most: int) -> list[str]:
-        """Return the first woken keys that are not held; set the held ones aside."""
+        """Return the first woken keys that are not on hold; set the others aside."""
         if most <= 0:
             return []
         keys: list[str] = []
@@ -227,7 +226,7 @@ class KeyedWorkerPool(Generic[Item]):
                 self.start(key, item)
 
     async def _poll(self) -> None:
-        """Poll for ready keys: their wake-up may be lost, or their holder dead."""
+        """Poll for ready keys, because a wake-up may be lost or a key's holder dead."""
         while True:
             try:
                 keys = await self.ready_keys(_MAX_KEYS_POLLED)

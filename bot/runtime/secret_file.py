@@ -1,4 +1,4 @@
-"""Secrets in a file that may be replaced while the service runs, such as a mounted secret."""
+"""Secrets in a file that may change while the service runs, such as a mounted secret."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +14,12 @@ _log = structlog.get_logger(__name__)
 
 
 def read_secrets(file: Path) -> list[str]:
-    """Return the secrets in a file, one a line; raises `OSError` and `UnicodeDecodeError`."""
+    """Return a file's secrets, one per line; raises `OSError` and `UnicodeDecodeError`."""
     return list(dict.fromkeys(file.read_text("utf-8").split()))
 
 
 def read_secrets_at_start(file: Path, what: str) -> list[str]:
-    """Read a file that a setting names; raises `ValueError`, which says `what` is in it."""
+    """Read the file that a setting names; raises `ValueError`, whose text says `what` it holds."""
     try:
         return read_secrets(file)
     except (OSError, UnicodeDecodeError) as error:
@@ -28,7 +28,7 @@ def read_secrets_at_start(file: Path, what: str) -> list[str]:
 
 
 def read_one_secret(file: Path, name: str) -> str:
-    """Return the only secret in a file; raises `ValueError`, which calls it `name`."""
+    """Return the only secret in a file, called `name` in errors; raises `ValueError`."""
     found = read_secrets_at_start(file, f"the {name}")
     if len(found) != 1:
         raise ValueError(f"there is not one {name} in {file}, but {len(found)}")
@@ -36,7 +36,7 @@ def read_one_secret(file: Path, name: str) -> str:
 
 
 def take_from_file(given: SecretStr | None, file: Path | None, field: str) -> SecretStr | None:
-    """Return the secret of the setting `field`, or of its file; raises `ValueError`."""
+    """Return a secret from the setting `field` or from its file; raises `ValueError`."""
     if file is None:
         return given
     found = SecretStr(read_one_secret(file, field.replace("_", " ")))
@@ -46,7 +46,7 @@ def take_from_file(given: SecretStr | None, file: Path | None, field: str) -> Se
 
 
 class SecretFile:
-    """The current secrets of a file."""
+    """A file's current secrets."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class SecretFile:
         self.secrets: Sequence[str] = self._read() or []
 
     def has_changed(self, *, at_once: bool = False) -> bool:
-        """Return whether the secrets have changed; checks every five seconds, or at once."""
+        """Return whether the secrets have changed; checks every five seconds, or `at_once`."""
         now = self._clock.monotonic()
         if not at_once and now - self._looked_at < LOOK_EVERY_SECONDS:
             return False

@@ -1,4 +1,4 @@
-"""Find the shipped folders that are not Python packages: migrations and presets."""
+"""Find shipped folders that are not Python packages: migrations and presets."""
 
 import shutil
 from importlib.resources import files
@@ -7,14 +7,14 @@ from typing import Literal
 
 
 def shipped_folder(name: Literal["migrations", "presets"]) -> Path:
-    """Return a shipped folder: of `bot/_data` in a wheel (pyproject.toml), or of the checkout."""
+    """Return a shipped folder, from `bot/_data` in a wheel (pyproject.toml) or the checkout."""
     package = Path(str(files("bot")))
     packaged = package / "_data" / name
     return packaged if packaged.is_dir() else package.parent / name
 
 
 def presets_folder(chosen: Path | None) -> Path:
-    """Return the chosen folder, else ./presets, else the shipped presets."""
+    """Return the chosen folder, or else ./presets, or else the shipped presets."""
     if chosen is not None:
         return chosen
     own = Path("presets")
@@ -22,7 +22,7 @@ def presets_folder(chosen: Path | None) -> Path:
 
 
 def writable_presets_folder(chosen: Path | None) -> tuple[Path, bool]:
-    """Return the folder to write presets to, and whether it is new; raises `OSError`.
+    """Return the folder for new presets, and whether it is new; raises `OSError`.
 
     A new ./presets gets a copy of the shipped presets, because it replaces them.
     """

@@ -1,4 +1,4 @@
-"""Supervise child processes (model engines): restart them, and never leave one behind."""
+"""Supervise child processes (model engines): restart them, and never leave any behind."""
 
 import asyncio
 import contextlib
@@ -33,12 +33,12 @@ _MAX_SOCKET_PATH_BYTES = 100  # the kernel takes about 107
 
 
 class ChildFailed(TroupeError):
-    """A child process did not become ready; the text holds the end of its output."""
+    """A child process did not start; the text contains the end of its output."""
 
 
 @dataclass(eq=False, repr=False)
 class SupervisedProcess:
-    """A child process that is restarted with growing delays whenever it exits."""
+    """A child process that restarts with growing delays whenever it exits."""
 
     name: str
     command: Sequence[str]
@@ -61,13 +61,13 @@ class SupervisedProcess:
         return self._ready_event.is_set()
 
     def kill(self) -> None:
-        """Kill the process at once, so that it is restarted."""
+        """Kill the process, which makes it restart."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
     async def wait_until_ready(self, seconds: float) -> None:
-        """Wait until the process answers; raises `ChildFailed` on a timeout."""
+        """Wait until the process is ready; raises `ChildFailed` on a timeout."""
         try:
             async with asyncio.timeout(seconds):
                 await self._ready_event.wait()
@@ -75,7 +75,7 @@ class SupervisedProcess:
             raise ChildFailed(f"{self.name} is not ready; see {self.log_file}") from None
 
     async def start(self) -> None:
-        """Start the process and wait until it answers; raises `ChildFailed`."""
+        """Start the process and wait until it is ready; raises `ChildFailed`."""
         try:
             self._process = await self._spawn()
         except OSError as error:  # no such program, or no space for a log or a process
@@ -123,7 +123,7 @@ class SupervisedProcess:
                 _log.exception("child_not_started", child=self.name)
 
     async def stop(self) -> None:
-        """Terminate the process, and kill it if that takes too long."""
+        """Terminate the process; kill it if that takes too long."""
         process, self._process = self._process, None
         self._ready_event.clear()
         if process is None or process.returncode is not None:
@@ -152,7 +152,7 @@ async def supervised(
     log_file: Path,
     start_seconds: float = 30,
 ) -> AsyncIterator[SupervisedProcess]:
-    """Run a child process for the length of the block; raises `ChildFailed` if it won't start."""
+    """Run a child process during the block; raises `ChildFailed` if it does not start."""
     child = SupervisedProcess(name, command, ready, log_file, start_seconds)
     try:
         await child.start()
@@ -168,7 +168,7 @@ async def supervised(
 
 
 def create_socket_folder(socket_name: str) -> "tempfile.TemporaryDirectory[str]":
-    """Make a temporary folder of mode 0700 whose path is short enough for a unix socket in it."""
+    """Create a temporary folder, mode 0700, with a path short enough for a Unix socket."""
     folder = tempfile.TemporaryDirectory(prefix="troupe-")
     if len(os.fsencode(folder.name)) > _MAX_SOCKET_PATH_BYTES - len(socket_name) - 1:
         folder.cleanup()
@@ -186,6 +186,6 @@ DIE_WITH_PARENT = _die_with_parent if sys.platform == "linux" else None
 
 
 def child_environment() -> dict[str, str]:
-    """Return our environment without Troupe's settings and without secrets."""
+    """Return our environment without Troupe's settings and secrets."""
     ours = os.environ  # noqa: TID251 -- no setting is read
     return {name: value for name, value in ours.items() if not _SECRET_NAME.search(name)}

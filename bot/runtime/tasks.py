@@ -1,4 +1,4 @@
-"""Cancel or abandon tasks, and limit how many resume in one pass of the event loop."""
+"""Cancel or abandon tasks, and limit how many resume in one event loop pass."""
 
 import asyncio
 from collections import deque
@@ -14,10 +14,10 @@ _ending: set[asyncio.Future[Any]] = set()
 
 
 async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended; their exceptions are not raised.
+    """Cancel tasks and wait until they end; their exceptions are ignored.
 
-    A task that keeps running is cancelled again: up to Python 3.11 `asyncio.wait_for` loses a
-    cancellation that arrives together with its result.
+    A task that keeps running is cancelled again, because until Python 3.11 `asyncio.wait_for` loses
+    a cancellation that arrives together with its result.
     """
     running = set(tasks)
     while running:
@@ -27,9 +27,9 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def finish_within(seconds: float, work: Awaitable[T]) -> T:
-    """Return the result of an awaitable, or abandon it and raise `TimeoutError`.
+    """Return an awaitable's result, or abandon it and raise `TimeoutError`.
 
-    `asyncio.timeout` waits for the cancelled task: seconds for an SQL statement on a hung server.
+    `asyncio.timeout` would wait for the cancelled task: seconds for SQL on a hung server.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -53,9 +53,9 @@ _MAX_IN_A_PASS = 8
 
 
 class WakeUps:
-    """Lets a few waiting tasks resume in one pass of an event loop, in order.
+    """Lets a few waiting tasks resume per event loop pass, in order.
 
-    Many answers that end together wake as many tasks, each with a millisecond of work.
+    When many answers end together, they wake as many tasks, each with a millisecond of work.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class WakeUps:
         self._is_scheduled = False
 
     def wake(self, callback: Callable[[], None]) -> None:
-        """Call back now if few were called in this pass of the loop, else in a later one."""
+        """Call back now, or in a later pass if this pass already had several callbacks."""
         if self._in_this_pass < _MAX_IN_A_PASS and not self._waiting:
             self._in_this_pass += 1
             self._schedule()
@@ -73,7 +73,7 @@ class WakeUps:
             self._waiting.append(callback)
 
     async def turn(self) -> None:
-        """Return now if few resumed in this pass of the loop, else in a later one."""
+        """Return now, or in a later pass if several tasks resumed in this one."""
         if self._in_this_pass < _MAX_IN_A_PASS and not self._waiting:
             self._in_this_pass += 1
             self._schedule()
@@ -97,7 +97,7 @@ class WakeUps:
 
 
 def end_wait(waiter: asyncio.Future[None]) -> None:
-    """Resolve a future unless it is cancelled already."""
+    """Resolve a future unless it is already cancelled."""
     if not waiter.done():
         waiter.set_result(None)
 
@@ -106,7 +106,7 @@ _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, WakeUps] = WeakKeyDictio
 
 
 def wake_ups() -> WakeUps:
-    """Return the limiter of the running event loop."""
+    """Return the running event loop's limiter."""
     loop = asyncio.get_running_loop()
     found = _of_loops.get(loop)
     if found is None:

@@ -1,4 +1,4 @@
-"""The terminal's locale, and foreign texts without control characters."""
+"""The terminal's locale, and removal of control characters from untrusted texts."""
 
 import os
 import re
@@ -22,6 +22,6 @@ _VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first one that is not empt
 
 
 def terminal_locale() -> str | None:
-    """Return the locale of this process, such as "zh_CN.UTF-8"; None if none is set."""
+    """Return this process's locale, such as "zh_CN.UTF-8"; None if unset."""
     ours = os.environ  # noqa: TID251 -- no setting of Troupe is read
     return next((ours[name] for name in _VARIABLES if ours.get(name)), None)

@@ -1,4 +1,4 @@
-"""Run an HTTP server in a child process, on a unix socket that only this user can reach."""
+"""Run an HTTP server in a child process, on a Unix socket that only this user can access."""
 
 import asyncio
 import json
@@ -29,10 +29,10 @@ UnixServer: TypeAlias = tuple[SupervisedProcess, HttpClient]
 async def unix_server(
     name: str, module: str, options: Mapping[str, object], log_file: Path
 ) -> AsyncIterator[UnixServer]:
-    """Run `python -m module` as a server for the length of the block; raises `ChildFailed`.
+    """Run `python -m module` as a server during the block; raises `ChildFailed`.
 
-    The module gets the options as JSON, and `socket`; `threads` defaults to all cores but one. It
-    is ready when `/health` answers.
+    The module gets the options as JSON, plus `socket`; `threads` defaults to all cores but one. It
+    is ready when `/health` responds.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(create_socket_folder(_SOCKET)))

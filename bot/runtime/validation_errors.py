@@ -1,4 +1,4 @@
-"""Describe in plain words what pydantic found wrong with a value."""
+"""Describe pydantic's validation errors in plain words."""
 
 from typing import Final
 
@@ -36,7 +36,7 @@ _WORDS: Final = {
 
 
 def describe_problem(problem: ErrorDetails) -> str:
-    """Return "should be a number" or the like, without the value: it may be a secret."""
+    """Return a text such as "should be a number", without the value, which may be secret."""
     if problem["type"] == "string_too_short":
         return translatable_count(
             "should have at least 1 character",

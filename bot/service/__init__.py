@@ -1,1 +1,1 @@
-"""The running service: its container, its life cycle and the supervision of platforms."""
+"""The running service: its container, its life cycle, and platform supervision."""

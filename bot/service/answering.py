@@ -1,4 +1,4 @@
-"""The part of the container that answers: commands, the stages of a turn, the worker."""
+"""The container's answering part: commands, the stages of a turn, the worker."""
 
 import random
 from abc import ABC
@@ -176,7 +176,7 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def conversation_pool(self) -> KeyedWorkerPool[ClaimedMessage]:
-        """Processes the inboxes of conversations."""
+        """Processes conversations' inboxes."""
         return KeyedWorkerPool(
             CONVERSATIONS,
             signals=self.signals,
@@ -195,7 +195,7 @@ class AnsweringContainer(MessagingContainer, ABC):
         return await self.worker.claim(served) if served else {}
 
     async def wait_until_idle(self) -> None:
-        """Wait until every received message was answered and every answer was sent."""
+        """Wait until all received messages are answered and all answers sent."""
         # In the order of the path: what leaves the first pool is in the second by then.
         while not (await self.conversation_pool.is_idle() and await self.lane_pool.is_idle()):
             await self.clock.sleep(_IDLE_POLL_SECONDS)

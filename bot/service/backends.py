@@ -1,4 +1,4 @@
-"""Build the backends that the presets name, and check the presets against them."""
+"""Create the presets' backends, and check the presets against them."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ def add_backends(
     renderer: Renderer,
     session_key: bytes = b"",
 ) -> None:
-    """Build the missing backends of providers; raises `PresetError` and `SettingsError`."""
+    """Create missing backends of providers; raises `PresetError` and `SettingsError`."""
     presets = list(presets)
     if refused := refused_presets(presets, settings):
         raise PresetError(joined(describe_refusals(refused)))
@@ -38,13 +38,13 @@ def add_backends(
 
 
 def refused_presets(presets: Iterable[Preset], settings: Settings) -> dict[str, str]:
-    """Return the reasons, one a line, by the name of each preset that these settings cannot run."""
+    """Return the presets that these settings cannot run, with reasons, one per line."""
     found = {preset.name: preset_refusals(preset, settings) for preset in presets}
     return {name: joined(reasons) for name, reasons in found.items() if reasons}
 
 
 def describe_refusals(refused: Mapping[str, str]) -> Sequence[str]:
-    """Return a line for each preset that cannot be used."""
+    """Return a line for each unusable preset."""
     return [
         translatable("preset {preset}: {problem}", preset=repr(name), problem=reason)
         for name, reason in refused.items()
@@ -52,7 +52,7 @@ def describe_refusals(refused: Mapping[str, str]) -> Sequence[str]:
 
 
 def preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List the problems of a preset: missing providers and prices, wrong parameters and tools."""
+    """List a preset's problems: missing providers or prices, unsupported parameters or tools."""
     is_limited = settings.budgets.has_any or preset.budget is not None
     missing: dict[str, str] = {}
     unpriced = []
@@ -78,7 +78,7 @@ def preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def missing_for(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List what a new preset still needs before it can answer, including its models."""
+    """List what a new preset needs before it can answer, including its models."""
     lacks = list(preset_refusals(preset, settings))
     for name, model in used_models(preset):
         provider = settings.providers.get(name)
@@ -99,7 +99,7 @@ def missing_for(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List the preset's parameters and tools that its configured providers do not support."""
+    """List a preset's parameters and tools that its providers do not support."""
     unsupported = [
         problem
         for one in preset.with_fallbacks
@@ -110,7 +110,7 @@ def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List why the preset's model cannot call its tools; fallbacks may answer without them."""
+    """List why a preset's model cannot call its tools; fallbacks may answer without them."""
     problems = []
     for name in preset.mcp_servers:
         if name not in settings.mcp_servers:

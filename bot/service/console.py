@@ -1,6 +1,6 @@
-"""The container of the console: its pages, and what they call.
+"""The console's container: its pages and their services.
 
-run.py imports this module only where the console is served: other processes need no page.
+run.py imports this module only if the console is served; other processes need no pages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,14 +44,14 @@ from bot.telemetry.logs import RECENT_EVENTS
 
 
 class ConsoleContainer:
-    """The console's pages, and the services that they call."""
+    """The console's pages, and the services that they use."""
 
     def __init__(self, container: Container) -> None:
         self._c = container
         self._state = ServiceState(container.database, container.clock)
 
     def make_console(self, probes: Mapping[str, Probe]) -> Console:
-        """Return the console; `probes` are the checks of /readyz."""
+        """Create the console; `probes` are the checks for /readyz."""
         c, pages, home = self._c, self._pages(probes), first_page(self._c.settings)
         return make_console(
             c.settings.console, c.database, c.console_tokens, c.rate_limits, c.clock, pages, home
@@ -173,7 +173,7 @@ class ConsoleContainer:
 
     @property
     def _provider_rows(self) -> list[Mapping[str, object]]:
-        """The configured providers, each with the presets that use it."""
+        """The configured providers, with the presets that use each."""
         presets = self._c.resolver.presets.values()
         return [
             {
@@ -205,7 +205,7 @@ def make_console(
     pages: Sequence[RouteGroup],
     home: str | None = None,
 ) -> Console:
-    """Return the console with these pages; the log-in leads to `home` or the first of them."""
+    """Create the console with these pages; after login, it opens `home` or the first page."""
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
     gate = RequestGate(settings, logins)
     groups = [*pages, AccessPage(tokens, AuditLog(database), clock)]
@@ -215,5 +215,5 @@ def make_console(
 
 
 def first_page(settings: Settings) -> str | None:
-    """Return the page after a log-in: set-up until a platform is configured; None: the first."""
+    """Return the page after login: setup until a platform is configured; None for the default."""
     return None if settings.configured_platforms else SETUP_PATH

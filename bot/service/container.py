@@ -1,7 +1,7 @@
-"""The composition root: everything that a process runs, each part built when first needed.
+"""The composition root: all components of a process, each created when first needed.
 
-Only this class knows the platforms; those that it extends (answering.py, messaging.py, stores.py)
-know no plug-in. Nothing here does I/O: resources.py opens what the parts use, run.py runs them.
+Only this class knows the platforms; its base classes (answering.py, messaging.py, stores.py) know
+no plug-ins. Nothing here does I/O: resources.py opens resources, run.py runs components.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class Container(AnsweringContainer):
 
     @cached_property
     def role_parts(self) -> Sequence[RolePart]:
-        """The jobs of this process besides its platforms, in the order of a message's path."""
+        """This process's jobs besides its platforms, in the order of a message's path."""
         roles = self.options.roles
         names = ",".join(role for role in Role if role in roles)
         jobs: list[Job] = [partial(measure_loop_lag, self.clock)]
@@ -119,7 +119,7 @@ class Container(AnsweringContainer):
         lanes = self.lane_pool
 
         async def drain() -> None:
-            """Send the queue if no other process will; else finish only what was begun."""
+            """Send the queue if no other process will; otherwise only finish what was started."""
             if not self.is_alone:
                 await lanes.drain(_DRAIN_SECONDS)
                 return

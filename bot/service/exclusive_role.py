@@ -1,6 +1,6 @@
-"""Work that only one process of an installation does at a time; the others stand by.
+"""Work that only one process of an installation does at a time, while others stand by.
 
-A platform is received from by one process at a time; of one with shards, each shard is.
+Only one process at a time receives from a platform or, if it is sharded, from a shard.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _MEMBER_SECONDS = 10.0
 
 @dataclass(eq=False, repr=False)
 class ExclusiveRole:
-    """Holds a lease while its work runs, and stops the work as soon as the lease is in doubt."""
+    """Holds a lease while its work runs, and stops the work once the lease is in doubt."""
 
     name: str
     leases: SqlRoleLeases
@@ -46,7 +46,7 @@ class ExclusiveRole:
         self._held_until = 0.0  # of the monotonic clock
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Work whenever the lease is held, until the work ends or raises."""
+        """Do the work while holding the lease, until it ends or raises."""
         try:
             while True:
                 await self._wait_for_turn()
@@ -73,7 +73,7 @@ class ExclusiveRole:
         self._held_count.inc()
 
     async def _work_while_held(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Run the work; return False if the lease was lost before it ended."""
+        """Do the work; return False if the lease was lost first."""
         working = asyncio.ensure_future(work())
         renewing = asyncio.create_task(self._renew_until_lost())
         try:
@@ -97,7 +97,7 @@ class ExclusiveRole:
                 return
 
     async def _take(self) -> bool | None:
-        """Take or renew the lease; None: the database failed, so that nobody knows."""
+        """Take or renew the lease; None if the database failed, so the holder is unknown."""
         asked = self.clock.monotonic()
         try:
             is_taken = await self.leases.take(self.name, _LEASE_SECONDS)
@@ -110,7 +110,7 @@ class ExclusiveRole:
 
 
 class ExclusiveReceiver:
-    """Receives from a platform while it holds its role."""
+    """Receives from a platform while holding its role."""
 
     def __init__(self, platform: Platform, role: ExclusiveRole) -> None:
         self.name, self.check = platform.name, platform.check
@@ -119,7 +119,7 @@ class ExclusiveReceiver:
 
     @property
     def connection_error(self) -> str | None:
-        """Why nothing is received; None for a process on standby."""
+        """Why nothing is being received; None for a process on standby."""
         return None if self._role.is_standby else self._platform.connection_error
 
     async def run(self, intake: Intake) -> None:
@@ -128,9 +128,9 @@ class ExclusiveReceiver:
 
 @dataclass(eq=False, repr=False)
 class ShardReceiver:
-    """Receives over this process's share of the shards, one lease each, and releases the rest.
+    """Receives on this process's share of the shards, one lease each; releases the others.
 
-    Whoever takes one resumes its session, so that neither a session nor a message is lost.
+    The next holder resumes the session, so that neither a session nor a message is lost.
     """
 
     platform: ShardedPlatform
@@ -149,7 +149,7 @@ class ShardReceiver:
 
     @property
     def connection_error(self) -> str | None:
-        """Why nothing is received; None for a process on standby."""
+        """Why nothing is being received; None for a process on standby."""
         roles = self._roles.values()
         is_standby = any(one.is_standby for one in roles) and not any(one.is_held for one in roles)
         return None if is_standby else self.platform.connection_error
@@ -182,7 +182,7 @@ class ShardReceiver:
                 await self.leases.release(member)
 
     async def _count_share(self, member: str, shards: int) -> int:
-        """Return this process's number of shards; unchanged while the database is down."""
+        """Return how many shards this process should take; unchanged if the database is down."""
         try:
             await self.leases.take(member, _MEMBER_SECONDS)
             members = await self.leases.held(self._members)

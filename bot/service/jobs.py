@@ -1,4 +1,4 @@
-"""Jobs that run as long as the process: retention, metrics, health reports."""
+"""Background jobs of a process: retention, metrics, health reports."""
 
 import contextlib
 import itertools
@@ -38,7 +38,7 @@ async def _nothing() -> None:
 
 @value_class
 class RolePart:
-    """The jobs of one role, with their setup and cleanup."""
+    """A role's jobs, with their setup and cleanup."""
 
     jobs: Sequence[Job] = ()
     """Run until the process ends."""
@@ -49,7 +49,7 @@ class RolePart:
 
 
 async def repeat(job: Job, clock: Clock, seconds_between: float) -> None:
-    """Repeat a job until cancelled; a failure of the database is logged."""
+    """Repeat a job until cancelled; database failures are logged."""
     while True:
         try:
             await job()
@@ -66,7 +66,7 @@ async def delete_expired_rows(database: Database, settings: Settings, clock: Clo
 
 
 async def delete_expired_once(database: Database, settings: Settings, clock: Clock) -> None:
-    """Delete the rows that have expired; raises `StoreError`."""
+    """Delete expired rows; raises `StoreError`."""
     rows = await delete_expired(database, clock, settings.kept_receipt_days)
     if settings.history_days is not None:
         rows += await delete_expired_turns(database, clock, settings.history_days)
@@ -74,7 +74,7 @@ async def delete_expired_once(database: Database, settings: Settings, clock: Clo
 
 
 async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
-    """Set the gauges of these roles' queues; raises `StoreError`."""
+    """Set the gauges for these roles' queues; raises `StoreError`."""
     conversations, lanes = await state.queue_ages()
     if Role.WORKER in roles:
         QUEUE_AGE.labels("conversations").set(conversations)
@@ -97,7 +97,7 @@ def heartbeat(nodes: NodeRegistry, owner: str, roles: str, version: str, clock: 
 
 
 async def measure_loop_lag(clock: Clock) -> None:
-    """Measure twice a second how late a timer fires, as it does while the loop is busy."""
+    """Measure twice a second how late a timer fires because the event loop is busy."""
     while True:
         due_at = clock.monotonic() + _SECONDS_BETWEEN_LAGS
         await clock.sleep(_SECONDS_BETWEEN_LAGS)
@@ -105,7 +105,7 @@ async def measure_loop_lag(clock: Clock) -> None:
 
 
 async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
-    """Log when a component stops or resumes being "ok"; `look` returns each one's state."""
+    """Log when a component stops or starts being "ok"; `look` returns all states."""
     began: dict[str, float] = {}
     has_worked: set[str] = set()
     for looks in itertools.count(1):
@@ -123,7 +123,7 @@ async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: C
 
 @value_class
 class ProviderNotices:
-    """Reports providers whose circuit breakers are open; sends no request."""
+    """Reports providers whose circuit breakers are open, without sending requests."""
 
     presets: Callable[[], Collection[Preset]]
     backends: Mapping[str, Backend]
@@ -134,7 +134,7 @@ class ProviderNotices:
         return [f"provider {name!r} does not answer this worker" for name in self._unreachable()]
 
     def states(self) -> Mapping[str, str]:
-        """Return "ok" or the problem of each provider that this process asks."""
+        """Return "ok" or the problem for each provider that this process uses."""
         unreachable = self._unreachable()
         return {
             f"provider {name}": "it does not answer" if name in unreachable else "ok"
@@ -142,7 +142,7 @@ class ProviderNotices:
         }
 
     def worker_problem(self) -> str | None:
-        """Return why a worker without other roles cannot answer; None if it can."""
+        """Return why a process that is only a worker cannot answer; None if it can."""
         unreachable = self._unreachable()
         if self.roles != {Role.WORKER} or not unreachable or unreachable != self._served():
             return None
@@ -153,7 +153,7 @@ class ProviderNotices:
         return sorted({one.provider for one in self.presets()}) if is_worker else []
 
     def _unreachable(self) -> list[str]:
-        """Return the providers of which every model that was asked has an open breaker."""
+        """Return the providers for which all called models have an open breaker."""
         healths = {
             name: self.backends[name].model_health()
             for name in self._served()
@@ -169,7 +169,7 @@ async def share_reports(
     events: RecentEvents,
     clock: Clock,
 ) -> None:
-    """Share a report of this process whenever it has changed, until cancelled."""
+    """Share this process's report whenever it changes, until cancelled."""
     told = ProcessReport()
 
     async def share() -> None:

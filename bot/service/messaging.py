@@ -1,4 +1,4 @@
-"""The part of the container that receives and sends: platforms, intake, queues, the outbox."""
+"""The container's messaging part: platforms, intake, queues, the outbox."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -59,12 +59,12 @@ def _form(texts: tuple[Text, Text], text: str, language: str) -> EditableText:
 
 
 class MessagingContainer(StorageContainer, ABC):
-    """Permissions, platforms and intake before an answer; queues and surfaces that send it."""
+    """Platforms, permissions and intake before an answer; queues and surfaces after it."""
 
     @property
     @abstractmethod
     def platforms(self) -> Mapping[str, Platform]:
-        """The platforms by `Address.source`, which also names the bot if there are several."""
+        """The platforms by `Address.source`, which names the bot if there are several."""
 
     # calls to the platform of an address besides sending
 
@@ -73,7 +73,7 @@ class MessagingContainer(StorageContainer, ABC):
         return await self.platforms[incoming.address.source].is_admin(incoming)
 
     async def explain_silence(self, said: Said, explanation: Text) -> None:
-        """Tell the author privately why nobody answers, if the platform can."""
+        """Tell the author privately why nobody answers, if the platform supports it."""
         platform = self.platforms[said.address.source]
         if isinstance(platform, SilenceExplainer):
             text = translate(explanation, language_of(said.locale))
@@ -81,19 +81,19 @@ class MessagingContainer(StorageContainer, ABC):
                 await platform.explain_silence(said, text)
 
     async def download(self, address: Address, item: MediaItem, max_bytes: int) -> bytes:
-        """Return the bytes of a file of a message; raises `Refused`."""
+        """Return the content of a message's file; raises `Refused`."""
         platform = self.platforms[address.source]
         if not isinstance(platform, FileSource):
             raise Refused(f"{platform.name} keeps no files")
         return await platform.download(item, max_bytes)
 
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
-        """Return earlier messages, if the platform keeps them and the preset may read them."""
+        """Return earlier messages, if the platform stores them and the preset may read them."""
         history = await self._history_of(said)
         return () if history is None else await history.read_before(said, limit)
 
     async def read_start(self, said: Said) -> Said | None:
-        """Return the message that a thread was started from, if the preset may read it."""
+        """Return the message that started a thread, if the preset may read it."""
         history = await self._history_of(said)
         return None if history is None else await history.read_start(said)
 
@@ -116,7 +116,7 @@ class MessagingContainer(StorageContainer, ABC):
         return _form(_EDIT_TEXTS, text, language)
 
     async def press_form(self, pressed: Pressed) -> EditableText | None:
-        """Return the form that a button opens; None: it opens none."""
+        """Return the form that a button opens; None if it opens none."""
         data = read_button(pressed)
         if data is None or data.action not in FORM_ACTIONS:
             return None
@@ -166,7 +166,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def receivers(self) -> Mapping[str, Receiver]:
-        """The receivers of the platforms, by source: one process at a time."""
+        """The platforms' receivers by source; each is active in one process at a time."""
         if Role.GATEWAY not in self.options.roles:
             return {}
         if self.is_alone or self.is_in_terminal:
@@ -194,7 +194,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @property
     def webhook_routes(self) -> AddRoutes:
-        """The routes of webhooks; a receiving process serves them on standby, too."""
+        """The webhook routes; a process on standby serves them, too."""
         platforms = [self.platforms[source] for source in self.receivers]
         called = [one for one in platforms if isinstance(one, WebhookReceiver)]
         return webhook_routes(called, self._intake)
@@ -209,7 +209,7 @@ class MessagingContainer(StorageContainer, ABC):
         self.signals.publish(CONVERSATIONS, keys)
 
     def _announce_urgent(self, messages: Sequence[Incoming]) -> None:
-        """Announce what needs no place among the answers to all processes, before the wake-up."""
+        """Announce urgent messages to all processes, before the conversations are woken."""
         self.stops.announce(messages)
         keys = [one.address.conversation for one in messages if _is_urgent(one)]
         if keys:
@@ -233,7 +233,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def lane_pool(self) -> KeyedWorkerPool[OutboxRow]:
-        """Delivers the lanes of the outbox."""
+        """Delivers the outbox's lanes."""
         return KeyedWorkerPool(
             _LANES,
             signals=self.signals,
@@ -247,7 +247,7 @@ class MessagingContainer(StorageContainer, ABC):
         )
 
     async def delete_late_duplicates(self) -> None:
-        """Delete duplicates of messages that a platform accepted late, until cancelled."""
+        """Delete duplicates that a platform accepted late, until cancelled."""
         await self._sender.late_duplicates.run(self.lane_pool.wake)
 
     @cached_property
@@ -266,7 +266,7 @@ class MessagingContainer(StorageContainer, ABC):
         return WaitingCalls(self.clock)
 
     def _announce_sent(self, row_id: int, external_id: str | None) -> None:
-        """Tell the workers of other processes, unless this one is a worker."""
+        """Announce a sent row to other processes' workers, unless this process is a worker."""
         if Role.WORKER not in self.options.roles:
             publish_sent_row(self.signals, row_id, external_id)
 
@@ -289,7 +289,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def leases(self) -> LeaseKeeper:
-        """The claims of this process; its answers are shown only while these are certain."""
+        """The claims of this process; it shows answers only while they are certain to be held."""
         return LeaseKeeper(self.conversations, self.clock)
 
     @property
@@ -299,7 +299,7 @@ class MessagingContainer(StorageContainer, ABC):
         return {name: one for name, one in found if isinstance(one, PrivateChats)}
 
     def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
-        """Return the surfaces by `Address.source`; those for `best_effort` yield to others."""
+        """Return the surfaces by `Address.source`; with `best_effort`, they yield to others."""
         return {
             name: RateLimitedSurface(
                 platform.surface,

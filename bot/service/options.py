@@ -1,6 +1,6 @@
-"""The roles and options of one process.
+"""A process's roles and options.
 
-One process has all roles, unless `troupe run --role` names some of them.
+A process has all roles unless `troupe run --role` selects some.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from bot.value_class import value_class
 
 
 class Role(StrEnum):
-    """A role in the service's work; any number of processes can share it."""
+    """A role in the service; any number of processes can share it."""
 
     GATEWAY = "gateway"
     """Receives from the platforms and stores what it receives; loads no model."""
@@ -38,7 +38,7 @@ _NOT_SET_UP = "is not set up (docs/settings.md); set up are"
 
 @value_class
 class RunOptions:
-    """The options of a run; the defaults change nothing in the settings."""
+    """The options of a run; by default, they change no settings."""
 
     has_port: bool = True
     """Whether to serve the health endpoints."""
@@ -59,7 +59,7 @@ class RunOptions:
 
 
 def parse_roles(names: str) -> frozenset[Role]:
-    """Read the value of --role: names separated by commas, or `all`; raises `SettingsError`."""
+    """Parse the value of --role: names separated by commas, or `all`; raises `SettingsError`."""
     roles: set[Role] = set()
     for name in _split_names(names):
         if name == _ALL:
@@ -74,7 +74,7 @@ def parse_roles(names: str) -> frozenset[Role]:
 
 
 def select_platforms(names: str, configured: Sequence[PlatformSpec]) -> Sequence[PlatformSpec]:
-    """Return the platforms that --platforms names; raises `SettingsError`."""
+    """Return the platforms selected by --platforms; raises `SettingsError`."""
     specs = {spec.kind: spec for spec in configured}
     selected = _split_names(names)
     for name in selected:
@@ -99,7 +99,7 @@ def _unknown(name: str, known: Sequence[str], problem: str = "is not one of") ->
 def replace_model(
     presets: Mapping[str, Preset], model: str | None, settings: Settings
 ) -> Mapping[str, Preset]:
-    """Return the presets with another "model" or "provider/model", and without fallbacks."""
+    """Return the presets with another model, "model" or "provider/model", and no fallbacks."""
     if model is None:
         return presets
     provider, slash, name = model.partition("/")

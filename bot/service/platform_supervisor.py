@@ -1,4 +1,4 @@
-"""Keep every platform connected until a signal stops the service or all input has ended."""
+"""Keep all platforms connected until a signal stops the service or all input ends."""
 
 import asyncio
 import random
@@ -27,7 +27,7 @@ Receiver: TypeAlias = Platform | ExclusiveReceiver | ShardReceiver
 
 @dataclass(eq=False, repr=False)
 class PlatformSupervisor:
-    """Runs platforms concurrently and restarts those that fail, except after `PlatformFatal`."""
+    """Runs platforms concurrently and restarts them after failures except `PlatformFatal`."""
 
     platforms: Collection[Receiver]
     intake: Intake
@@ -40,13 +40,13 @@ class PlatformSupervisor:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def problem(self, platform: Receiver) -> str | None:
-        """Return why a platform currently receives nothing; None if it works."""
+        """Return why a platform is receiving nothing; None if it works."""
         return self._failed.get(platform.name) or platform.connection_error
 
     async def until_stopped(self) -> None:
-        """Run the platforms until a signal, or until all of them end; raises `PlatformFatal`.
+        """Run the platforms until a signal or until all have ended; raises `PlatformFatal`.
 
-        After a signal they stay connected until `close`: some send answers over that connection.
+        After a signal they stay connected until `close`, as some send answers that way.
         """
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):

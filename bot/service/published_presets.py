@@ -1,4 +1,4 @@
-"""Presets that change while the service runs: published by a console, or edited files."""
+"""Presets that change while the service runs: published in a console, or edited files."""
 
 import asyncio
 import secrets
@@ -31,7 +31,7 @@ class PublishedPresets:
     """Loads and announces published versions of presets."""
 
     def __init__(self, container: StorageContainer) -> None:
-        """Subscribe to what other processes publish."""
+        """Subscribe to presets published by other processes."""
         self._container = container
         self._resources = resources = container.resources
         self._resolver = resources.resolver
@@ -48,7 +48,7 @@ class PublishedPresets:
         resources.signals.subscribe(_PUBLISHED_PRESETS, self._resolver.mark_stale)
 
     async def announce(self, names: Sequence[str]) -> None:
-        """Tell all processes that presets have a newer version; raises `StoreError`."""
+        """Tell all processes that presets have new versions; raises `StoreError`."""
         presets = self._resolver.presets
         for name in names:  # its file was written, or deleted, by this process
             self._file_contents.pop(name, None)
@@ -63,7 +63,7 @@ class PublishedPresets:
         self._resources.signals.publish(_PUBLISHED_PRESETS, names)
 
     async def watch(self) -> None:
-        """Poll every two seconds for presets published without a signal, until cancelled."""
+        """Poll every two seconds for presets whose signal was missed, until cancelled."""
         await repeat(self.look, self._container.clock, _LOOK_SECONDS)
 
     async def look(self) -> None:
@@ -84,11 +84,11 @@ class PublishedPresets:
             await self._container.clock.sleep(_LOOK_SECONDS)
 
     async def reload_files(self) -> bool:
-        """Publish what has changed in the presets folder; return False if it could not be stored.
+        """Publish changes in the presets folder; return False if they could not be stored.
 
-        Other files are left alone: a console on another machine may have published a newer version.
-        A preset whose file has a mistake now stays as it is, and so does the default preset if its
-        file is gone; the log says why.
+        Unchanged files are left alone, as a console on another machine may have published a newer
+        version. A preset whose file is now invalid stays as it is, and so does the default preset
+        if its file is gone; the log explains why.
         """
         try:
             folder = presets_folder(self._container.settings.presets_dir)
@@ -154,7 +154,7 @@ class PublishedPresets:
         self._reported = problems
 
     def prepare(self, preset: Preset) -> Preset:
-        """Build a preset's backends, if any are used here; return it with this run's model."""
+        """Create a preset's backends, if used by this process; return it with this run's model."""
         settings, models = self._container.settings, self._resources.models
         if models is None:
             return preset
@@ -165,7 +165,7 @@ class PublishedPresets:
         return presets[preset.name]
 
     async def _load(self, name: str) -> tuple[Preset, int] | None:
-        """Load the newest version of a preset from another process; None: it was deleted."""
+        """Load a preset's newest version from another process; None if it was deleted."""
         newest = await self._container.preset_versions.newest(name)
         if newest is None or not newest.content:
             return None

@@ -1,4 +1,4 @@
-"""Open what the service needs, in order, and close it in reverse."""
+"""Open the service's resources in order, and close them in reverse order."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ async def prepare_models(
 
 
 async def _preload(backend: Backend, default: Preset) -> None:
-    """Load the default preset's model while everything else starts."""
+    """Load the default preset's model while the rest starts."""
     try:
         await backend.preload(default.model)
     except BackendUnavailable as error:  # the first message gets the error
@@ -86,7 +86,7 @@ async def _preload(backend: Backend, default: Preset) -> None:
 async def open_story_retriever(
     settings: Settings, stories_by_character: Mapping[str, Sequence[str]], database: Database
 ) -> AsyncIterator[RetrieveStories]:
-    """Index the presets' stories while the block runs; raises `SettingsError`."""
+    """Index presets' stories while the block runs; raises `SettingsError`."""
     if not stories_by_character:
         yield no_stories
         return
@@ -104,7 +104,7 @@ async def open_story_retriever(
 def stories_by_preset(
     presets: Mapping[str, Preset], stories: Mapping[str, Sequence[str]]
 ) -> dict[str, Sequence[str]]:
-    """Return the stories of each preset whose prompt includes stories."""
+    """Return the stories of the presets whose prompts include stories."""
     return {
         name: texts
         for name, texts in stories.items()
@@ -117,7 +117,7 @@ _MAX_SETTING_AGE_SECONDS = 3.0  # where the signal of a change may be lost
 
 @value_class
 class Resources:
-    """Everything that is opened before the container is built."""
+    """Everything that is opened before the container is created."""
 
     database: Database
     bot_ids: Mapping[str, str]
@@ -144,7 +144,7 @@ async def open_resources(
     progress: Callable[[str], None],
     options: RunOptions,
 ) -> AsyncIterator[Resources]:
-    """Open everything that the settings name; raises `SettingsError` and `StoreError`."""
+    """Open all configured resources; raises `SettingsError` and `StoreError`."""
     stamps = file_stamps(presets_folder(settings.presets_dir))
     folder = read_character_folder(presets_folder(settings.presets_dir))
     presets, disabled = _usable_presets(settings, folder, options, progress)
@@ -191,7 +191,7 @@ def _usable_presets(
     options: RunOptions,
     progress: Callable[[str], None],
 ) -> tuple[Mapping[str, Preset], Mapping[str, str]]:
-    """Return the usable presets, and why others are disabled, by name."""
+    """Return the usable presets, and the reasons why others are disabled, by name."""
     presets = replace_model(read.presets, options.model, settings)
     needs_providers = options.roles & {Role.WORKER, Role.CONSOLE}
     refused = refused_presets(presets.values(), settings) if needs_providers else {}
@@ -213,7 +213,7 @@ async def _open_models(
     progress: Callable[[str], None],
     options: RunOptions,
 ) -> AsyncIterator[Models | None]:
-    """Open what generates answers; a console only describes them, other roles get None."""
+    """Open the components that generate answers, or only describe them in a console; else None."""
     is_worker = Role.WORKER in options.roles
     if not is_worker and Role.CONSOLE not in options.roles:
         yield None
@@ -253,7 +253,7 @@ def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) ->
 def make_chat_settings(
     database: Database, signals: Signals, *, has_remote_signals: bool
 ) -> ChatSettings:
-    """Return the chat settings, cached if no other process changes them, or tells over Redis."""
+    """Return the chat settings, cached unless other processes may change them unnoticed."""
     clock = SystemClock()
     stored = SqlChatSettings(database, clock)
     if not (database.is_sqlite or has_remote_signals):
@@ -263,7 +263,7 @@ def make_chat_settings(
 
 
 def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
-    """Return the use of the data directory by a process with these platforms."""
+    """Return how a process with these platforms uses the data directory."""
     in_terminal = all(spec.uses_terminal or spec.is_companion for spec in specs)
     return DataDirUse.TERMINAL if in_terminal else DataDirUse.SERVICE
 
@@ -283,7 +283,7 @@ async def _resolve_bot_ids(
 async def _open_coordination(
     settings: Settings, database: Database
 ) -> AsyncIterator[tuple[Signals, SharedWindows | None, RateLimits | None]]:
-    """Open what the processes on one database tell each other, over a Redis if there is one."""
+    """Open the channels between processes of one database: Redis if configured."""
     if settings.redis_url is None:
         yield InProcessSignals(), None, None
         return

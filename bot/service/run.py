@@ -33,7 +33,7 @@ _PROBE_SECONDS = 2.0
 
 
 class Service:
-    """The lifecycle of one process; `running` opens one."""
+    """The life cycle of a process; `running` opens one."""
 
     def __init__(self, container: Container) -> None:
         self.container = container
@@ -41,7 +41,7 @@ class Service:
         self._is_stopping = False
 
     async def serve(self) -> None:
-        """Work until a signal or the end of input, then drain; raises `PlatformFatal`."""
+        """Run until a signal or the end of input, then drain; raises `PlatformFatal`."""
         container, role_parts = self.container, self.container.role_parts
         for part in role_parts:
             await part.start()
@@ -66,7 +66,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def _http_server(self) -> AsyncIterator[None]:
-        """Serve health and the console while the block runs, unless this process has no port."""
+        """Serve health and the console during the block, unless this process has no port."""
         container, settings = self.container, self.container.settings
         if not container.options.has_port:
             yield
@@ -105,7 +105,7 @@ class Service:
         return _import_console(self.container)
 
     async def _tell_login(self) -> None:
-        """Print a log-in link if a person reads it; a log must not contain one."""
+        """Print a login link if a person reads the output; logs must not contain one."""
         container = self.container
         if container.is_in_terminal or sys.stderr.isatty():
             link = await container.console_links.make_login_link()
@@ -118,7 +118,7 @@ class Service:
             await part.drain()
 
     def _probes(self) -> dict[str, Probe]:
-        """Return the probes of /readyz; a role is not ready once the process stops."""
+        """Return the probes for /readyz; a stopping process's roles are not ready."""
         roles = sorted(self.container.options.roles)
         return {
             **self._server_probes(),
@@ -136,7 +136,7 @@ class Service:
         }
 
     async def _check_parts(self) -> Mapping[str, str]:
-        """Return "ok" or the problem of each server that this process depends on."""
+        """Return "ok" or the problem for each server that this process depends on."""
         servers = await run_probes(self._server_probes(), _PROBE_SECONDS)
         return {**servers, **self.container.provider_notices.states()}
 
@@ -161,7 +161,7 @@ async def running(
     platforms: Sequence[PlatformSpec] | None = None,
     options: RunOptions = _AS_SET,
 ) -> AsyncIterator[Service]:
-    """Open the configured platforms, or the terminal, and all else; raises as `open_resources`."""
+    """Open the configured platforms or the terminal, and the rest; raises as `open_resources`."""
     if not sys.stderr.isatty():  # where a terminal was closed, it ends the process
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)
     specs = platforms or settings.configured_platforms or terminal_platforms()
@@ -179,7 +179,7 @@ async def running(
 async def open_replay(
     settings: Settings, progress: Callable[[str], None]
 ) -> AsyncIterator[PromptReplay]:
-    """Open the replay of stored answers, beside a service; raises as `open_resources` does."""
+    """Open the replay of stored answers, alongside a service; raises as `open_resources` does."""
     options = RunOptions(has_port=False, answers_messages=False)
     async with open_resources(settings, (), progress, options) as resources:
         container = Container(settings, resources, (), progress, options)

@@ -1,4 +1,4 @@
-"""The lowest part of the container: settings, open resources, tables and limits."""
+"""The container's lowest part: settings, open resources, tables and limits."""
 
 import os
 import secrets
@@ -48,7 +48,7 @@ _SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an 
 
 @dataclass(eq=False, repr=False)
 class StorageContainer:
-    """Settings and open resources of a process, its tables and limits."""
+    """A process's settings and open resources, its tables and limits."""
 
     settings: Settings
     resources: Resources
@@ -60,7 +60,7 @@ class StorageContainer:
     """The name that this process holds leases under; by default, one that suits its database."""
 
     def __post_init__(self) -> None:
-        """Create components without dependencies; build the rest on first use."""
+        """Create components without dependencies; the others are created on first use."""
         settings, resources, clock = self.settings, self.resources, self.clock
         self.owner = self.owner or _lease_owner(settings, data_dir_use(self.specs))
         self.database = database = resources.database
@@ -103,13 +103,13 @@ class StorageContainer:
 
     @property
     def backends(self) -> Mapping[str, Backend]:
-        """The backends by provider; none if this process does not answer."""
+        """The backends by provider; empty if this process does not answer."""
         models = self.resources.models
         return models.backends if models is not None else {}
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other process works on this database: SQLite's data directory is locked."""
+        """Whether no other process uses this database; SQLite's data directory is locked."""
         return self.database.is_sqlite
 
     @property
@@ -119,17 +119,17 @@ class StorageContainer:
 
     @property
     def may_take_any_port(self) -> bool:
-        """Whether any free port will do; a console has to be where people look for it."""
+        """Whether any free port will do; consoles must stay at their known address."""
         serves_pages = self.options.shares_work and Role.CONSOLE in self.options.roles
         return not (self.is_alone or serves_pages)
 
     @property
     def has_console(self) -> bool:
-        """Whether this process serves the pages of the console."""
+        """Whether this process serves the console's pages."""
         return self.settings.console.pages and Role.CONSOLE in self.options.roles
 
     def announce(self, text: str) -> None:
-        """Show the operator a line, unless the terminal is used for a chat."""
+        """Show the operator a line, unless a chat is using the terminal."""
         if not any(spec.uses_terminal for spec in self.specs):
             self.progress(text)
 
@@ -145,16 +145,16 @@ class StorageContainer:
         record_tombstone(self.settings.data_dir / FILE_NAME, tombstone)
 
     def exclusive_role(self, name: str) -> ExclusiveRole:
-        """Return a role that one process of the installation holds at a time."""
+        """Return a role that only one process of the installation holds at a time."""
         return ExclusiveRole(name, self.role_leases, self.clock)
 
     async def delete_expired_rows(self) -> None:
-        """Delete expired rows every hour, until cancelled; of several processes, one does."""
+        """Delete expired rows every hour, until cancelled, in one of the processes."""
         job = partial(jobs.delete_expired_rows, self.database, self.settings, self.clock)
         await (job() if self.is_alone else self.exclusive_role("delete expired rows").run(job))
 
     async def database_problem(self) -> str | None:
-        """Return why the database does not answer; None if it does."""
+        """Return why the database does not respond; None if it does."""
         try:
             await self.database.ping()
         except StoreError as error:
@@ -165,7 +165,7 @@ class StorageContainer:
 
     @cached_property
     def answer_limits(self) -> AnswerLimits | None:
-        """None in the terminal: the operator may ask as often as they like."""
+        """None in the terminal, where the operator may ask without limits."""
         if self.is_in_terminal:
             return None
         limits = self.settings.limits
@@ -179,7 +179,7 @@ class StorageContainer:
 
     @cached_property
     def command_limits(self) -> CommandLimits | None:
-        """None in the terminal, and if answers are not limited."""
+        """None in the terminal, and if answers are unlimited."""
         limits, most = self.settings.limits, self.settings.limits.answers_per_person
         if self.is_in_terminal or not most:
             return None
@@ -206,14 +206,14 @@ class StorageContainer:
 
 
 def _lease_owner(settings: Settings, use: DataDirUse) -> str:
-    """Return this process's name as a lease owner; on SQLite it survives restarts."""
+    """Return this process's name for leases; on SQLite it is the same after a restart."""
     if settings.sqlalchemy_url.startswith("sqlite"):
         return "embedded" if use is DataDirUse.SERVICE else "terminal"
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def _budget_rules(budgets: BudgetSettings, resolver: PresetResolver) -> BudgetRules:
-    """Return the budget rules of the settings; raises `SettingsError`."""
+    """Return the budgets from the settings; raises `SettingsError`."""
     limits = {
         (kind, period): round(dollars * MICROS)
         for kind in BudgetKind

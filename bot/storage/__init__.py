@@ -1,1 +1,1 @@
-"""What Troupe stores: SQL repositories, what processes share in Redis or Valkey, vector indexes."""
+"""All storage: SQL repositories, data shared in Redis or Valkey, vector indexes."""

@@ -1,4 +1,4 @@
-"""Settings made in chats, in SQL and cached: each message looks them up, few change them."""
+"""Settings made in chats, in SQL and cached: all messages read them, few change them."""
 
 import json
 from collections import OrderedDict
@@ -59,9 +59,9 @@ def _to_setting(row: Sequence[Any]) -> tuple[str, str, str]:
 
 
 def _conversation_of(scope: str) -> str:
-    """Return the conversation of a scope `person@conversation`; "" for any other scope.
+    """Return the conversation of a scope `person@conversation`; "" for other scopes.
 
-    A person's id has a colon, and the name of a bot before the "@" of its own id has none.
+    A person's id contains a colon, unlike the bot name before the "@" of a bot's id.
     """
     person, _, said_in = scope.partition("@")
     return said_in if ":" in person else ""
@@ -75,12 +75,12 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class CachedChatSettings(ChatSettings, ConversationMemory):
-    """Caches each scope with all its settings, and drops it when a setting has changed.
+    """Caches each scope with all its settings, and drops it when a setting changes.
 
-    A signal of the topic `chat_settings` names scopes in which something has changed. A scope also
-    covers people's own settings there, under `person@scope`.
+    A `chat_settings` signal names scopes with changes. A scope includes people's own settings in
+    it, stored under `person@scope`.
 
-    A value is trusted for `max_age_seconds` if a signal may be lost; None: forever, because nobody
+    Values are trusted for `max_age_seconds` if signals may be lost; forever if None, because nobody
     else writes.
     """
 
@@ -129,7 +129,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
 
     @override
     async def end_session(self, conversation: str) -> None:
-        """Do nothing: settings outlive sessions."""
+        """Do nothing, because settings outlive sessions."""
 
     @override
     async def forget(self, conversation: str) -> None:

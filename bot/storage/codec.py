@@ -1,4 +1,4 @@
-"""Encode columns with people's and characters' words: plain, or encrypted and marked.
+"""Encode columns with people's or characters' texts: plain, or encrypted with a marker.
 
 A mark distinguishes the two, so rows of both kinds can coexist while encryption is turned on or
 off::
@@ -34,13 +34,13 @@ class TextEncryption:
 
 
 class TextCodec:
-    """Encodes texts and bytes for storage; this one encrypts nothing and has no key."""
+    """Encodes texts and bytes for storage; this one has no key and encrypts nothing."""
 
     encrypting_key = ""
     """The id of the key that encrypts new texts; "": they are stored as they are."""
 
     def encrypt(self, _plain: bytes) -> str:
-        """Return the id of the newest key, a colon, and the encrypted text."""
+        """Return the newest key's id, a colon, and the encrypted text."""
         raise UnknownEncryptionKey
 
     def decrypt(self, _stored: str) -> bytes:
@@ -53,7 +53,7 @@ class TextCodec:
         raise UnknownEncryptionKey
 
     def encode(self, plain: Any) -> Any:
-        """Encode a text or bytes for storage; None and empty ones are stored unchanged."""
+        """Encode a text or bytes for storage; None and empty values stay unchanged."""
         if not plain:
             return plain
         if isinstance(plain, str):
@@ -65,7 +65,7 @@ class TextCodec:
         return _MARK_BYTES + plain if plain.startswith(_MARK_BYTES) else plain
 
     def decode(self, stored: Any) -> Any:
-        """Decode what is stored; raises what `decrypt` raises."""
+        """Decode a stored value; raises as `decrypt` does."""
         if isinstance(stored, str) and stored.startswith(_MARK):
             rest = stored.removeprefix(_MARK)
             return rest if rest.startswith(_MARK) else self.decrypt(rest).decode()
@@ -84,7 +84,7 @@ class TextCodec:
 
 
 class StoredAsIs(TextCodec):
-    """Leaves every value as it is stored: for copies of whole rows."""
+    """Leaves all values as stored, for copying whole rows."""
 
     @override
     def encode(self, plain: Any) -> Any:
@@ -96,6 +96,6 @@ class StoredAsIs(TextCodec):
 
 
 def _key_of(stored: str | bytes) -> str:
-    """Return the id of the key of a stored value, "" if it is not encrypted."""
+    """Return the id of a stored value's key; "" if it is not encrypted."""
     begin = stored if isinstance(stored, str) else stored[:32].decode("latin-1")
     return begin.removeprefix(_MARK).partition(":")[0] if begin.startswith(_MARK) else ""

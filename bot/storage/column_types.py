@@ -1,7 +1,7 @@
-"""The types of columns with people's and characters' words, which can be encrypted.
+"""Types for columns with people's or characters' texts, which can be encrypted.
 
 SQLAlchemy encodes and decodes them where it runs a statement; statements.py does the same for units
-of work. The codec of a database hangs on the dialects of its engines.
+of work. A database's codec is attached to its engines' dialects.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ _ATTRIBUTE = "troupe_text_codec"
 
 
 def attach_codec(engine: Engine, codec: TextCodec) -> None:
-    """Let an engine encode and decode with a codec; before its first statement."""
+    """Make an engine encode and decode with a codec; call it before the first statement."""
     setattr(engine.dialect, _ATTRIBUTE, codec)
 
 
@@ -45,7 +45,7 @@ class EncryptableText(_Encryptable):
 
 
 class EncryptableBytes(_Encryptable):
-    """Bytes, such as a receipt."""
+    """Encryptable bytes, such as a receipt."""
 
     impl = LargeBinary
     cache_ok = True

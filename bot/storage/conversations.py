@@ -1,4 +1,4 @@
-"""Histories, and who may process them: each step of a message is one unit of work."""
+"""Histories, and the right to process them: each step of a message is one unit of work."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,12 +40,12 @@ _FORGET = (
 
 
 class Conversations(StoredTurns):
-    """Conversations in SQL; the newest turns of conversations claimed here stay cached.
+    """Conversations in SQL; recent turns of conversations claimed here stay cached.
 
     Args:
-        sender: takes rows for sending in the same unit that queues them; None: others send.
-        record_tombstone: records outside the database what is about to be deleted.
-        shared: the windows of other processes; None: each reads the history itself.
+        sender: takes rows for sending in the unit that queues them; None if others send.
+        record_tombstone: records outside the database what will be deleted.
+        shared: other processes' windows; None if each process reads the history itself.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Conversations(StoredTurns):
     async def begin(
         self, keys: Sequence[str], owner: str, lease_seconds: float
     ) -> Sequence[ClaimedMessage]:
-        """Claim those of these conversations that are ready, each with its oldest message.
+        """Claim the conversations that are ready, each with its oldest message.
 
-        A claim fences all earlier ones. An unfinished attempt at the message counts as a death of
-        its process. Depending on the recorded attempt, the death is blamed on this message, on
-        many messages, or clears this one.
+        A claim fences all earlier ones. An unfinished attempt at the message counts as a crash of
+        its process. Depending on the recorded attempt, the crash is blamed on this message, blamed
+        on many messages, or clears this one.
         """
         found = await self.begin_rows(keys, owner, lease_seconds)
         begun = []
@@ -93,7 +93,7 @@ class Conversations(StoredTurns):
     def begin_rows(
         self, keys: Sequence[str], owner: str, lease_seconds: float
     ) -> Unit[list[tuple[Claim, NextMessage]]]:
-        """As `begin`, without reading the messages."""
+        """Like `begin`, without decoding the messages."""
         values = {"claimed_by": owner, "seconds": lease_seconds}
         ordered = sorted(keys)  # in one order, so that nobody deadlocks
         if not self._database.is_sqlite:
@@ -112,7 +112,7 @@ class Conversations(StoredTurns):
     async def _first_readable(
         self, claim: Claim, stored: NextMessage | None
     ) -> InboxMessage | None:
-        """Return the message that was begun, or the next; unreadable ones are set aside."""
+        """Return the begun message, or the next readable one; unreadable ones are set aside."""
         while stored is not None:
             try:
                 return _to_message(stored)
@@ -133,14 +133,14 @@ class Conversations(StoredTurns):
 
     @transaction
     def _set_aside(self, claim: Claim, message: int) -> Unit[NextMessage | None]:
-        """Keep a message that cannot be read for an operator, and begin the next one."""
+        """Set an unreadable message aside for an operator, and begin the next one."""
         yield from finishing.check(claim)
         yield SQL["set_message_aside"].query({"message": message})
         return (yield from finishing.next_message(claim))
 
     @transaction
     def renew(self, claims: Collection[Claim], lease_seconds: float) -> Unit[Sequence[Claim]]:
-        """Extend the leases of claims of one owner; return the claims that were lost."""
+        """Extend the leases of an owner's claims; return the lost claims."""
         keys = json.dumps([claim.conversation for claim in claims])
         of = {"keys": keys, "held_by": next(iter(claims)).owner}
         yield SQL["renew_claims"].query({**of, "seconds": lease_seconds, "now": self._clock.now()})
@@ -148,7 +148,7 @@ class Conversations(StoredTurns):
         return [claim for claim in claims if epochs.get(claim.conversation) != claim.epoch]
 
     async def release(self, claim: Claim) -> None:
-        """Release a claim; unanswered messages can be claimed again at once."""
+        """Release a claim; unanswered messages can be claimed again immediately."""
         window = self.windows.take(claim)
         await self._database.run(lambda: finishing.release(claim))
         if window is not None:
@@ -160,19 +160,19 @@ class Conversations(StoredTurns):
         yield SQL["release_claims"].query({"held_by": owner})
 
     async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
-        """Undo what `begin` or `finish` recorded, because the attempt was ended on purpose."""
+        """Undo the records of `begin` or `finish`, because the attempt was ended on purpose."""
         await self.record_attempt(claim, message, Attempt.NONE)
 
     @transaction
     def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> Unit[None]:
-        """Record how a message is being processed, in case the process dies of it."""
+        """Record how a message is being processed, in case it crashes the process."""
         yield from finishing.check(claim)
         rows = [{"message": one, "attempted": int(attempt)} for one in _ids(message)]
         yield SQL["record_attempt"].query_many(rows)
 
     @transaction
     def waiting(self, claim: Claim, limit: int) -> Unit[Sequence[InboxMessage]]:
-        """Return the unanswered messages of a conversation, oldest first, the current one too."""
+        """Return a conversation's unanswered messages, oldest first, including the current one."""
         asked = {"of": claim.conversation, "newer_than": 0, "most": limit}
         rows = yield SQL["following_messages"].query(asked)
         return decode_all("inbox", [NextMessage(*row[:-1]) for row in rows], _to_message)
@@ -181,10 +181,10 @@ class Conversations(StoredTurns):
     def following(
         self, claim: Claim, message: InboxMessage, limit: int
     ) -> Unit[Sequence[InboxMessage]]:
-        """Return the events after a message and those gathered with it, in order.
+        """Return the events after a message and its gathered messages, in order.
 
         Stops before the first event that is not a message, and before a message that was in flight
-        when a process died: it is processed alone, so that another death blames nobody else.
+        during a crash: that one is processed alone, so that another crash blames nobody else.
         """
         asked = {"of": claim.conversation, "newer_than": message.newest.id, "most": limit}
         messages: list[InboxMessage] = []
@@ -199,9 +199,9 @@ class Conversations(StoredTurns):
         return messages
 
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
-        """Return the newest turns of the current session.
+        """Return the current session's newest turns.
 
-        The epoch is not checked, so a fenced claim may read the session.
+        The epoch is not checked, so even a fenced claim may read the session.
         """
         window = self.windows.get(claim)
         if window is None and self._shared is not None:
@@ -224,9 +224,9 @@ class Conversations(StoredTurns):
         return Session(found[0][0] if found else 1, ())
 
     async def forget(self, claim: Claim) -> int:
-        """Delete all sessions of a conversation for good; return how many turns they had.
+        """Permanently delete all sessions of a conversation; return their number of turns.
 
-        Descriptions that people gave there are deleted, too.
+        People's descriptions in the conversation are also deleted.
         """
         self.windows.take(claim)
         now = self._clock.now()
@@ -248,7 +248,7 @@ class Conversations(StoredTurns):
         return len((yield SQL["forget_turns"].query(values)))
 
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
-        """Queue the first message of an answer that is still being written.
+        """Queue the first message of an unfinished answer.
 
         A part of a turn is queued only once, no matter which process asks or how often.
         """
@@ -261,12 +261,12 @@ class Conversations(StoredTurns):
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
     ) -> FinishedTurn:
-        """Mark a message and those gathered with it as answered; store the turns and the answer.
+        """Mark a message and its gathered messages as answered; store the turns and the answer.
 
-        This is the only way an answer reaches anybody. It is named after the message, and replies
-        to the newest of those gathered with it. A part that was opened early is edited to its final
-        text; one that was opened but is not in the result is deleted. Then the next message is
-        begun, or the conversation released if there is none or `go_on` is false.
+        This is the only way for an answer to be sent. It is named after the message, and replies to
+        the newest gathered one. A part that was opened early is edited to its final text, or
+        deleted if it is not in the result. Then the next message is begun; the conversation is
+        released if there is none or `go_on` is false.
         """
         at = moment_of(self._clock)
         rows = finishing.FinishedRows(
@@ -303,7 +303,7 @@ class Conversations(StoredTurns):
         return FinishedTurn(await self._first_readable(claim, following), taken)
 
     async def _note_deleted(self, claim: Claim, ids: Collection[int], now: float) -> None:
-        """Record outside the database which turns are about to be deleted."""
+        """Record outside the database which turns will be deleted."""
         messages = await self._database.run_reading(lambda: _messages_of(ids))
         self._record_tombstone(
             Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(messages)))
@@ -328,7 +328,7 @@ def _to_message(stored: NextMessage) -> InboxMessage:
 
 
 def _as_read(row: Mapping[str, object]) -> Turn:
-    """Return a turn as it will be read."""
+    """Return a turn as it will be when read back."""
     return to_turn([row[name] for name in TURN_COLUMNS])
 
 

@@ -1,6 +1,6 @@
-"""Copy every row of one database into another one and compare them; back up the file of SQLite.
+"""Copy all rows to another database and compare them; back up SQLite's file.
 
-Rows that are already there and equal are left, so an interrupted copy can be resumed.
+Rows that already exist and are equal are skipped, so an interrupted copy can be resumed.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ async def copy_rows(source: Database, target: Database, report: Report) -> int:
     """Copy all rows, compare them, and return their number.
 
     Raises:
-        StoreError: A process works on the source, the target has rows that the source does not
-            have, a row cannot be stored there, or a database fails. The target can be used again
-            once the reason is gone; the source is not changed.
+        StoreError: A process uses the source, the target has rows that the source lacks, a row
+            cannot be stored there, or a database fails. The target is usable again once the cause
+            is fixed; the source is not changed.
     """
     if await source.run_reading(lambda: _is_in_use(source.is_sqlite)):
         raise StoreError(
@@ -70,7 +70,7 @@ async def _copy_table(source: Database, target: Database, table: Table) -> int:
 
 
 async def _as_owner(target: Database, unit: Callable[[Connection], None]) -> None:
-    """Run a function in a transaction that only the owner of the tables may do."""
+    """Run a function in a transaction that requires the tables' owner."""
     try:
         await target.write(unit)
     except StoreError as error:
@@ -82,7 +82,7 @@ async def _as_owner(target: Database, unit: Callable[[Connection], None]) -> Non
 
 
 async def _check_that_rows_are_equal(source: Database, target: Database, table: Table) -> None:
-    """Compare all rows of the source with those of the same keys in the target."""
+    """Compare all rows of the source with the target's rows of the same keys."""
     last = None
     while rows := await _read_page(source, table, last):
         keys = [_key(table, row) for row in rows]
@@ -104,7 +104,7 @@ async def _read_page(
 
 
 def page_after(rows: Select[Any], table: Table, last: Sequence[Any] | None) -> Select[Any]:
-    """Order rows of a table by its primary key, from behind the last key that was read."""
+    """Order a table's rows by primary key, starting after the last key read."""
     rows = rows.order_by(*table.primary_key)
     return rows if last is None else rows.where(tuple_(*table.primary_key) > tuple_(*last))
 
@@ -133,7 +133,7 @@ def _is_in_use(is_sqlite: bool) -> Unit[bool]:
 
 
 def _continue_ids(connection: Connection, table: Table) -> None:
-    """Let the next id follow the largest one: PostgreSQL's sequence did not see the copied ids."""
+    """Continue ids after the largest one, as PostgreSQL's sequence ignores copied ids."""
     highest = connection.execute(select(func.max(table.c.id))).scalar_one()
     if highest is not None:
         sequence = func.pg_get_serial_sequence(table.name, "id")
@@ -141,11 +141,11 @@ def _continue_ids(connection: Connection, table: Table) -> None:
 
 
 def back_up(database: Path, backup: Path) -> int:
-    """Copy a database into a new file, for its owner only, and return the file's size in bytes.
+    """Copy a database to a new owner-only file; return the file's size in bytes.
 
-    The copy holds everything committed before it ended; it gets its name only once checked.
+    The copy contains everything committed before it ended; it is renamed only once checked.
 
-    Raises `StoreError` if there is a file of that name, it cannot be written, or is damaged.
+    Raises `StoreError` if the file exists, cannot be written, or is damaged.
     """
     if backup.exists():
         raise StoreError(f"{backup} exists; give the backup another name")
@@ -162,9 +162,9 @@ def back_up(database: Path, backup: Path) -> int:
 
 
 def copy_file(database: Path, copy: Path, *, is_written: bool) -> None:
-    """Copy a database of SQLite into a file, for its owner only, and check the copy.
+    """Copy an SQLite database to an owner-only file, and check the copy.
 
-    With `is_written` false, the database may lie in a read-only folder. Raises `OSError` and
+    With `is_written` false, the database may be in a read-only folder. Raises `OSError` and
     `sqlite3.Error` if it cannot be read or written, or is damaged.
     """
     for end in ("", "-wal", "-shm"):  # of a copy that was interrupted

@@ -1,8 +1,8 @@
-"""The data directory: all files of one installation.
+"""The data directory: all of an installation's files.
 
-At most one service with a database in it uses it at a time, and beside it at most one process that
-chats in a terminal: the two share the database and the models, and work on different conversations.
-Processes whose database is elsewhere share the directory: each file in it is replaced as a whole.
+If it contains the database, at most one service uses it at a time, beside at most one process that
+chats in a terminal: the two share the database and the models, but work on different conversations.
+Processes whose database is elsewhere share the directory, and replace its files atomically.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from bot.errors import SettingsError
 
 
 class DataDirUse(Enum):
-    """What a process uses the data directory for; each use has its own lock."""
+    """What a process uses the data directory for; each use has a separate lock."""
 
     SERVICE = "troupe.lock"
     TERMINAL = "terminal.lock"
@@ -29,7 +29,7 @@ _HOLDERS = {
 
 
 def create_data_dir(data_dir: Path) -> Path:
-    """Create the directory unless it exists, for its owner only: it holds what people wrote.
+    """Create the directory if needed, for its owner only, as it contains people's messages.
 
     Raises `SettingsError` if it cannot be used.
     """
@@ -42,7 +42,7 @@ def create_data_dir(data_dir: Path) -> Path:
 
 
 def close_to_others(path: Path, mode: int) -> None:
-    """Set the mode of a file or directory, unless it belongs to another user."""
+    """Set the mode of a file or directory that belongs to this user."""
     found = path.stat()
     if found.st_uid == os.getuid() and found.st_mode & 0o077:
         path.chmod(mode)
@@ -56,7 +56,7 @@ def lock_data_dir(
 
     With `is_shared`, other processes that also take a shared lock are let in.
 
-    Raises `SettingsError` if it cannot be created, or another process has locked it.
+    Raises `SettingsError` if it cannot be created or another process has locked it.
     """
     try:
         lock = (create_data_dir(data_dir) / use.value).open("a+")

@@ -1,8 +1,8 @@
 """A database, SQLite or PostgreSQL, that runs units of work: reads and writes.
 
-Two versions share the tables while processes are replaced one after the other. So an upgrade only
-adds to them (CONTRIBUTING.md): an older version goes on, and may be started again, as long as its
-own revision is not below the oldest one that the upgrade wrote down.
+Two versions share the tables while processes are replaced one by one. So an upgrade only adds to
+them (CONTRIBUTING.md): an older version keeps running, and can even restart, as long as its own
+revision is not below the oldest one that the upgrade recorded.
 """
 
 import contextlib
@@ -60,10 +60,10 @@ _CHECKPOINT_ATTEMPTS = 5
 
 
 class Database:
-    """Run units of queries with `run`; `read` and `write` take functions of SQLAlchemy's.
+    """Runs units of queries with `run`; `read` and `write` take SQLAlchemy functions.
 
-    All raise `StoreError` when the store fails. Whatever writes may be run twice, so it only uses
-    SQL.
+    All raise `StoreError` when the store fails. A unit that writes may run twice, so it must only
+    use SQL.
     """
 
     def __init__(self, connections: ConnectionPool, codec: TextCodec | None = None) -> None:
@@ -96,30 +96,30 @@ class Database:
         return await _translated(self._connections.commit(unit))
 
     async def maintain(self, unit: UnitOfWork[T]) -> T:
-        """As `write`, however long a statement takes: for changes of tables."""
+        """Like `write`, but without a statement timeout, for changes to tables."""
         return await _translated(self._connections.maintain(unit))
 
     async def fetch(self, statement: Statement, **values: object) -> Rows:
-        """Return the rows of one statement that only reads."""
+        """Return the rows of a single read-only statement."""
         return await self.run_reading(lambda: _rows_of(statement, values))
 
     async def execute(self, statement: Statement, **values: object) -> Rows:
-        """Run one statement in a transaction, commit it, and return its rows."""
+        """Run a single statement in a transaction, commit it, and return its rows."""
         return await self.run(lambda: _rows_of(statement, values))
 
     async def ping(self) -> None:
-        """Check that the database answers; raises `StoreError`."""
+        """Check that the database responds; raises `StoreError`."""
         await self.fetch(_PING)
 
     async def now(self, clock: Clock) -> float:
-        """Return the time by which rows expire, in Unix seconds: the database's own, if any."""
+        """Return the time used for expiry, in Unix seconds: the database's own, if it has one."""
         [[now]] = await self.fetch(_NOW, now=clock.now())
         return float(now)
 
     async def truncate_log(self) -> None:
         """Remove deleted text from SQLite's write-ahead log, which keeps old pages.
 
-        PostgreSQL does so by itself in time (autovacuum).
+        PostgreSQL eventually does this by itself (autovacuum).
         """
         if not self.is_sqlite:
             return
@@ -138,10 +138,10 @@ class Database:
             _log.warning("not_decodable", what="newest text")
 
     async def migrate(self) -> None:
-        """Upgrade the tables to the newest revision, unless they have it or a newer one.
+        """Upgrade the tables to the newest revision, unless they already have it or a newer one.
 
-        On PostgreSQL, create the functions that do a step of a message in one round trip, too.
-        Raises `SettingsError` if the tables are too new for this version of Troupe.
+        On PostgreSQL, also create the functions that do a message's step in one round trip. Raises
+        `SettingsError` if the tables are too new for this version of Troupe.
         """
         revisions = await self.read(read_revisions)
         revisions.check_supported()
@@ -164,7 +164,7 @@ class Database:
 
 @value_class
 class Moment:
-    """The start of a unit, by the clocks of its process."""
+    """The start of a unit, in its process's clocks."""
 
     now: float
     """Unix seconds; PostgreSQL uses its own clock instead."""
@@ -190,7 +190,7 @@ Arguments = ParamSpec("Arguments")
 def transaction(
     unit: Callable[Concatenate[Owner, Arguments], Unit[T]],
 ) -> Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]]:
-    """Make a store's method, a unit of work, run in the store's database when called."""
+    """Turn a store's unit of work into a method that runs it in the store's database."""
 
     @functools.wraps(unit)
     async def run(self: Owner, /, *args: Arguments.args, **more: Arguments.kwargs) -> T:
@@ -202,7 +202,7 @@ def transaction(
 def reading(
     unit: Callable[Concatenate[Owner, Arguments], Unit[T]],
 ) -> Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]]:
-    """As `transaction`, for a unit that only reads: no writer waits for it."""
+    """Like `transaction`, for a read-only unit, which does not block writers."""
 
     @functools.wraps(unit)
     async def run(self: Owner, /, *args: Arguments.args, **more: Arguments.kwargs) -> T:
@@ -220,8 +220,8 @@ async def open_database(
     Without `encryption`, new texts are not encrypted.
 
     Raises:
-        SettingsError: The URL is not a database URL, a newer Troupe created the tables, or its
-            texts are encrypted with a key that is not there.
+        SettingsError: The URL is not a database URL, a newer Troupe created the tables, or a key
+            for their texts is missing.
         StoreError: The database cannot be opened; the text names it and the remedy.
     """
     codec = TextCodec()
@@ -237,16 +237,16 @@ async def open_database(
 
 
 async def upgrade_tables(url: str) -> None:
-    """Upgrade the tables and store nothing in them: no key is needed; raises as `open_database`."""
+    """Upgrade the tables without storing data, so no key is needed; raises as `open_database`."""
     async with _connect(url, StoredAsIs(), Database.migrate):
         pass
 
 
 @contextlib.asynccontextmanager
 async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
-    """Open a database to copy its rows as they are stored; raises as `open_database`.
+    """Open a database to copy its rows as stored; raises as `open_database`.
 
-    Raises `SettingsError` also if a newer version of Troupe has upgraded it.
+    Also raises `SettingsError` if a newer version of Troupe has upgraded it.
     """
     async with _connect(url, StoredAsIs(), Database.migrate) as database:
         if (await database.read(read_revisions)).is_newer:
@@ -263,7 +263,7 @@ def open_as_it_is(url: str) -> contextlib.AbstractAsyncContextManager[Database]:
 
 
 async def read_revision(url: str) -> str | None:
-    """Return the revision of the tables, None if there are none; raises as `open_database`."""
+    """Return the tables' revision, or None without tables; raises as `open_database`."""
     if not database_exists(url):
         return None
     async with open_as_it_is(url) as database:
@@ -274,7 +274,7 @@ async def read_revision(url: str) -> str | None:
 async def _connect(
     url: str, codec: TextCodec, prepare: Callable[[Database], Awaitable[object]]
 ) -> AsyncIterator[Database]:
-    """Open a database, and name the remedy if it cannot be prepared."""
+    """Open a database; if it cannot be prepared, the error names the remedy."""
     try:
         parsed = parse_url(url)
     except (ArgumentError, ValueError):
@@ -304,22 +304,22 @@ async def _connect(
 
 
 def database_exists(url: str) -> bool:
-    """Return whether a database exists; `open_database` would create a new SQLite file."""
+    """Return whether a database exists; `open_database` would create an SQLite file."""
     file = sqlite_file(url)
     return file is None or file.is_file()
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of an SQLite database, None for another one."""
+    """Return an SQLite database's file; None for other databases."""
     parsed = parse_url(url)
     return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
 def parse_url(url: str) -> URL:
-    """Parse a database URL; several hosts become one `host` of its query.
+    """Parse a database URL; several hosts become a single `host` in its query.
 
-    SQLAlchemy reads no `//user@host1:5432,host2:5432/name`. Raises `SettingsError` if a character
-    of the password is not encoded.
+    SQLAlchemy cannot parse `//user@host1:5432,host2:5432/name`. Raises `SettingsError` if the
+    password contains an unescaped character.
     """
     if not url.startswith("sqlite"):
         try:
@@ -343,9 +343,9 @@ async def _translated(work: Awaitable[T]) -> T:
 
 
 def translate(error: Exception) -> StoreError:
-    """Turn a driver's error into one line, without the statement and its values.
+    """Describe a driver's error in one line, without the statement and its values.
 
-    To be raised `from None`: a traceback of the driver's error has the values.
+    Raise it `from None`, because the traceback of the driver's error contains the values.
     """
     origin = getattr(error, "orig", None) or error
     if getattr(origin, "sqlstate", None) == _READ_ONLY:
@@ -370,7 +370,7 @@ def _remedy(url: URL, sql_state: str | None) -> str:
 
 
 def _checkpoint(connection: Connection) -> bool:
-    """Write SQLite's log back and truncate it; return True if a reader prevented that."""
+    """Write SQLite's log back and truncate it; return True if a reader prevented it."""
     busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
     return bool(busy)
 
@@ -394,7 +394,7 @@ _alembic_version = Table(
 
 @dataclass(frozen=True)
 class TableRevisions:
-    """The recorded revisions of a database; None: there are no tables, or they record none."""
+    """A database's recorded revisions; None if there are no tables or no record."""
 
     newest: str | None
     oldest: str | None
@@ -405,7 +405,7 @@ class TableRevisions:
         return self.newest is not None and self.newest > NEWEST_REVISION
 
     def check_supported(self) -> None:
-        """Raise `SettingsError` if this version of Troupe cannot use them."""
+        """Raise `SettingsError` if this version of Troupe cannot use the tables."""
         if self.newest is not None and self.newest < _FIRST_REVISION:
             raise SettingsError(
                 f"the database is of an unreleased version of Troupe (revision {self.newest}) and "
@@ -437,9 +437,9 @@ def write_oldest_revision(connection: Connection) -> None:
 
 
 def create_tables(connection: Connection) -> bool:
-    """Create all tables of a new SQLite file as they are now; return False if it has some already.
+    """Create all tables in a new SQLite file; return False if it already has some.
 
-    Running every migration would import Alembic, which costs a first start a third of a second and
+    Running the migrations would import Alembic, which costs a first start a third of a second and
     eight megabytes.
     """
     if inspect(connection).get_table_names():

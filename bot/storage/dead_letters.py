@@ -18,7 +18,7 @@ _IN, _OUT = "in", "out"
 
 
 class DeadLetters:
-    """Messages that were not processed and parts that were not delivered."""
+    """Messages that were not processed, and parts that were not delivered."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -26,20 +26,20 @@ class DeadLetters:
 
     @reading
     def all(self) -> Unit[Sequence[DeadLetter]]:
-        """Return all dead letters, without what people wrote."""
+        """Return all dead letters, without their texts."""
         received = [_to_received(row) for row in (yield SQL["dead_messages"].query_alone())]
         unsent = yield SQL["dead_rows"].query_alone()
         return received + [decode(_to_unsent, row) for row in unsent]
 
     @reading
     def refusals(self, lane: str) -> Unit[Sequence[str]]:
-        """Return why the newest parts of a lane were not delivered, each reason once."""
+        """Return the reasons why a lane's recent parts were not delivered, without duplicates."""
         rows = yield SQL["refusals"].query_alone({"of": lane})
         return tuple(dict.fromkeys(decode(_first, row) for row in rows))
 
     @reading
     def text(self, name: str) -> Unit[str | None]:
-        """Return a dead letter's text; None if there is none of that name."""
+        """Return a dead letter's text; None if there is none with this name."""
         kind, row = _parse(name)
         if not kind:
             return None
@@ -56,10 +56,10 @@ class DeadLetters:
 
     @transaction
     def retry(self, name: str) -> Unit[str | None]:
-        """Process or deliver a dead letter once more; return its conversation or lane.
+        """Process or deliver a dead letter again; return its conversation or lane.
 
         Returns:
-            None: there is none of that name.
+            None if there is no dead letter with this name.
         """
         kind, row = _parse(name)
         if not kind:
@@ -68,13 +68,13 @@ class DeadLetters:
 
     @transaction
     def drop(self, name: str) -> Unit[bool]:
-        """Delete a dead letter's content for good; return False if there is none of that name."""
+        """Permanently delete a dead letter's content; return False if there is none."""
         kind, row = _parse(name)
         statement = SQL["drop_dead_row" if kind == _OUT else "drop_dead_message"]
         return bool(kind and (yield statement.query({"row": row})))
 
     def _receive_again(self, row: int) -> Unit[str | None]:
-        """Receive an event once more, under another key: its turn has reported its failure."""
+        """Receive an event again under a new key, because its turn has reported its failure."""
         found = yield SQL["dead_message"].query({"row": row})
         if not found or not (yield SQL["drop_dead_message"].query({"row": row})):
             return None
@@ -93,7 +93,7 @@ class DeadLetters:
 
 
 def _parse(name: str) -> tuple[str, int]:
-    """Return the kind and the row of a name; "" as the kind: the name is invalid."""
+    """Return the kind and row in a name; the kind is "" for an invalid name."""
     kind, _, number = name.partition("-")
     is_known = kind in {_IN, _OUT} and number.isascii() and number.isdigit() and len(number) < 18
     return (kind, int(number)) if is_known else ("", 0)
@@ -117,7 +117,7 @@ def _to_received(row: Sequence[Any]) -> DeadLetter:
 
 
 def _why(row: Sequence[Any]) -> str:
-    """Return why a message was set aside; whether it can be read now is not stored."""
+    """Return why a message was set aside; whether it is readable now is tested here."""
     try:
         _event(row)
     except Undecodable as error:

@@ -1,6 +1,6 @@
-"""Encrypt with the keys of TROUPE_ENCRYPTION_KEYS: the first one encrypts, each decrypts.
+"""Encrypt with the keys in TROUPE_ENCRYPTION_KEYS: the first encrypts, all decrypt.
 
-Loaded only where there are such keys: cryptography takes nine megabytes.
+Imported only if there are keys, because cryptography takes nine megabytes.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ _KEY_ID = re.compile("[0-9a-f]{8}")
 
 
 def make_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fernet]:
-    """Return a Fernet for each key, as `troupe keys new` prints it, the newest first.
+    """Return a Fernet for each key, as printed by `troupe keys new`, newest first.
 
-    Raises `SettingsError`, which says what needs the keys, if one is malformed or there is none.
+    Raises `SettingsError`, which says what needs the keys, if a key is malformed or missing.
     """
     if not encryption_keys:
         raise SettingsError(
@@ -41,10 +41,10 @@ def make_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fern
 
 
 class FernetCodec(TextCodec):
-    """Each text names the key that it was encrypted with."""
+    """Encodes texts together with the id of the key that encrypts them."""
 
     def __init__(self, encryption: TextEncryption) -> None:
-        """Take the keys; raises `SettingsError` if they are missing or malformed."""
+        """Load the keys; raises `SettingsError` if they are missing or malformed."""
         self._is_on = encryption.is_on
         self._keys_file = encryption.keys_file
         self._use(encryption.encryption_keys)
@@ -74,7 +74,7 @@ class FernetCodec(TextCodec):
         self._keys = keys
 
     def _read_keys_file(self) -> None:
-        """Put the file's new keys in front; an unreadable file is just being replaced."""
+        """Add the file's new keys in front; ignore an unreadable file, which is being replaced."""
         if self._keys_file is None:
             return
         try:
@@ -86,22 +86,22 @@ class FernetCodec(TextCodec):
 
 
 class KeyCipher:
-    """Encrypts and decrypts with the keys of TROUPE_ENCRYPTION_KEYS, the newest first.
+    """Encrypts and decrypts API keys with TROUPE_ENCRYPTION_KEYS, newest first.
 
-    A key is bound to its provider, and so to its address; a row moved to another is refused.
+    A key is bound to its provider, and so to its address; a row moved to another one is refused.
     """
 
     def __init__(self, encryption_keys: Sequence[str]) -> None:
-        """Take the keys; raises `SettingsError` if they are missing or malformed."""
+        """Load the keys; raises `SettingsError` if they are missing or malformed."""
         made = make_fernets(encryption_keys, needed_by="keys in the database need")
         self._fernets = MultiFernet(made)
 
     def encrypt(self, provider: str, key: str) -> str:
-        """Encrypt the key of a provider."""
+        """Encrypt a provider's key."""
         return self._fernets.encrypt(msgspec.json.encode((provider, key))).decode()
 
     def decrypt(self, provider: str, token: str) -> str:
-        """Return the key of a provider; raises `SettingsError` if it cannot be read."""
+        """Return a provider's key; raises `SettingsError` if it cannot be decrypted."""
         try:
             stored = self._fernets.decrypt(token)
         except InvalidToken:
@@ -118,7 +118,7 @@ class KeyCipher:
         return key
 
     def rotate(self, provider: str, token: str) -> str:
-        """Re-encrypt a key with the newest encryption key; raises as `decrypt`."""
+        """Re-encrypt a key with the newest encryption key; raises as `decrypt` does."""
         return self.encrypt(provider, self.decrypt(provider, token))
 
 

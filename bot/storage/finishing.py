@@ -1,6 +1,6 @@
-"""Finish a message: mark it as answered, append its turns and queue its answer, in one transaction.
+"""Finish a message in one transaction: mark it as answered, append its turns, queue its answer.
 
-Each write for a claim names its epoch, and is refused once there is a newer one.
+Each write names its claim's epoch, and is refused once there is a newer epoch.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ _MESSAGE_COLUMNS = 7
 
 @value_class
 class NextMessage:
-    """An inbox row, as it is stored."""
+    """An inbox row, as stored."""
 
     id: int
     payload: bytes
@@ -38,7 +38,7 @@ class NextMessage:
 
 @value_class
 class PartChanges:
-    """The platform changes that make a turn's messages match its answer."""
+    """The changes on the platform that make a turn's messages match its answer."""
 
     common: dict[str, Any]
     """The columns that all outbox rows share: turn, platform, bot_id, chat, thread, lane,
@@ -58,7 +58,7 @@ class PartChanges:
     def rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows to queue, given the messages that the parts replace, in order.
 
-        Files neither replace nor are replaced: they are sent anew, and deleted with their answer.
+        Files are never replaced or replacements: they are sent anew, and deleted with their answer.
         """
         nothing = {"external_id": None, "target_turn": None, "target_part": None}
         texts = [part for part in self.parts if part < FILE_PARTS]
@@ -74,7 +74,7 @@ class PartChanges:
         nothing: dict[str, Any],
         surplus: Iterable[tuple[int, dict[str, Any]]],
     ) -> list[dict[str, Any]]:
-        """Return the rows of the parts, each with its place, and then the deletions."""
+        """Return the rows of the parts with their places, followed by the deletions."""
         rows = [
             {**self.common, **change, **places.get(change["part"], nothing)}
             for change in self.changes
@@ -86,7 +86,7 @@ class PartChanges:
 
 @value_class
 class FinishedRows:
-    """What `finish` writes."""
+    """The data that `finish` writes."""
 
     messages: Sequence[int]
     turns: Sequence[dict[str, Any]]
@@ -123,11 +123,11 @@ def finish(
     at: Moment,
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
-    """Check the epoch, mark the messages as answered, append its turns, queue its answer.
+    """Check the epoch, mark messages as answered, append turns, and queue the answer.
 
     Returns:
-        The next message, which is begun; None: the conversation was released.
-        The first row of the answer's lane, taken for sending; None: another sender has the lane.
+        The next message, already begun; None if the conversation was released.
+        The first row of the answer's lane, taken for sending; None if another sender has it.
     """
     is_plain = rows.result.change is None and not rows.result.in_place_of
     if dialect == "postgresql" and is_plain:
@@ -176,7 +176,7 @@ def _finish_by_steps(
 def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
     """Check the epoch and mark the messages as answered.
 
-    Returns the session, and whether no message is left and the conversation was released.
+    Returns the session, and whether no messages are left, so that the conversation was released.
     """
     done = SQL["end_message"].query_many([{"message": one} for one in rows.messages])
     if dialect == "sqlite" and rows.go_on and not rows.result.new_session:
@@ -234,12 +234,12 @@ def _range(turns: TurnRange | None, name: str) -> dict[str, int]:
 
 
 def check(claim: Claim) -> Unit[None]:
-    """Check the epoch of a claim and lock it until the unit is committed; raises `Fenced`."""
+    """Check a claim's epoch and lock it until the unit commits; raises `Fenced`."""
     _session(claim, (yield SQL["lock_conversation"].query(claim_values(claim))))
 
 
 def outdated(claim: Claim) -> Fenced:
-    """Return the error of a claim that a later one has fenced."""
+    """Return the error for a claim that was fenced by a later one."""
     return Fenced(f"conversation {claim.conversation} was claimed after epoch {claim.epoch}")
 
 
@@ -255,7 +255,7 @@ def _session(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
 
 
 def next_message(claim: Claim) -> Unit[NextMessage | None]:
-    """Begin the oldest message; if there is none, release the conversation."""
+    """Begin the oldest message; without one, release the conversation."""
     rows = yield SQL["begin_next_message"].query({"of": claim.conversation})
     if rows:
         return NextMessage(*rows[0])
@@ -264,12 +264,12 @@ def next_message(claim: Claim) -> Unit[NextMessage | None]:
 
 
 def release(claim: Claim) -> Unit[None]:
-    """Release a conversation unchanged, so that others may claim it at once."""
+    """Release a conversation unchanged, so that others can claim it at once."""
     _session(claim, (yield SQL["release_claim"].query(claim_values(claim))))
 
 
 def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, object]:
-    """Return the row with which a part of an answer begins, before the answer is complete."""
+    """Return the first row of an answer's part, before the answer is complete."""
     first = _first_as_response(message, opening)
     content = encode_content(first.content, first.thread)
     change = _change(message, first, OutboxOperation.SEND, content, opened=False)
@@ -306,7 +306,7 @@ def _change(
     *,
     opened: bool,
 ) -> dict[str, object]:
-    """Return the columns of one row of the outbox, and whether its part has to be opened."""
+    """Return the columns of an outbox row, and whether its part must already be opened."""
     file = one.file if op is OutboxOperation.SEND else None
     return {
         "part": one.part,
@@ -320,13 +320,13 @@ def _change(
 
 
 def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
-    """Mark the first part as a response, but not to a press: it would edit the pressed message."""
+    """Mark the first part as a response, except to a press, whose message it would edit."""
     is_response = part.part == 0 and not isinstance(message.incoming, Pressed)
     return part if part.is_response == is_response else replace(part, is_response=is_response)
 
 
 def _common(message: InboxMessage) -> dict[str, object]:
-    """Return the columns that all rows of the outbox of a turn share."""
+    """Return the columns that all outbox rows of a turn share."""
     asked = message.replied_to.incoming
     where = address_columns(asked.address)
     return {"turn": message.turn, **where, "reply_to": asked.message_id}

@@ -1,8 +1,8 @@
-"""Find and delete what is stored about a person or a channel.
+"""Find and delete the stored data of a person or a channel.
 
-Deletions are also recorded in a file beside the database, so that a restored backup brings nothing
-back. Each line is a JSON object with ids and a time, without anybody's words. It is written before
-the transaction that deletes.
+Deletions are also recorded in a file next to the database, so that restoring a backup does not
+bring anything back. Each line is a JSON object with ids and a time, without any texts. It is
+written before the transaction that deletes.
 """
 
 import json
@@ -35,7 +35,7 @@ FILE_NAME = "forgotten.jsonl"
 
 
 class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was forgotten at one time."""
+    """What was deleted at one time."""
 
     at: float
     """In Unix seconds."""
@@ -54,7 +54,7 @@ class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def record_tombstone(path: Path, tombstone: Tombstone) -> None:
-    """Append a tombstone to an owner-only file before what it names is deleted.
+    """Append a tombstone to an owner-only file, before its data is deleted.
 
     Raises `StoreError` if it cannot be written.
     """
@@ -73,9 +73,9 @@ def record_tombstone(path: Path, tombstone: Tombstone) -> None:
 
 
 def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
-    """Read files of tombstones; a file that does not exist has none.
+    """Read files of tombstones; missing files are empty.
 
-    Raises `StoreError` if a file cannot be read, or a complete line of it is not a tombstone.
+    Raises `StoreError` if a file cannot be read, or a complete line in it is not a tombstone.
     """
     return [one for file in files for one in _read(file)]
 
@@ -102,7 +102,7 @@ def record_nothing(_: Tombstone) -> None:
 
 
 class PersonalData:
-    """What is stored about a person, across all conversations."""
+    """A person's stored data, across all conversations."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class PersonalData:
         self._record_tombstone = record_tombstone
 
     async def conversations(self, person_id: str) -> Sequence[str]:
-        """Return the keys of the conversations in which the person has said something."""
+        """Return the keys of the conversations in which the person has written."""
         rows = await self._database.fetch(SQL["conversations_of_person"], person=person_id)
         return [row[0] for row in rows]
 
@@ -138,7 +138,7 @@ class PersonalData:
 
     @reading
     def lines(self, person_id: str) -> Unit[Sequence[tuple[str, Turn]]]:
-        """Return what the person said, oldest first, each with the key of its conversation."""
+        """Return the person's messages, oldest first, with their conversations' keys."""
         lines: dict[object, tuple[str, Turn]] = {}
         rows = yield SQL["lines_of_person"].query_alone({"person": person_id})
         for id_, key, one in decode_all("turn", rows, lambda row: (*row[-2:], to_turn(row))):
@@ -149,22 +149,22 @@ class PersonalData:
 
     @reading
     def descriptions(self, person_id: str) -> Unit[Mapping[str, str]]:
-        """Return what the person said about themselves with /me, by the scope of the setting."""
+        """Return the person's self-descriptions by scope."""
         anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
         rows = yield SQL["descriptions"].query_alone({"person": person_id, **anywhere})
         return {row[0]: decode(lambda row: str(row[1]), row) for row in rows}
 
     @reading
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
-        """Return the conversations in which something was forgotten since, in Unix seconds.
+        """Return the conversations with deletions since a moment, in Unix seconds.
 
-        The keys are numbers that never return.
+        The keys are numbers that are never reused.
         """
         return pairs((yield SQL["forgotten_since"].query_alone({"since": moment})))
 
 
 def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
-    """Return whether a person caused an event; for an unreadable one, whether it names them."""
+    """Return whether a person caused an event or, if it is unreadable, is named in it."""
     try:
         event: Incoming = decode_event(kind, payload)
     except Undecodable:
@@ -174,7 +174,7 @@ def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
 
 
 async def conversations_of_channel(database: Database, channel: str) -> Sequence[str]:
-    """Return the conversations of a channel, with those of its topics and other histories."""
+    """Return a channel's conversations, including those of topics and other histories."""
     within = {"topics": f"{channel}:", "branches": f"{channel}{HISTORY_MARK}"}
     return [
         row[0] for row in await database.fetch(SQL["keys_of_channel"], channel=channel, **within)
@@ -182,16 +182,16 @@ async def conversations_of_channel(database: Database, channel: str) -> Sequence
 
 
 async def conversations_of_server(database: Database, server: str) -> Sequence[str]:
-    """Return the conversations of a server in which something was answered in 400 days."""
+    """Return a server's conversations with answers in the last 400 days."""
     return [row[0] for row in await database.fetch(SQL["keys_of_server"], server=server)]
 
 
 async def request_deletion(
     database: Database, clock: Clock, keys: Sequence[str], person: str | None
 ) -> None:
-    """Ask for the deletion of conversations, or of what a person said in them.
+    """Request the deletion of conversations, or of a person's messages in them.
 
-    The worker of each conversation deletes it in turn, with everything derived from it.
+    Each conversation's worker deletes them in order, with everything derived from them.
     """
     request, at = secrets.token_hex(6), datetime.fromtimestamp(clock.now(), UTC)
     events = [

@@ -1,4 +1,4 @@
-"""The functions of functions.sql, which PostgreSQL keeps under names that say their version."""
+"""The functions in functions.sql, stored in PostgreSQL under names that include a version."""
 
 import hashlib
 import re
@@ -16,8 +16,8 @@ class PostgresFunction:
     """A function in the database.
 
     Args:
-        name: what it does; in the database, "troupe_" and a digest stand around it.
-        source: how it is created.
+        name: without the "troupe_" and the digest around it in the database.
+        source: the SQL that creates it.
     """
 
     def __init__(self, name: str, source: str) -> None:
@@ -35,7 +35,7 @@ class PostgresFunction:
 
 
 def _include(name: str, given: str) -> str:
-    """Return a statement for the text of a function."""
+    """Expand a statement included in a function's text."""
     record, values = "_", {"now": SERVER_CLOCK}
     for one in given.split():
         value, is_value, expression = one.partition("=")
@@ -62,9 +62,9 @@ FUNCTIONS = _read_functions()
 
 
 def install_functions(connection: Connection) -> None:
-    """Create the functions that the database does not have yet.
+    """Create the functions that the database lacks.
 
-    Functions of other versions stay: a process of such a version may still call them.
+    Other versions' functions stay, because a process of that version may still call them.
     """
     names = {"names": [one.name for one in FUNCTIONS.values()]}
     existing = set(connection.execute(_EXISTING, names).scalars())

@@ -1,4 +1,4 @@
-"""Stored turns: find them by the platform's messages, change and delete them."""
+"""Stored turns: find them by platform messages, change and delete them."""
 
 import itertools
 import json
@@ -20,16 +20,16 @@ from bot.storage.statements import SQL, Rows, Unit
 
 
 class StoredTurns:
-    """Finds turns by the messages that people see."""
+    """Finds turns by the messages shown on the platform."""
 
     _database: Database
 
     @transaction
     def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Unit[Sequence[StoredTurn]]:
-        """Return the turns of these messages of the platform, oldest first, in all sessions.
+        """Return these platform messages' turns, oldest first, in all sessions.
 
-        A person's message is one turn; an answer is found by any message that it was sent as.
-        Inactive versions are found as well.
+        A person's message is one turn; an answer is found by any of its messages. Inactive versions
+        are included.
         """
         asked = {"of": claim.conversation, "ids": json.dumps(list(message_ids))}
         rows = list((yield SQL["turns_of_messages"].query(asked)))
@@ -53,8 +53,8 @@ class StoredTurns:
     ) -> Unit[Exchange | None]:
         """Return the exchange whose answer was sent as this part.
 
-        An exchange without answers: the part says that the answer failed, and the question is not
-        in the history; before it is what was gathered with it. None: unknown, or answered since.
+        Without answers, the part reports a failed answer, and the question is not in the history;
+        its gathered messages come first. None if unknown or answered since.
         """
         of = {"of": conversation_key}
         rows = yield SQL["sent_as"].query({**of, "part": encode_parts((part,))})
@@ -70,10 +70,10 @@ class StoredTurns:
 
     @transaction
     def load_failed(self, claim: Claim) -> Unit[Sequence[StoredTurn]]:
-        """Return the questions whose answers failed since the newest answer, newest first.
+        """Return the questions with failed answers since the newest answer, newest first.
 
-        What was gathered with a question precedes it in the history and has the same parts.
-        Commands whose menus were sent are among them.
+        A question's gathered messages precede it in the history and have the same parts. Commands
+        answered by menus are included.
         """
         rows = yield SQL["failed_questions"].query({"of": claim.conversation})
         return [_to_stored(row) for row in rows]
@@ -82,7 +82,7 @@ class StoredTurns:
     def find_said_by(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
         """Return the ids of a person's turns in a conversation, and of the answers to them.
 
-        If nobody else has said anything, that is every turn.
+        If nobody else has written anything, this includes all turns.
         """
         asked = {"of": claim.conversation, "person": person_id}
         if not (yield SQL["turn_of_others"].query(asked)):
@@ -97,7 +97,7 @@ class StoredTurns:
 
     @transaction
     def opened_parts(self, message: InboxMessage) -> Unit[Sequence[int]]:
-        """Return the numbers of a message's parts that were opened, in earlier attempts too."""
+        """Return the numbers of a message's opened parts, including those of earlier attempts."""
         rows = yield SQL["sends_of_turns"].query({"names": json.dumps([message.turn])})
         return sorted(part for _, part, _ in rows)
 
@@ -105,7 +105,7 @@ class StoredTurns:
 def _load_unanswered(
     conversation: str, question: StoredTurn, session: int, current: int
 ) -> Unit[Exchange | None]:
-    """Return a question whose answer failed; None if it was asked again, and is in the history."""
+    """Return a question whose answer failed; None if it was retried and is in the history."""
     if question.turn.message_id is not None:
         again = {"of": conversation, "message": question.turn.message_id}
         if (yield SQL["question"].query(again)):
@@ -147,7 +147,7 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
 
 
 def resolve_parts(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
-    """Return the outbox columns that identify these parts' messages, which the row changes."""
+    """Return the outbox columns that identify the messages to change, by these parts."""
     known = yield from find_parts(names)
     targets: list[dict[str, object]] = []
     for name in names:
@@ -158,7 +158,7 @@ def resolve_parts(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
 
 
 def find_parts(names: Sequence[str]) -> Unit[dict[str, str | None]]:
-    """Return the platform's ids of parts; None for a part that was not sent yet."""
+    """Return the platform ids of parts; None for parts not sent yet."""
     asked = {"names": json.dumps(sorted({name.rpartition("/")[0] for name in names}))}
     rows = [
         *(yield SQL["kept_ids_of_turns"].query(asked)),
@@ -168,12 +168,12 @@ def find_parts(names: Sequence[str]) -> Unit[dict[str, str | None]]:
 
 
 def _to_stored(row: Sequence[Any]) -> StoredTurn:
-    """Read a row that starts with `id` and `TURN_COLUMNS`; further columns are ignored."""
+    """Decode a row that starts with `id` and `TURN_COLUMNS`; other columns are ignored."""
     return StoredTurn(row[0], to_turn(row[1:]))
 
 
 def _with_session(row: Sequence[Any]) -> tuple[StoredTurn, Sequence[Any]]:
-    """Read a turn and the columns that follow it."""
+    """Decode a turn, and return the columns after it."""
     return _to_stored(row), row[1 + len(TURN_COLUMNS) :]
 
 
@@ -182,10 +182,10 @@ def _read_turns(rows: Iterable[Sequence[Any]]) -> list[StoredTurn]:
 
 
 def apply(conversation: str, change: HistoryChange, now: float) -> Unit[None]:
-    """Change turns; summaries that cover one of them are deleted.
+    """Change turns, and delete summaries that cover any of them.
 
     Deleting a turn also deletes the content of all later receipts, whose prompts may quote it, and
-    the text of its parts that could not be sent.
+    the texts of its unsent parts.
     """
     for turn_id, files in change.files.items():
         yield SQL["set_files"].query({"row": turn_id, "files": encode_files(files)})

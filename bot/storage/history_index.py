@@ -1,4 +1,4 @@
-"""Find messages in the histories of a channel that has several, and begin branches."""
+"""Find messages in a channel with several histories, and begin branches."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -18,16 +18,16 @@ class SqlHistoryIndex:
 
     @reading
     def find_received(self, address: Address, external_key: str) -> Unit[str | None]:
-        """Return the conversation of a received event; None: it is no longer stored."""
+        """Return a received event's conversation; None if it is no longer stored."""
         return (yield from _received(address, external_key))
 
     @reading
     def find(
         self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
     ) -> Unit[Sequence[MessagePlace]]:
-        """Return the places of these platform messages, people's first, each oldest first.
+        """Return these platform messages' places, people's first, each oldest first.
 
-        Branches have copies of what precedes them; copies of answers are found on request.
+        Branches start with copies of earlier turns; copies of answers are found on request.
         """
         ids = {"ids": json.dumps(list(message_ids))}
         places = []
@@ -43,18 +43,18 @@ class SqlHistoryIndex:
 
     @reading
     def newest_of(self, address: Address, person_id: str) -> Unit[str | None]:
-        """Return the conversation of the channel in which the person spoke last."""
+        """Return the channel's conversation in which the person wrote last."""
         rows = yield SQL["newest_of_person"].query({**_branches(address), "person": person_id})
         return rows[0][0] if rows else None
 
     @reading
     def conversations(self, address: Address) -> Unit[Mapping[str, int]]:
-        """Return the keys of all conversations of the channel, with the number of their turns."""
+        """Return the keys of the channel's conversations, with their numbers of turns."""
         return pairs((yield SQL["conversations_of_channel"].query(_branches(address))))
 
     @transaction
     def begin_branch(self, key: str, place: MessagePlace) -> Unit[None]:
-        """Copy the history up to a turn to a new conversation; one that has turns keeps them."""
+        """Copy the history up to a turn to a new conversation, unless that already has turns."""
         if (yield SQL["has_turns"].query({"of": key})):
             return
         rows = yield SQL["turns_until"].query({"of": place.conversation, "turn": place.turn})
@@ -99,9 +99,9 @@ def _places_of_part(
 
 
 def _is_last(turn: int, conversation: str, session: int, answered: str) -> Unit[bool]:
-    """Return whether no other message follows a turn or is waiting to follow it.
+    """Return whether no other message follows a turn or waits to follow it.
 
-    Further answers to the message with the key `answered` do not count.
+    Other answers to the message with the key `answered` do not count.
     """
     of = {"of": conversation, "in_session": session, "turn": turn, "answered": answered}
     [[is_last]] = yield SQL["is_last"].query(of)

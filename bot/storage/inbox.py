@@ -17,7 +17,7 @@ _LISTED = ("platform", "bot_id", "external_key", "conversation", "kind", "payloa
 
 
 class SqlInbox(Intake):
-    """Stores messages, makes their conversations ready and advances cursors, all in one unit."""
+    """Stores messages, makes their conversations ready, and advances cursors, in one unit."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -37,9 +37,9 @@ class SqlInbox(Intake):
 
     @reading
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
-        """Return the message received under a key, and what was gathered with it.
+        """Return the message received under a key, and its gathered messages.
 
-        Empty once the message is done.
+        Empty once the message is finished.
         """
         bot = {"platform": address.platform, "bot_id": address.bot_id}
         return _events(
@@ -54,15 +54,15 @@ class SqlInbox(Intake):
 
         Args:
             conversations: any number of them.
-            limit: the most events in all.
-            of_each: the most events of one conversation.
+            limit: the maximum in total.
+            of_each: the maximum per conversation.
         """
         asked = {"conversations": json.dumps(sorted(conversations)), "of_each": of_each}
         return _events((yield SQL["waiting_messages"].query_alone({**asked, "most": limit})))
 
 
 def _events(rows: Iterable[Sequence[Any]]) -> list[Incoming]:
-    """Read rows of `kind` and `payload`; their worker sets aside what cannot be read."""
+    """Decode rows of `kind` and `payload`; their worker sets unreadable ones aside."""
     return decode_all("inbox", rows, lambda row: decode_event(*row))
 
 
@@ -111,5 +111,5 @@ def receive_by_steps(
 
 
 def _conversations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row of each conversation, in one order, so that nobody deadlocks."""
+    """Return a row per conversation, in a fixed order to avoid deadlocks."""
     return [row for _, row in sorted({row["conversation"]: row for row in rows}.items())]

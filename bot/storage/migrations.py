@@ -13,16 +13,16 @@ _ADVISORY_LOCK = 0x7472_6F75_7065  # "troupe" in ASCII
 
 
 def make_alembic_config() -> Config:
-    """Return the configuration for the migrations that came with Troupe."""
+    """Return the configuration for the shipped migrations."""
     config = Config()
     config.set_main_option("script_location", str(shipped_folder("migrations")))
     return config
 
 
 def upgrade(connection: Connection) -> None:
-    """Upgrade in the transaction of this connection; processes that start together take turns.
+    """Upgrade in this connection's transaction; concurrent upgrades wait for each other.
 
-    Raises `SettingsError` if the tables have a revision that is unknown here.
+    Raises `SettingsError` if the tables' revision is unknown.
     """
     if connection.dialect.name == "postgresql":  # on SQLite BEGIN IMMEDIATE has locked the file
         # they may wait for as long as another process migrates

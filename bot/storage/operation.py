@@ -1,4 +1,4 @@
-"""Operators' data in SQL: processes and their work, pauses, notes, the audit log."""
+"""Operational data in SQL: processes and their work, pauses, notes, the audit log."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
 
 
 class NodeRegistry:
-    """The processes of an installation. All ages are by the clock of the database."""
+    """The processes of an installation. All ages use the database's clock."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -56,18 +56,18 @@ class NodeRegistry:
 
     @reading
     def reports(self, owners: Sequence[str]) -> Unit[Mapping[str, ProcessReport]]:
-        """Return the last report of each of these processes, by the name of its leases."""
+        """Return these processes' last reports, by their names in leases."""
         rows = [row for row in (yield SQL["node_reports"].query_alone()) if row[0] in owners]
         return dict(decode_all("report", rows, lambda row: (row[0], _decode_report(row[1]))))
 
     @transaction
     def leave(self, owner: str) -> Unit[None]:
-        """Remove a process that ends."""
+        """Remove a process that is ending."""
         yield SQL["leave_node"].query({"owner": owner})
 
     @reading
     def nodes(self) -> Unit[Sequence[Node]]:
-        """Return the running processes and those that died within days, oldest first."""
+        """Return the running processes and recently crashed ones, oldest first."""
         now = self._now()
         held: defaultdict[str, list[str]] = defaultdict(list)
         for owner, role in (yield SQL["leases_of_nodes"].query(now)):
@@ -80,12 +80,12 @@ class NodeRegistry:
 
     @reading
     def held_jobs(self) -> Unit[Sequence[HeldJob]]:
-        """Return the holders of roles that only one process may have, by role."""
+        """Return the holders of exclusive roles, by role."""
         return [HeldJob(*row) for row in (yield SQL["jobs"].query_alone(self._now()))]
 
     @reading
     def background_work(self) -> Unit[Sequence[BackgroundWork]]:
-        """Return the amount of waiting or running work by kind, and its age."""
+        """Return the amount and age of waiting or running work, by kind."""
         found = []
         for name, statement in _WORK.items():
             [row] = yield SQL[statement].query(self._now())
@@ -110,13 +110,13 @@ class Pauses:
 
     @transaction
     def begin(self, scope: str, by: str) -> Unit[bool]:
-        """Pause a scope; return False if it is paused already."""
+        """Pause a scope; return False if it is already paused."""
         row = {"scope": scope, "by": by, "at": self._clock.now()}
         return bool((yield SQL["begin_pause"].query(row)))
 
     @transaction
     def end(self, scope: str) -> Unit[bool]:
-        """End the pause of a scope; return False if there is none."""
+        """End a scope's pause; return False if there is none."""
         return bool((yield SQL["end_pause"].query({"scope": scope})))
 
 
@@ -134,19 +134,19 @@ class SqlMessageNotes:
 
     @reading
     def newest(self, key: str, limit: int) -> Unit[Sequence[str]]:
-        """Return the newest notes of a key, oldest first."""
+        """Return a key's newest notes, oldest first."""
         rows = yield SQL["newest_notes"].query_alone({"key": key, "most": limit})
         return [decode(lambda row: str(row[0]), row) for row in reversed(rows)]
 
     @transaction
     def forget(self, key: str, person_id: str | None = None) -> Unit[None]:
-        """Delete the notes of a key, of one person or of all."""
+        """Delete a key's notes, of one person or of all."""
         statement = SQL["forget_notes"] if person_id is None else SQL["forget_notes_of_person"]
         yield statement.query({"key": key, "person": person_id})
 
 
 class AuditLog:
-    """Who changed what over the console, with the command line, or as an admin in a chat."""
+    """Changes made in the console, on the command line, or by admins in chats."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,9 +1,8 @@
-"""The outbox. A lane holds the messages to send in one chat, in order, by one sender at a time.
+"""The outbox. A lane is a chat's queue of messages, sent in order by one sender at a time.
 
-A lane is due at `due_at`; a sender that takes it moves that moment to the end of its lease, so that
-a sender that dies makes the lane due again by itself. Each row names the sender and the attempt
-that holds it, and only that sender in that attempt may change the row: one that wakes up late is
-refused.
+A lane is due at `due_at`; a sender that takes it moves that time to the end of its lease, so that
+if it dies, the lane becomes due again by itself. Each row names the sender and the attempt that
+hold it, and only these may change the row: a sender that wakes up late is refused.
 """
 
 import json
@@ -39,7 +38,7 @@ _MAX_REASON = 500  # characters
 
 @value_class
 class SenderIdentity:
-    """A sender's name, and how late its platforms may accept a request it has given up on."""
+    """A sender's name, and how late its platforms may accept an abandoned request."""
 
     owner: str
     settle_seconds: float
@@ -53,18 +52,18 @@ class SqlOutbox:
 
     @transaction
     def due_lanes(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
-        """Return lanes whose first unsent row is due and held by nobody."""
+        """Return the lanes whose first unsent row is due and not held."""
         asked = {"served": served_text(sources), "most": limit, "now": self._clock.now()}
         rows = yield SQL["due_lanes"].query_alone(asked)
         return [row[0] for row in rows]
 
     @transaction
     def take(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
-        """Take the first unsent row of each of these lanes that is due.
+        """Take the first unsent row of each of these lanes, if due.
 
-        A pending row is committed as being sent before it is given (its `state` still says
-        pending); one with an unknown outcome is given as it is, to be reconciled. So is a row whose
-        sender's lease has ended.
+        A pending row is committed as `sending` before it is returned (its `state` still says
+        pending). A row with an unknown outcome, or whose sender's lease has ended, is returned as
+        it is, to be reconciled.
         """
         at = moment_of(self._clock)
         ordered = sorted(lanes)  # in one order, so that nobody deadlocks
@@ -84,7 +83,7 @@ class SqlOutbox:
     def mark_sent(self, row: OutboxRow, external_id: str | None) -> Unit[OutboxRow | None]:
         """Mark a row as sent, and take the next row of its lane.
 
-        `external_id` is the sent message's id; None for a change of a message.
+        `external_id` is the sent message's id; None for a change to a message.
         """
         at = moment_of(self._clock)
         if self._database.is_sqlite:
@@ -99,17 +98,17 @@ class SqlOutbox:
 
     @transaction
     def mark_dead(self, row: OutboxRow, reason: str) -> Unit[OutboxRow | None]:
-        """Note that the platform refused a row for good, and take the next row of its lane."""
+        """Record that the platform permanently refused a row, and take the lane's next row."""
         at = moment_of(self._clock)
         key = yield from self._give_up(row, reason)
         return (yield from _take_next(key, self._sender, at))
 
     @transaction
     def send_again(self, row: OutboxRow, reason: str, *, is_gone: bool) -> Unit[OutboxRow | None]:
-        """Give up an edit that was refused, and send its part anew with the new text.
+        """Give up a refused edit, and send its part as a new message with the new text.
 
-        Unless its message is gone, the row of the part keeps the id of the message to replace.
-        Returns the next row of its lane, which is that part unless it was deleted by us.
+        Unless its message is gone, the part's row keeps the id of the message to replace. Returns
+        the lane's next row, which is that part unless we deleted it.
         """
         at = moment_of(self._clock)
         key = yield from self._give_up(row, reason)
@@ -135,12 +134,12 @@ class SqlOutbox:
 
     @transaction
     def mark_unknown(self, row: OutboxRow, seconds: float) -> Unit[None]:
-        """Note that a row may have arrived, and reconcile it after this time."""
+        """Record that a row may have been sent, and reconcile it after this time."""
         yield from self._later(row, OutboxState.UNKNOWN, seconds)
 
     @transaction
     def reschedule(self, row: OutboxRow, seconds: float) -> Unit[None]:
-        """Note that a row certainly did not arrive, and send it after this time."""
+        """Record that a row was certainly not sent, and retry it after this time."""
         yield from self._later(row, OutboxState.PENDING, seconds)
 
     @transaction
@@ -150,44 +149,44 @@ class SqlOutbox:
 
     @reading
     def has_later(self, row: OutboxRow) -> Unit[bool]:
-        """Whether its lane has more to send after a row."""
+        """Whether its lane contains more to send after a row."""
         asked = {"of": row.address.lane, "row": row.id}
         return bool((yield SQL["later_row"].query_alone(asked)))
 
     @transaction
     def sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
-        """The message ids of sent rows, by row; None for a row that will never be sent.
+        """The sent message ids by row; None for rows that will never be sent.
 
-        Rows that are still to be sent are missing.
+        Rows still to be sent are omitted.
         """
         rows = yield SQL["sent_ids"].query_alone({"ids": json.dumps(sorted(row_ids))})
         return {row: None if state == OutboxState.DEAD else sent for row, state, sent in rows}
 
     @transaction
     def message_of(self, part: str) -> Unit[str | None]:
-        """The message that a part was sent as, by its name; None if there is none yet."""
+        """The id of the message that a part was sent as, by the part's name; None if unsent."""
         return (yield from histories.find_parts([part])).get(part)
 
     @reading
     def known_ids(self, address: Address) -> Unit[Set[str]]:
-        """The ids of the messages in this chat that are accounted for."""
+        """The ids of this chat's messages that are accounted for."""
         asked = {"of": address.lane, "most": _MAX_KNOWN_IDS}
         rows = yield SQL["known_ids"].query_alone(asked)
         return {row[0] for row in rows}
 
     @transaction
     def hold_lane(self, lane: str) -> Unit[float | None]:
-        """Hold a lane without a row for the length of a lease, so that nobody sends there.
+        """Hold a lane without a row for the length of a lease, so that nobody else sends.
 
-        Returns the end of the lease in Unix seconds, which `release_lane` takes; None where
-        somebody sends, or the outcome of a row is unknown.
+        Returns the lease's end in Unix seconds, for `release_lane`; None if somebody is sending, or
+        a row's outcome is unknown.
         """
         leased = yield SQL["hold_settled_lane"].query({"of": lane, "now": self._clock.now()})
         return leased[0][0] if leased else None
 
     @transaction
     def release_lane(self, lane: str, held: float) -> Unit[None]:
-        """Release a lane if it is still held until then; else change nothing."""
+        """Release a lane if it is still held by this lease; otherwise change nothing."""
         # Rows queued from now on wait for this unit.
         if not (yield SQL["empty_held_lane"].query({"of": lane, "held": held})):
             return
@@ -195,7 +194,7 @@ class SqlOutbox:
             yield SQL["make_due_now"].query({"of": lane, "now": self._clock.now()})
 
     def _change(self, name: str, row: OutboxRow, **values: object) -> Unit[Sequence[Any]]:
-        """Change a row by a statement; raises `Fenced` unless this sender still holds it."""
+        """Change a row with a statement; raises `Fenced` unless this sender still holds it."""
         held = {"row": row.id, "sender": self._sender.owner, "attempt": row.attempts}
         changed = yield SQL[name].query({**held, **values})
         if not changed:
@@ -209,9 +208,9 @@ class SqlOutbox:
         return str(lane)
 
     def _later(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
-        """Give a row back, due after some seconds by the clock that leases are judged by.
+        """Give a row back, due after some seconds by the clock used for leases.
 
-        A sender whose own clock is behind would look up an unknown outcome before the platform has
+        With its own clock, a slow sender would look up an unknown outcome before the platform has
         settled it.
         """
         yield SQL["lock_lane"].query({"of": row.address.lane})
@@ -226,7 +225,7 @@ class SqlOutbox:
 def queue(
     rows: Sequence[dict[str, Any]], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Append rows to their lane; where it is free, have the sender take its first row.
+    """Append rows to their lane; if it is free, the sender takes its first row.
 
     Rows may name the messages that they replace.
     """
@@ -258,7 +257,7 @@ def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow |
 
 
 def _take_next_alone(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
-    """As `_take_next`, in one statement where nothing follows: on SQLite a unit is alone."""
+    """Like `_take_next`, in one statement if nothing follows; SQLite runs one unit at a time."""
     leased = yield SQL["hold_or_empty_lane"].query({"of": key, "now": at.now})
     if leased[0][0] is None:
         return None
@@ -279,7 +278,7 @@ def _take_leased(
 def _begin(
     head: Rows, key: str, sender: SenderIdentity, leased: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Begin to send the first row of a lane, or wait until it may be sent."""
+    """Begin to send a lane's first row, or wait until it may be sent."""
     now = leased[0][0] - SENDING_SECONDS  # by the clock of the database
     row, not_before, started_at = _to_row(tuple(head[0]), at)
     if row.state is OutboxState.SENDING:  # its sender died
@@ -297,7 +296,7 @@ def _begin(
 
 
 def given_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
-    """Read the row that a database function has taken, if any."""
+    """Decode the row taken by a database function, if any."""
     return None if columns[0] is None else _to_row(tuple(columns), at)[0]
 
 
@@ -315,9 +314,9 @@ def identity(sender: SenderIdentity | None) -> dict[str, object]:
 
 
 def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
-    """Read the columns of a head, `not_before` and `started_at`.
+    """Decode the columns of a head, `not_before` and `started_at`.
 
-    A row that cannot be read says why: its sender sets it aside.
+    An unreadable row contains the reason, and its sender sets it aside.
     """
     try:
         return decode(lambda one: _read_row(one, at), columns)

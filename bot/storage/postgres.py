@@ -1,6 +1,6 @@
-"""PostgreSQL: units on at most 8 connections of asyncpg; tables and copies through SQLAlchemy.
+"""PostgreSQL: units on up to 8 asyncpg connections; tables and copies through SQLAlchemy.
 
-Loaded only where a PostgreSQL is set: SQLAlchemy's asynchronous engines bring its whole ORM along.
+Imported only if PostgreSQL is configured, because SQLAlchemy's async engines import its whole ORM.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
-    """Closes soon even if the server hangs, since connections are closed one by one."""
+    """Closes quickly even if the server hangs, because connections are closed in sequence."""
 
     @override
     async def close(self, *, timeout: float | None = None) -> None:
@@ -67,10 +67,10 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 
 
 class PostgresPool(ConnectionPool):
-    """Connections to one PostgreSQL.
+    """Connections to a PostgreSQL server.
 
-    `?pgbouncer=true` in the URL: they go through a pooler in transaction mode, which refuses
-    settings at connect, and would hand a prepared statement to another client.
+    `?pgbouncer=true` in the URL means a pooler in transaction mode, which rejects settings on
+    connect and would give a prepared statement to another client.
     """
 
     dialect: DialectName = "postgresql"
@@ -104,9 +104,9 @@ class PostgresPool(ConnectionPool):
         """Run a unit in a transaction and commit it.
 
         Raises:
-            StoreError: the server refused it; nothing of the unit was written.
-            OSError: the server is away.
-            TimeoutError: it took too long; whether it was committed is not known.
+            StoreError: the server refused it; nothing was written.
+            OSError: the server is unreachable.
+            TimeoutError: it took too long, and may or may not be committed.
         """
         if not self._opened:
             await self._pool
@@ -129,10 +129,10 @@ class PostgresPool(ConnectionPool):
 
     @contextlib.asynccontextmanager
     async def _acquired(self) -> AsyncIterator[Any]:
-        """Lend a connection, and close it if the server takes too long to cancel a statement.
+        """Lend a connection; close it if the server takes too long to cancel a statement.
 
-        asyncpg alone would wait for that as long as for the statement: for a server that stands
-        still, another 20 s.
+        asyncpg alone would wait for that as long as for the statement: on a hung server, another 20
+        s.
         """
         connection = await self._pool.acquire()
         try:
@@ -191,7 +191,7 @@ class PostgresPool(ConnectionPool):
             raise to_store_error(error) from None
 
     def _make_engine(self, command_seconds: float | None) -> AsyncEngine:
-        """Make an engine that connects once: few functions run once a service works."""
+        """Make an engine for single connections, as a running service seldom needs one."""
 
         async def connect(**_options: Any) -> asyncpg.Connection:
             options = {**self._options, "command_timeout": command_seconds}
@@ -217,15 +217,15 @@ class PostgresPool(ConnectionPool):
 
 
 async def _keep(_connection: object) -> None:
-    """Skip asyncpg's reset of a connection, a round trip: units change no session state."""
+    """Skip asyncpg's reset round trip, because units do not change session state."""
 
 
 def read_password(file: Path, url: URL) -> str:
-    """Return the password of the first line `host:port:database:user:password` that fits.
+    """Return the password in the first matching line `host:port:database:user:password`.
 
-    asyncpg ignores files that a group may read, as Kubernetes mounts secrets, and keeps escapes.
+    asyncpg ignores group-readable files, as Kubernetes mounts secrets, and keeps escapes.
 
-    Raises `SettingsError` if the file cannot be read, or no line fits.
+    Raises `SettingsError` if the file cannot be read or no line matches.
     """
     given = url.query.get("host", url.host or "localhost")
     hosts = given.split(",") if isinstance(given, str) else given
@@ -249,7 +249,7 @@ def read_password(file: Path, url: URL) -> str:
 
 
 def _password_now(file: Path, url: URL) -> str:
-    """Read the password at a connect: the file may have been replaced, or is away for a moment."""
+    """Read the password for a connection; its file may be replaced or briefly missing."""
     try:
         return read_password(file, url)
     except SettingsError as error:
@@ -257,9 +257,9 @@ def _password_now(file: Path, url: URL) -> str:
 
 
 def to_dsn(url: URL) -> str:
-    """Return a URL as asyncpg and libpq read it.
+    """Convert a URL for asyncpg and libpq.
 
-    Several hosts are one `host` of the query, and SQLAlchemy's `ssl` is called `sslmode`.
+    Several hosts become a single `host` in the query, and SQLAlchemy's `ssl` is `sslmode`.
     """
     query = {
         name: ",".join(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""Presets in SQL: their versions, of which none is deleted, and the drafts that people work on."""
+"""Presets in SQL: all their versions, which are never deleted, and drafts."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ class PresetVersions:
 
     @reading
     def newest(self, name: str) -> Unit[PresetVersion | None]:
-        """Return the newest version, None if the service never started with such a preset."""
+        """Return the newest version; None if no service has started with this preset."""
         rows = yield SQL["newest_preset"].query_alone({"name": name})
         return decode(lambda row: PresetVersion(name, row[2], row[0]), rows[0]) if rows else None
 
@@ -59,21 +59,21 @@ class PresetVersions:
 
     @reading
     def history(self, name: str, limit: int) -> Unit[Sequence[tuple[int, float]]]:
-        """Return the newest numbers, newest first, and when each was first seen (Unix seconds)."""
+        """Return version numbers, newest first, and when each was first seen (Unix seconds)."""
         asked = {"name": name, "deleted": _DELETED, "most": limit}
         rows = yield SQL["preset_history"].query_alone(asked)
         return [(version, first_seen_at) for version, first_seen_at in rows]
 
 
 class PresetDrafts:
-    """Drafts of presets, by the name of the preset."""
+    """Drafts of presets, by preset name."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     @reading
     def all(self) -> Unit[Sequence[PresetDraft]]:
-        """Return every draft by name, without the files that they were imported from."""
+        """Return all drafts by name, without the files they were imported from."""
         rows = yield SQL["drafts"].query_alone()
         return [decode(lambda row: PresetDraft(*row), row) for row in rows]
 
@@ -84,7 +84,7 @@ class PresetDrafts:
 
     @transaction
     def save(self, draft: PresetDraft) -> Unit[bool]:
-        """Store a draft if its revision follows the stored one; return whether it was stored.
+        """Store a draft if its revision follows the stored one; return whether it did.
 
         The first revision is 1.
         """

@@ -1,4 +1,4 @@
-"""The rows with the encrypted keys of providers."""
+"""The encrypted API keys of providers."""
 
 from collections.abc import Callable, Sequence
 
@@ -38,12 +38,12 @@ class ProviderKeys:
 
     @transaction
     def remove(self, number: int) -> Unit[bool]:
-        """Remove a key; return False if there is none of this number."""
+        """Remove a key; return False if there is none with this number."""
         return bool((yield SQL["remove_key"].query({"row": number})))
 
     @transaction
     def replace_tokens(self, renew: Callable[[str, str], str]) -> Unit[int]:
-        """Replace every token, or none if `renew` raises; return their number."""
+        """Replace all tokens, or none if `renew` raises; return their number."""
         keys = yield SQL["keys"].query()
         for number, provider, token, _ in keys:
             yield SQL["replace_key"].query({"row": number, "token": renew(provider, token)})

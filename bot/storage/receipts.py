@@ -41,7 +41,7 @@ USAGE_COLUMNS = (
 def usage_columns(
     preset: str, provider: str, charge: AnswerCharge, usage: Usage
 ) -> dict[str, object]:
-    """Return the columns that receipts keep when their content is gone."""
+    """Return the columns that a receipt keeps when its content is deleted."""
     return {
         "person": charge.person,
         "server": charge.server,
@@ -61,19 +61,19 @@ def _compress(content: bytes) -> bytes:
 
 
 class Receipts:
-    """The receipts of recent answers, each with its number."""
+    """The receipts of recent answers, by number."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     @reading
     def newest(self, conversation: str) -> Unit[Sequence[tuple[int, Receipt]]]:
-        """Return the receipts of the last answered message: one for each character."""
+        """Return the receipts for the last answered message, one per character."""
         return _decode_rows((yield SQL["newest_receipts"].query_alone({"of": conversation})))
 
     @reading
     def of_answer(self, conversation: str, at: float) -> Unit[Sequence[tuple[int, Receipt]]]:
-        """Return the receipts of the answers at or right after a moment, in Unix seconds."""
+        """Return the receipts of answers at or right after a moment, in Unix seconds."""
         asked = {"of": conversation, "at": at}
         return _decode_rows((yield SQL["receipts_of_answer"].query_alone(asked)))
 

@@ -1,4 +1,4 @@
-"""Connect to a Redis or Valkey server by its URL, with a password from a file that may change."""
+"""Connect to a Redis or Valkey server by URL, with a password from a file that may change."""
 
 import os
 import ssl
@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 def open_client(url: str) -> Redis:
-    """Return a client that connects when first used; raises `SettingsError` for a bad address."""
+    """Return a client that connects on first use; raises `SettingsError` for a bad address."""
     try:
         require_encoded_login(url, may_have_at=True)
         url, password = _take_password_file(url)
@@ -90,7 +90,7 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
 
 
 def _reason(chain: Sequence[object]) -> str:
-    """Return the operating system's words, which redis-py hides among its own."""
+    """Return the operating system's error message, which redis-py hides in its own."""
     for found in chain:
         if isinstance(found, OSError) and found.errno is not None:
             # a failed look-up of a name has a negative number and words of its own
@@ -108,7 +108,7 @@ class _PasswordFile(CredentialProvider):
 
     @override
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """Return user and password; the previous ones while the file is being replaced."""
+        """Return user and password; while the file is being replaced, the previous ones."""
         try:
             self._password = self._read()
         except ValueError as error:
@@ -122,9 +122,9 @@ class _PasswordFile(CredentialProvider):
 
 
 def _take_password_file(url: str) -> tuple[str, _PasswordFile | None]:
-    """Take `?password_file=FILE` and the user out of an address, if it has that option.
+    """Remove `?password_file=FILE` and the user from an address, if it has that option.
 
-    Raises `ValueError` if the address has a password as well, or the file cannot be used.
+    Raises `ValueError` if the address also has a password, or the file is unusable.
     """
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))

@@ -1,9 +1,8 @@
-"""Rate limits that the processes of an installation share in Redis or Valkey.
+"""Rate limits that an installation's processes share in Redis or Valkey.
 
-Each call is one script, so it is atomic; time is the server's. While the server is away or frozen,
-each process limits what it does itself, to its share: the processes that used the server lately
-are known from before. Refusals of a platform and places that were given back meanwhile are told
-when it is back.
+Each call is a script, so it is atomic; it uses the server's time. While the server is down or
+frozen, each process limits itself to a share, by the number of recently active processes.
+Platforms' refusals and released slots are reported once it is back.
 """
 
 import asyncio
@@ -46,9 +45,9 @@ _MEMBER_SECONDS = 90.0
 
 
 class RedisRateLimits(RateLimits):
-    """Counts in the server, and in this process while the server does not answer in time.
+    """Counts on the server or, while that does not respond in time, in this process.
 
-    Installations that share a server have different prefixes of all keys.
+    Installations that share a server have different key prefixes.
     """
 
     def __init__(self, redis: Redis, prefix: str, clock: Clock, answer_seconds: float) -> None:
@@ -137,7 +136,7 @@ class RedisRateLimits(RateLimits):
         return [one.share_of(self._processes) for one in scopes]
 
     def _asked(self, scopes: Sequence[CallScope]) -> tuple[list[str], list[str | int | float]]:
-        """Return the keys and values of these scopes for the scripts."""
+        """Return these scopes' keys and values for the scripts."""
         keys = [key for scope in scopes for key in self._refusal_keys(scope.key)]
         given: list[str | int | float] = [len(scopes)]
         for scope in scopes:
@@ -177,9 +176,9 @@ class RedisRateLimits(RateLimits):
         return f"{self._prefix}places:{key}"
 
     async def _ask(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the server's answer; None while it has none.
+        """Return the server's response; None while it has none.
 
-        One call after the other over one connection: a script takes less than opening another one.
+        Calls share one connection in sequence, because a script is faster than opening another.
         """
         async with self._asking:
             if self._clock.monotonic() < self._paused_until:
@@ -195,10 +194,9 @@ class RedisRateLimits(RateLimits):
             return answer
 
     async def _answer(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Ask the server, and retry once if this process itself was too slow.
+        """Query the server, and retry once if this process itself was too slow.
 
-        A call that the server has counted, but not answered, then counts twice, so that a limit
-        is kept all the same.
+        A call that was counted but not answered then counts twice, which still keeps the limit.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._answer_seconds
@@ -217,7 +215,7 @@ class RedisRateLimits(RateLimits):
             return await call()
 
     async def _tell_refusals(self) -> None:
-        """Tell the server about refusals since it was last asked."""
+        """Report refusals since the last query to the server."""
         for scope, until in list(self._untold.items()):
             left = max(0.0, until - self._clock.monotonic())
             given = [math.ceil(left * 1000), int(LEARNED_SECONDS * 1000)]
@@ -226,7 +224,7 @@ class RedisRateLimits(RateLimits):
                 del self._untold[scope]
 
     async def _tell_releases(self) -> None:
-        """Tell the server which places were given back, the first ones if there are many."""
+        """Report released slots to the server, a limited number at a time."""
         if not (told := list(itertools.islice(self._untold_releases, _RELEASES_AT_ONCE))):
             return
         async with self._redis.pipeline(transaction=False) as pipeline:
@@ -237,7 +235,7 @@ class RedisRateLimits(RateLimits):
             self._untold_releases.pop(place, None)
 
     async def _count_now_and_then(self) -> None:
-        """Report that this process runs, and learn how many do."""
+        """Report that this process is running, and learn how many are."""
         now = self._clock.monotonic()
         if now - self._counted_at >= _COUNT_EVERY_SECONDS:
             given: list[str | float] = [self._name, _MEMBER_SECONDS]
@@ -245,12 +243,12 @@ class RedisRateLimits(RateLimits):
             self._counted_at = now
 
     async def leave(self) -> None:
-        """Tell the others that this process ends."""
+        """Report that this process is ending."""
         await self._ask(lambda: self._redis.zrem(self._members, self._name))
 
 
 def _escaped(prefix: str) -> str:
-    """Return a prefix without what a pattern of Redis would read as a wildcard."""
+    """Escape the characters in a prefix that are wildcards in Redis patterns."""
     return re.sub(r"([\\*?\[\]])", r"\\\1", prefix)
 
 
@@ -258,7 +256,7 @@ def _escaped(prefix: str) -> str:
 async def open_rate_limits(
     url: str, prefix: str, clock: Clock, answer_seconds: float = _ANSWER_SECONDS
 ) -> AsyncIterator[RedisRateLimits]:
-    """Share rate limits through this server during the block; raises as `open_client`.
+    """Share rate limits through this server during the block; raises as `open_client` does.
 
     The server may be down.
     """

@@ -1,7 +1,7 @@
-"""Signals between processes, over the publish/subscribe of Redis or Valkey.
+"""Signals between processes, over Redis or Valkey publish/subscribe.
 
-Nothing here is needed: a signal that is lost costs the time until the database is polled. Therefore
-nobody ever waits for the server; while it is away or frozen, signals reach their own process only.
+Signals are optional: a lost one only delays work until the database is polled. So nobody waits for
+the server; while it is down or frozen, signals only reach their own process.
 """
 
 import asyncio
@@ -50,9 +50,9 @@ _decode = msgspec.msgpack.Decoder(_Message).decode
 
 
 class RedisSignals(InProcessSignals):
-    """Calls the subscribers here at once, and those in other processes through the server.
+    """Calls subscribers here at once, and those in other processes through the server.
 
-    An empty message follows `beat_seconds` of silence, to see that it arrives.
+    After `beat_seconds` of silence, it sends an empty message to check that messages arrive.
     """
 
     def __init__(self, redis: Redis, beat_seconds: float) -> None:
@@ -111,7 +111,7 @@ class RedisSignals(InProcessSignals):
                 pause = _PAUSE_SECONDS
 
     async def _next_signals(self) -> list[_Signal]:
-        """Return the queued signals; none if there are still none after the beat."""
+        """Return the queued signals; empty if there are none until the next beat."""
         try:
             async with asyncio.timeout(self._beat_seconds):
                 signals = [await self._queued.get()]
@@ -143,7 +143,7 @@ class RedisSignals(InProcessSignals):
     async def _receive_until_silent(self, subscription: PubSub) -> None:
         """Receive until the connection ends.
 
-        Raises `TimeoutError` when nothing comes, not even what this process sent itself.
+        Raises `TimeoutError` if nothing arrives, not even this process's own messages.
         """
         now = asyncio.get_running_loop().time
         seconds = self._beat_seconds + 2 * ANSWER_SECONDS
@@ -154,14 +154,14 @@ class RedisSignals(InProcessSignals):
                     self._receive(message["data"])
 
     def _add_problem(self, error: Exception) -> None:
-        """Log a problem once, not at every retry."""
+        """Log a problem once, not at each retry."""
         problem = describe_redis_error(error, self._redis)
         if problem not in self._problems:
             self._problems.append(problem)
             _log.warning("signals_interrupted", reason=problem)
 
     def _clear_problems(self) -> None:
-        """Forget earlier problems once sending and receiving work again."""
+        """Clear earlier problems once sending and receiving work again."""
         if self.reaches_others and self._problems:
             _log.info("signals_resumed")
             self._problems.clear()
@@ -183,7 +183,7 @@ async def open_signals(
 ) -> AsyncIterator[RedisSignals]:
     """Exchange signals through this server during the block; raises as `open_client`.
 
-    A server that is away is not an error: it is retried.
+    An unreachable server is not an error; connecting is retried.
     """
     async with contextlib.aclosing(open_client(url)) as redis:
         signals = RedisSignals(redis, beat_seconds)
@@ -195,7 +195,7 @@ async def open_signals(
 
 
 async def check_redis(url: str) -> None:
-    """Check that the server answers; raises `TroupeError` with the reason why not."""
+    """Check that the server responds; raises `TroupeError` with the reason if not."""
     async with contextlib.aclosing(open_client(url)) as redis:
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
@@ -205,9 +205,9 @@ async def check_redis(url: str) -> None:
 
 
 async def publish_once(url: str, topic: str, keys: Sequence[str]) -> None:
-    """Publish one signal from a process that keeps no connection; raises as `open_client`.
+    """Publish one signal from a process without a connection; raises as `open_client`.
 
-    Without the server others poll.
+    Without the server, other processes find the change by polling.
     """
     message = _Message(secrets.token_hex(8), [(topic, list(keys))])
     async with contextlib.aclosing(open_client(url)) as redis:

@@ -1,7 +1,7 @@
-"""Hand windows of sessions to other processes over Redis or Valkey; any of them may be lost.
+"""Share session windows between processes over Redis or Valkey; any may be lost.
 
-Nobody waits for the server to keep a window. Whoever looks for one waits for a moment at most, and
-not again for a while once the server did not answer.
+Saving a window never waits for the server. Finding one waits for a moment at most and, if the
+server did not respond, is skipped for a while.
 """
 
 import asyncio
@@ -43,9 +43,9 @@ _decode = msgspec.msgpack.Decoder(_StoredWindow).decode
 
 
 class RedisWindows(SharedWindows):
-    """Writes queued windows in the background, all of them in one round trip.
+    """Writes queued windows in the background, all in one round trip.
 
-    Installations that share a server have different prefixes of all keys.
+    Installations that share a server have different key prefixes.
     """
 
     def __init__(self, redis: Redis, prefix: str, codec: TextCodec, clock: Clock) -> None:

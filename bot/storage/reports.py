@@ -1,8 +1,8 @@
-"""Read what the console shows: answers, channels and queues.
+"""Queries for the console: answers, channels and queues.
 
-Answers are searched by columns in the database, by content page by page. A receipt does not name
-the turn of its answer, because a version of an answer that is shown again changes its row. The turn
-is found by its preset, its time and its text.
+Answers are searched by columns in the database, and by content page by page. A receipt does not
+name its answer's turn, because showing another version of an answer changes its row. The turn is
+found by its preset, time and text.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _CONDITIONS = {
 
 
 class AnswerLog:
-    """The answers whose receipts are kept."""
+    """The answers whose receipts are still stored."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -53,8 +53,8 @@ class AnswerLog:
     async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
         """Return at most `limit` answers, newest first.
 
-        Text outside of columns is searched in some thousand receipts at a time, so fewer may be
-        found; `next_before` continues the search.
+        Text outside of columns is searched in a few thousand receipts at a time, so fewer answers
+        may be found; `next_before` continues the search.
         """
         found: list[StoredAnswer] = []
         before = asked.before
@@ -77,16 +77,16 @@ class AnswerLog:
 
     @reading
     def find_before(self, answer: StoredAnswer) -> Unit[int | None]:
-        """Return the number of the same preset's answer before this one in its conversation."""
+        """Return the number of the preset's previous answer in this conversation."""
         of = {"of": answer.conversation, "preset": answer.receipt.preset}
         rows = yield SQL["answer_before"].query_alone({**of, "number": answer.number})
         return rows[0][0] if rows else None
 
     @reading
     def find_delivery(self, answer: StoredAnswer) -> Unit[float | None]:
-        """Return when the last message of an answer was sent, in Unix seconds.
+        """Return when an answer's last message was sent, in Unix seconds.
 
-        None: not all of it was sent yet, or that is not stored any more. Where several characters
+        None if not all of it was sent yet, or the time is no longer stored. If several characters
         answered the same message, their messages count as one answer.
         """
         [[sent_at, unsent]] = yield SQL["delivery_of_answer"].query_alone({"number": answer.number})
@@ -94,9 +94,9 @@ class AnswerLog:
 
     @reading
     def find_scene(self, answer: StoredAnswer) -> Unit[Scene | None]:
-        """Return the answered message, and what was said before; None: it is no longer stored.
+        """Return the answered message and the history before it; None if no longer stored.
 
-        What the message quoted and which files it had is not stored.
+        The message's quote and files are not stored.
         """
         one, of = answer.receipt, {"of": answer.conversation}
         times = {"since": answer.at - _SECONDS_TO_FINISH, "until": answer.at}
@@ -155,7 +155,7 @@ def _stored_answer(row: Sequence[Any]) -> StoredAnswer:
 
 
 def _ancestors(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
-    """Return the chain of turns that ends with `newest`, oldest first, from rows newest first.
+    """Return the chain of turns up to `newest`, oldest first, from rows newest first.
 
     The chain begins after the last deleted turn.
     """
@@ -170,7 +170,7 @@ def _ancestors(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
 
 
 class ServiceState:
-    """The backlog of an installation, its channels, and what was said in them."""
+    """An installation's backlog, channels, and messages."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -178,23 +178,23 @@ class ServiceState:
 
     @reading
     def queues(self) -> Unit[QueueState]:
-        """Return how much is waiting."""
+        """Return the amount of waiting work."""
         [[waiting, oldest, held]] = yield SQL["queues"].query({"now": self._clock.now()})
         [[lanes, unsent]] = yield SQL["unsent_counts"].query()
         return QueueState(waiting, oldest, held, lanes, unsent)
 
     @reading
     def queue_ages(self) -> Unit[tuple[float, float]]:
-        """Return how long the oldest unanswered message and the oldest unsent row have waited.
+        """Return the waiting time of the oldest unanswered message and of the oldest unsent row.
 
-        In seconds; 0 where nothing waits.
+        In seconds; 0 if nothing is waiting.
         """
         [[conversations, lanes]] = yield SQL["queue_ages"].query_alone({"now": self._clock.now()})
         return max(0.0, conversations or 0.0), max(0.0, lanes or 0.0)
 
     @reading
     def trace(self, turn: str) -> Unit[MessageTrace]:
-        """Return what is stored about the processing of a message, by the name of its turn."""
+        """Return the stored data about a message's processing, by its turn's name."""
         source, _, external_key = turn.partition(":")
         platform, _, bot_id = source.partition("@")
         named = {"platform": platform, "bot_id": bot_id, "external_key": external_key}
@@ -206,29 +206,29 @@ class ServiceState:
 
     @reading
     def channels(self, limit: int) -> Unit[Sequence[KnownChannel]]:
-        """Return the channels with answers, those with the newest answers first."""
+        """Return the channels with answers, most recent answers first."""
         return [KnownChannel(*row) for row in (yield SQL["channels"].query_alone({"most": limit}))]
 
     @reading
     def chat_settings(self) -> Unit[Sequence[MadeSetting]]:
-        """Return the settings made in chats by scope, without what people say about themselves."""
+        """Return the settings made in chats by scope, without people's descriptions."""
         rows = yield SQL["made_settings"].query_alone()
         return [decode(lambda row: MadeSetting(*row), row) for row in rows]
 
     @reading
     def sessions(self, conversation: str, limit: int) -> Unit[Sequence[KnownSession]]:
-        """Return the sessions of a conversation, the newest first."""
+        """Return a conversation's sessions, newest first."""
         rows = yield SQL["sessions"].query_alone({"of": conversation, "most": limit})
         return [KnownSession(*row) for row in rows]
 
     @reading
     def people(self, conversation: str, limit: int) -> Unit[Sequence[Person]]:
-        """Return the speakers under their newest names, the last speaker first."""
+        """Return the speakers with their newest names, most recent speaker first."""
         rows = yield SQL["people"].query_alone({"of": conversation, "most": limit})
         return [decode(lambda row: Person(*row), row) for row in rows]
 
     @reading
     def turns(self, conversation: str) -> Unit[Sequence[tuple[int, Turn]]]:
-        """Return everything that was said, oldest first, each with the number of its session."""
+        """Return all messages, oldest first, with their session numbers."""
         rows = yield SQL["turns_of_conversation"].query_alone({"of": conversation})
         return decode_all("turn", rows, lambda row: (row[-1], to_turn(row)))

@@ -1,7 +1,7 @@
-"""Restore a backup, and prepare the restored database before a process works on it.
+"""Restore a backup, and prepare the restored database before any process uses it.
 
-It is older than what people have seen: since the backup, messages were answered, and others were
-forgotten. Neither may happen again, or come back.
+The backup is older than what people have seen: since then, messages were answered and others were
+forgotten. They must not be answered again, or come back.
 """
 
 import contextlib
@@ -34,14 +34,14 @@ _FORGET_CHANNEL = (
 async def prepare_restored(
     database: Database, tombstones: Sequence[Tombstone], answered_until: float, now: float
 ) -> tuple[int, int]:
-    """Prepare a database that was restored; may be repeated until a process works on it.
+    """Prepare a restored database; repeatable until a process uses it.
 
-    The tombstones are of all that was forgotten, also before the backup. Processes answered on the
-    lost database until `answered_until` in Unix seconds: what people wrote before has been
-    answered, as far as anybody knows.
+    The tombstones cover all deletions, even before the backup. Processes answered on the lost
+    database until `answered_until`, in Unix seconds: messages before that are assumed to be
+    answered.
 
-    Returns the number of messages not known to be sent, which are looked for on the platforms, and
-    the number of unanswered messages, which become context.
+    Returns the number of messages of unknown outcome, which are looked up on the platforms, and the
+    number of unanswered messages, which become context.
     """
 
     def unit() -> Unit[tuple[int, int]]:
@@ -84,7 +84,7 @@ _MATTERS_SECONDS = 30 * 86_400.0
 
 
 async def read_restore(database: Database, now: float) -> Restore | None:
-    """Return the newest restore from a backup; None: there was none that still matters."""
+    """Return the newest restore from a backup; None if none still matters."""
     return await database.run_reading(lambda: _newest_restore(now))
 
 
@@ -105,9 +105,9 @@ _CLOCKS_DIFFER_SECONDS = 2.0
 
 
 def last_written(database: Path) -> float | None:
-    """Return until when a process worked on a database, in Unix seconds; None if there is none.
+    """Return when a process last used a database, in Unix seconds; None if it is missing.
 
-    Messages are stored when they are delivered, so later ones were not received.
+    Messages are stored on delivery, so no later ones were received.
     """
     files = [database, Path(f"{database}-wal")]
     times = [file.stat().st_mtime for file in files if file.is_file()]
@@ -115,9 +115,9 @@ def last_written(database: Path) -> float | None:
 
 
 def copy_backup(backup: Path, database: Path) -> Path:
-    """Copy a backup beside the database, for its owner only, and return the copy.
+    """Copy a backup next to the database, for its owner only; return the copy.
 
-    Raises `StoreError` if it cannot be read, is damaged, or is not a database of Troupe.
+    Raises `StoreError` if it cannot be read, is damaged, or is not a Troupe database.
     """
     part = Path(f"{database}.restoring")
     try:
@@ -134,10 +134,10 @@ def copy_backup(backup: Path, database: Path) -> Path:
 
 
 def replace_database(part: Path, database: Path, answered_until: float) -> Path:
-    """Replace the database with the prepared copy; return the new name of the old one.
+    """Replace the database by the prepared copy; return the old one's new name.
 
-    The copy has the time until which a process worked on the lost database: where it is replaced
-    in its turn, before the service was started, `last_written` returns that once more.
+    The copy gets the lost database's last write time, so that `last_written` returns it again if
+    the copy is itself replaced before the service starts.
 
     Raises `StoreError` if the files cannot be renamed.
     """
@@ -158,7 +158,7 @@ def replace_database(part: Path, database: Path, answered_until: float) -> Path:
 
 
 def _unused_name(database: Path) -> Path:
-    """Return a name for the old database: an earlier one may be the only whole one."""
+    """Return an unused name for the old database, as an earlier one may be the only intact one."""
     name = Path(f"{database}.replaced")
     numbers = count(2)
     while name.exists():

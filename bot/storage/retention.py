@@ -1,6 +1,6 @@
-"""Delete old rows: answered messages, sent outbox rows, the content of receipts, usage, leases.
+"""Delete old rows: answered messages, sent outbox rows, receipt contents, usage, leases.
 
-And the turns of conversations that are older than an installation keeps histories.
+Also delete turns older than the installation keeps histories.
 """
 
 import json
@@ -30,7 +30,7 @@ _IS_FINAL = "state IN ('sent', 'dead')"
 
 
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
-    """Delete old rows that nothing depends on any more; return their number."""
+    """Delete old rows that nothing needs any more; return their number."""
     now = await database.now(clock)
     receipt_seconds = receipt_days * _DAY
     deleted = 0
@@ -52,7 +52,7 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
 
 
 async def _empty_receipts(database: Database, until: float) -> int:
-    """Delete the content of old receipts, page by page; their usage stays."""
+    """Delete old receipts' content, page by page; their usage stays."""
     emptied, since = 0, 0.0
     while True:
         [[end]] = await database.fetch(SQL["end_of_receipt_page"], since=since, until=until)
@@ -67,9 +67,9 @@ async def _empty_receipts(database: Database, until: float) -> int:
 async def _delete_old(
     database: Database, table: str, time: str, moment: float, condition: str
 ) -> int:
-    """Read a table from its oldest row to the first one that is young, page by page.
+    """Read a table page by page, from its oldest row to the first recent one.
 
-    Ids grow with time, so only rows that are old are read: the table may be large.
+    Ids grow with time, so only old rows are read, even in a large table.
     """
     page = Statement(f"""
         SELECT id, {time}, {time} < :moment AND {condition} FROM {table}
@@ -102,7 +102,7 @@ def _listed(ids: Iterable[int]) -> dict[str, object]:
 
 
 def _of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
-    """Return the rows of complete turns: an edit that is still to come needs the message's id."""
+    """Return the rows of completely sent turns; a pending edit still needs its message's id."""
     rows = yield SQL["turns_of_rows"].query(_listed(ids))
     turns = {row[1] for row in rows}
     unsent = yield SQL["unsent_turns"].query({"turns": json.dumps(list(turns))})
@@ -118,9 +118,9 @@ def _of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
 
 
 def kept_since(clock: Clock, days: float | None) -> float:
-    """Return the time from which on messages are kept, in Unix seconds.
+    """Return the time since which messages are kept, in Unix seconds.
 
-    That is 00:00 UTC some days ago; -inf where they are kept forever (None).
+    That is 00:00 UTC some days ago; -inf if they are kept forever (None).
     """
     return -math.inf if days is None else _start_of_day(clock.now(), days)
 
@@ -130,10 +130,10 @@ def _start_of_day(now: float, days_before: float) -> float:
 
 
 async def delete_expired_turns(database: Database, clock: Clock, days: float) -> int:
-    """Delete turns that are more than `days` days older than today (UTC); return their number.
+    """Delete turns more than `days` days older than today (UTC); return their number.
 
-    A summary that covers a deleted turn is deleted with it, so histories are cut once a day. Where
-    a message is being answered, it is done the next time.
+    A summary that covers a deleted turn is deleted, so histories are trimmed only once a day. A
+    conversation that is being answered is skipped until the next time.
     """
     moment = _start_of_day(await database.now(clock), days)
     deleted = last = 0

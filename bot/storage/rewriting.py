@@ -1,7 +1,7 @@
-"""Store every text as new ones are stored: with the newest key, or as it is.
+"""Re-encode all texts with the current settings: with the newest key, or unencrypted.
 
-Each page is a transaction that locks its rows, and a row that is as it should be is left: the
-service may run meanwhile, and a run that was interrupted goes on.
+Each page is a transaction that locks its rows, and rows that are already correct are skipped. So
+the service can keep running, and an interrupted run can be resumed.
 """
 
 from typing import Any
@@ -19,13 +19,12 @@ _ROWS_PER_PAGE = 200
 
 
 async def rewrite_texts(database: Database, report: Report) -> int:
-    """Re-encode every text as new texts are stored; return how many rows were changed.
+    """Re-encode all texts like new ones; return the number of rows changed.
 
-    The report is called with the name of each table, and how many of its rows were changed.
+    `report` is called with each table's name and number of changed rows.
 
     Raises:
-        StoreError: a text cannot be decrypted, or the database failed. What was changed by then
-            stays.
+        StoreError: a text cannot be decrypted, or the database failed. Earlier changes stay.
     """
     total = 0
     for table in metadata.sorted_tables:
@@ -38,7 +37,7 @@ async def rewrite_texts(database: Database, report: Report) -> int:
 
 
 async def _rewrite_table(database: Database, table: Table) -> int:
-    """Return how many rows were changed."""
+    """Return the number of rows changed."""
     keys = [one.name for one in table.primary_key]
     columns = [one.name for one in encryptable_columns(table)]
     # Under names like `stored_text`, values are neither decoded nor encoded.
@@ -54,7 +53,7 @@ async def _rewrite_table(database: Database, table: Table) -> int:
     )
 
     def rewrite(query: Query) -> Unit[tuple[dict[str, Any] | None, int]]:
-        """Return the last row of a page, and how many rows were changed."""
+        """Return the last row of a page, and the number of rows changed."""
         row, changed = None, 0
         for found in (yield query):
             row = dict(zip(names, found, strict=True))

@@ -1,7 +1,7 @@
-"""Read and write the columns of events, outbox messages and turns.
+"""Encode and decode the columns of events, outbox messages and turns.
 
-Another version of Troupe, an operator's SQL or a damaged disk may have written anything: a row that
-cannot be read affects no other row.
+Another version of Troupe, an operator's SQL or a damaged disk may have written anything; an
+unreadable row affects no others.
 """
 
 import json
@@ -45,7 +45,7 @@ _FAILURES = (
 
 
 def decode(read: Callable[[Stored], Value], stored: Stored) -> Value:
-    """Read one row or signal; raises `Undecodable` whatever is wrong with it."""
+    """Decode a row or signal; raises `Undecodable` for any failure."""
     if isinstance(stored, Sequence) and not isinstance(stored, str | bytes):
         for column in stored:  # those that could not be decrypted
             if isinstance(column, Undecodable):
@@ -58,7 +58,7 @@ def decode(read: Callable[[Stored], Value], stored: Stored) -> Value:
 
 
 def decode_all(what: str, rows: Iterable[Stored], read: Callable[[Stored], Value]) -> list[Value]:
-    """Read rows or signals; those that cannot be read are left out and logged with the reason."""
+    """Decode rows or signals; unreadable ones are skipped and logged with the reason."""
     values: list[Value] = []
     for row in rows:
         try:
@@ -85,12 +85,12 @@ encode_event: Callable[[Incoming], bytes] = msgspec.json.Encoder().encode
 
 
 def event_kind(event: Incoming) -> str:
-    """Return the value of the column `kind`."""
+    """Return an event's value for the column `kind`."""
     return _KINDS[type(event)]
 
 
 def decode_event(kind: str, payload: bytes | str | Undecodable | None) -> Incoming:
-    """Read an event; raises `Undecodable`."""
+    """Decode an event; raises `Undecodable`."""
     if kind not in _DECODERS:
         raise Undecodable(f"unknown kind {kind!r}")
     if payload is None:
@@ -101,7 +101,7 @@ def decode_event(kind: str, payload: bytes | str | Undecodable | None) -> Incomi
 
 
 class _Controls(msgspec.Struct, omit_defaults=True):
-    """The JSON of the column `buttons`."""
+    """The JSON in the column `buttons`."""
 
     buttons: tuple[Button, ...] = ()
     menus: tuple[Menu, ...] = ()
@@ -122,7 +122,7 @@ NO_MESSAGE = {
 
 
 def address_columns(address: Address) -> dict[str, object]:
-    """Return the columns of a row of the outbox that say where its message goes."""
+    """Return the outbox columns for a message's address."""
     return {
         "platform": address.platform,
         "bot_id": address.bot_id,
@@ -135,9 +135,9 @@ def address_columns(address: Address) -> dict[str, object]:
 def encode_content(
     content: MessageContent, thread: AnswerThread | None = None
 ) -> dict[str, str | None]:
-    """Return the columns; faces, buttons and menus are JSON, NULL where there are none.
+    """Return the columns; faces, buttons and menus are JSON, or NULL if there are none.
 
-    The thread that a message is sent to and folded thoughts stand beside its buttons.
+    A message's target thread and folded thoughts are stored together with its buttons.
     """
     controls = _Controls(content.buttons, content.menus, thread, content.thoughts)
     return {
@@ -153,7 +153,7 @@ def _to_json(value: Any) -> str:
 
 
 def decode_content(text: str, face: str | None, buttons: str | None) -> MessageContent:
-    """Return what `encode_content` was given; raises what `bot.storage.rows` translates."""
+    """Reverse `encode_content`; raises exceptions that `decode` translates."""
     if face is None and buttons is None:
         return MessageContent(text)
     controls = _NO_CONTROLS if buttons is None else _decode_controls(buttons)
@@ -167,7 +167,7 @@ def decode_content(text: str, face: str | None, buttons: str | None) -> MessageC
 
 
 def decode_thread(buttons: str | None) -> AnswerThread | None:
-    """Return the thread that a message is sent to; None: it is sent to the channel."""
+    """Return a message's target thread; None if it is sent to the channel."""
     if buttons is None or '"thread"' not in buttons:
         return None
     return _decode_controls(buttons).thread
@@ -199,7 +199,7 @@ def to_turn_row(one: Turn, *, is_active: bool = True) -> dict[str, object]:
 
 
 def to_turn(row: Sequence[Any]) -> Turn:
-    """Read a row that starts with `TURN_COLUMNS`; raises what `decode` translates."""
+    """Decode a row that starts with `TURN_COLUMNS`; raises exceptions that `decode` translates."""
     role, speaker_id, speaker_name, text, at, *others = row[: len(TURN_COLUMNS)]
     preset, version, message_id, sent_as, observed, files = others
     speaker = Person(speaker_id, speaker_name) if speaker_id else None
@@ -216,18 +216,18 @@ def to_turn(row: Sequence[Any]) -> Turn:
 
 
 def encode_parts(names: Sequence[str]) -> str | None:
-    """Write the names of parts so that each stands between two line breaks."""
+    """Join the names of parts, each between two line breaks."""
     return "\n" + "".join(f"{name}\n" for name in names) if names else None
 
 
 def encode_files(files: Sequence[MediaItem]) -> str | None:
-    """Encode the addresses of files; None if there are none."""
+    """Encode files' addresses; None if there are none."""
     storable = [replace(one, name=make_storable(one.name)) for one in files]
     return _encode_files(storable).decode() if storable else None
 
 
 def _read_files(stored: str | None) -> tuple[MediaItem, ...]:
-    """Read what `encode_files` wrote; empty if only another version of Troupe can read it."""
+    """Reverse `encode_files`; empty if only another version of Troupe can decode it."""
     try:
         return _decode_files(stored) if stored else ()
     except msgspec.DecodeError:

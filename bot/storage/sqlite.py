@@ -1,12 +1,12 @@
-"""SQLite: one thread that writes, some that read.
+"""SQLite: one writer thread, and several reader threads.
 
-SQLite has no network to wait for, so work runs in a thread from its first statement to its commit.
-An asynchronous driver would change threads for every call of the cursor: some 75 times a message,
+SQLite has no network to wait for, so a unit runs in a thread from its first statement to its
+commit. An asynchronous driver would switch threads at each cursor call: some 75 times per message,
 which cost more than all the SQL.
 
-A commit costs an fsync, so twenty units in one transaction cost about what one does; and waking the
-event loop once for all of them costs less than once for each. So while units arrive together, the
-next ones wait for others; units that follow each other, each after the last one's commit, do not.
+A commit costs an fsync, so twenty units in one transaction cost about as much as one; and waking
+the event loop once for all is cheaper than once each. So while units arrive together, the next ones
+wait for others; units that follow each other, each after the last commit, do not.
 """
 
 import asyncio
@@ -47,9 +47,9 @@ _Outcome: TypeAlias = tuple[asyncio.Future[Any], Any, BaseException | None]
 
 
 class SqliteWriter:
-    """Runs units in transactions of its own thread.
+    """Runs units in transactions in its own thread.
 
-    `connect` opens the connection, in the thread; `isolation_level` must be None.
+    `connect` opens the connection, in that thread; `isolation_level` must be None.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class SqliteWriter:
         return await self.commit(lambda connection: run_unit(connection, start, self._codec))
 
     def commit(self, work: Work[T]) -> asyncio.Future[T]:
-        """Run some work in a transaction and commit it; it may be run twice.
+        """Run work in a transaction and commit it; the work may run twice.
 
         Raises:
-            sqlite3.Error: the database did not take it; nothing of it was written.
-            Exception: whatever the work raised; nothing of it was written.
+            sqlite3.Error: the database failed; nothing was written.
+            Exception: raised by the work; nothing was written.
         """
         if self._closed:
             raise sqlite3.ProgrammingError("the database is closed")
@@ -81,7 +81,7 @@ class SqliteWriter:
         return done
 
     async def close(self) -> None:
-        """Commit what has arrived, then close the connection."""
+        """Commit pending work, then close the connection."""
         self._closed = True
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
@@ -107,7 +107,7 @@ class SqliteWriter:
                 connection.close()
 
     def _next_batch(self, begins_at: float) -> tuple[list[_Job], bool]:
-        """Wait for units until a time; return them, and whether they are the last ones."""
+        """Wait for units until a time; return them, and whether they are the last."""
         batch: list[_Job] = []
         job = self._jobs.get()
         if (seconds := begins_at - time.monotonic()) > 0:
@@ -121,7 +121,7 @@ class SqliteWriter:
 
 
 def _commit_together(connection: sqlite3.Connection, batch: Sequence[_Job]) -> list[_Outcome]:
-    """Commit all units in one transaction; where one fails, each in its own."""
+    """Commit all units in one transaction; if one fails, commit each separately."""
     try:
         values = _transaction(connection, [work for work, _ in batch])
     except Exception as error:  # noqa: BLE001 -- a unit's own error belongs to who asked for it
@@ -145,7 +145,7 @@ def _transaction(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> 
 
 
 def run_unit(connection: sqlite3.Connection, start: StartUnit[T], codec: TextCodec) -> T:
-    """Run one unit, inside whatever transaction is open."""
+    """Run one unit inside the transaction that is open."""
     cursor = connection.cursor()
     unit = start()
     try:
@@ -204,27 +204,27 @@ class ConnectionPool(Protocol):
     dialect: DialectName
 
     async def run(self, start: StartUnit[T]) -> T:
-        """Run a unit of queries on the driver itself, and commit it."""
+        """Run a unit of queries directly on the driver, and commit it."""
 
     async def run_reading(self, start: StartUnit[T]) -> T:
-        """Run a unit of queries that only reads."""
+        """Run a read-only unit of queries."""
         return await self.run(start)
 
     async def read(self, unit: UnitOfWork[T]) -> T:
-        """Run a function that only reads."""
+        """Run a read-only function."""
 
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        """Run a function in a transaction of its own and commit it."""
+        """Run a function in a separate transaction and commit it."""
 
     async def maintain(self, unit: UnitOfWork[T]) -> T:
-        """As `commit`, however long a statement takes."""
+        """Like `commit`, but without a statement timeout."""
         return await self.commit(unit)
 
     async def close(self) -> None: ...
 
 
 class SqliteThreadPool(ConnectionPool):
-    """One thread that writes, some that read."""
+    """One writer thread, and several reader threads."""
 
     dialect: DialectName = "sqlite"
 
@@ -284,7 +284,7 @@ class SqliteThreadPool(ConnectionPool):
         return connection
 
     def _with_core(self, connection: sqlite3.Connection, unit: UnitOfWork[T]) -> T:
-        """Run a function of SQLAlchemy's inside the transaction that is open on the driver."""
+        """Run a SQLAlchemy function inside the driver's open transaction."""
         engine = self._engines.get(id(connection))
         if engine is None:
             engine = self._engines[id(connection)] = _borrowing(connection)
@@ -294,7 +294,7 @@ class SqliteThreadPool(ConnectionPool):
 
 
 def _close_to_others(file: Path) -> None:
-    """Create the database for its owner only; the log beside it takes over its mode."""
+    """Create the database for its owner only; its log file gets the same mode."""
     with contextlib.suppress(OSError):  # opening it reports the fault
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
         for one in (file, *file.parent.glob(f"{file.name}-*")):
@@ -302,7 +302,7 @@ def _close_to_others(file: Path) -> None:
 
 
 def _borrowing(connection: sqlite3.Connection) -> Engine:
-    """An engine over one connection whose transactions the writer begins and ends."""
+    """Wrap a connection whose transactions are begun and ended by the writer."""
     engine = create_engine(
         "sqlite://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None
     )
@@ -312,11 +312,11 @@ def _borrowing(connection: sqlite3.Connection) -> Engine:
 
 
 def _leave(_connection: object) -> None:
-    """Do nothing: the writer's thread begins and ends the transaction."""
+    """Do nothing, because the writer's thread begins and ends the transaction."""
 
 
 def _to_text(stored: bytes) -> str:
-    """Decode a text: one that is not UTF-8 fails no statement, which may read other rows too."""
+    """Decode a text leniently, so that invalid UTF-8 does not fail a statement for other rows."""
     return stored.decode(errors="replace")
 
 

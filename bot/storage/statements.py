@@ -1,14 +1,14 @@
-"""SQL as text for both databases, and units of work that are generators of queries.
+"""SQL as text for both databases, and units of work as generators of queries.
 
-A unit of work does no I/O: it yields queries and is sent their rows, so that the same function runs
-in a thread over sqlite3 and in the event loop over asyncpg::
+A unit of work does no I/O: it yields queries and receives their rows, so that the same function
+runs in a thread over sqlite3 and in the event loop over asyncpg::
 
     def unit() -> Unit[int]:
         rows = yield SQL["session"].query({"of": key})
         return rows[0][0]
 
-The statements stand in the .sql files beside this module. Migrations and copies of whole tables go
-through SQLAlchemy, which takes longer than the database does.
+The statements are in the .sql files next to this module. Migrations and copies of whole tables use
+SQLAlchemy, which takes longer than the database itself.
 """
 
 import functools
@@ -50,14 +50,14 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 class Statement:
-    """One statement, written for PostgreSQL; `:name` is a value.
+    """A statement in PostgreSQL's SQL; `:name` is a value.
 
-    `:now` is the time by which leases are judged. Many machines share the clock of PostgreSQL: one
-    of theirs may be wrong. SQLite has no other clock than its machine's, so there the unit gives
-    `now`. SQLite knows no FOR UPDATE and needs none: a unit that writes is alone.
+    `:now` is the time used for leases. On PostgreSQL it is the server's, because a machine's own
+    clock may be wrong. SQLite has no clock but the machine's, so the unit provides `now`. FOR
+    UPDATE is removed for SQLite, where a unit that writes is alone.
 
-    A value or column is encrypted if it is called like a column that can be. `lists` are values of
-    such a column for several rows; `tables` are whole rows, which are written as JSON.
+    A value or column is encrypted if it has the name of an encryptable column. `lists` are values
+    of such a column for several rows; `tables` are whole rows, passed as JSON.
     """
 
     def __init__(
@@ -69,25 +69,25 @@ class Statement:
         self._compiled: dict[DialectName, CompiledSql] = {}
 
     def compiled(self, dialect: DialectName) -> "CompiledSql":
-        """Return the SQL of a dialect."""
+        """Return the SQL for a dialect."""
         found = self._compiled.get(dialect)
         if found is None:
             found = self._compiled[dialect] = self._compile(dialect)
         return found
 
     def query(self, values: Values | None = None) -> "Query":
-        """Return this statement with its values; running it gives its rows."""
+        """Return a query with these values, which returns the statement's rows."""
         return Query(self, values or {}, ())
 
     def query_alone(self, values: Values | None = None) -> "Query":
-        """Return this statement as a unit of its own, without a transaction.
+        """Return this statement as a whole unit, without a transaction.
 
-        In a unit that only reads, the statements after it have none, either.
+        In a read-only unit, the statements after it have no transaction either.
         """
         return Query(self, values or {}, (), is_whole_unit=True)
 
     def query_many(self, rows: Sequence[Values]) -> "Query":
-        """Return this statement once for each of the rows; running it gives no rows."""
+        """Return a query that runs the statement for each of these rows and returns no rows."""
         return Query(self, {}, tuple(rows))
 
     def _compile(self, dialect: DialectName) -> "CompiledSql":
@@ -111,9 +111,9 @@ class Statement:
 
 
 def read_sections(file: str) -> dict[str, str]:
-    """Return the texts of a file of this folder by their headings, `-- name: NAME`.
+    """Return the sections of a file in this folder by heading, `-- name: NAME`.
 
-    `{NAME}` stands for an earlier text of the file.
+    `{NAME}` includes an earlier section of the file.
     """
     _, *parts = _HEADING.split((Path(__file__).parent / file).read_text("utf-8"))
     sections: dict[str, str] = {}
@@ -135,9 +135,9 @@ Encoder: TypeAlias = Callable[[TextCodec, Any], Any]
 
 @value_class
 class CompiledSql:
-    """The text of a statement in one dialect, and how its values are handed to the driver.
+    """A statement's text in one dialect, and how to pass its values to the driver.
 
-    Values go by position: sqlite3 takes twice the time to look them up by name.
+    Values are positional, because sqlite3 takes twice as long for named ones.
     """
 
     text: str
@@ -147,7 +147,7 @@ class CompiledSql:
     """The values that can be encrypted, by their places in `names`."""
 
     def arguments(self, values: Values, codec: TextCodec) -> Sequence[Any]:
-        """Return the values in the order in which the driver takes them, encoded."""
+        """Return the values in the driver's order, encoded."""
         ordered = [values[name] for name in self.names]
         for place, encode in self.encoded:
             ordered[place] = encode(codec, ordered[place])
@@ -178,7 +178,7 @@ def decoded(rows: Rows, columns: tuple[str, ...], codec: TextCodec) -> Rows:
 
 @functools.cache
 def _encrypted_places(columns: tuple[str, ...]) -> list[int]:
-    """Return which columns can be encrypted; those of functions may begin with "_" or "_head_"."""
+    """Return which columns are encryptable; functions' columns may start with "_" or "_head_"."""
     return [
         place
         for place, name in enumerate(columns)
@@ -202,7 +202,7 @@ def _decode_row(row: Sequence[Any], places: Sequence[int], codec: TextCodec) -> 
 
 @value_class
 class Query:
-    """A statement with values, as a unit of work yields it."""
+    """A statement with its values, as yielded by a unit of work."""
 
     statement: Statement
     values: Values
@@ -224,7 +224,7 @@ _ARGUMENT = re.compile(r"(query argument \$\d+): .*")
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return one line: what the server or the driver says, or else the error's class."""
+    """Return one line: the message of the server or driver, or else the error's class."""
     state = getattr(error, "sqlstate", None) or ""
     if state.startswith(_DATA_EXCEPTION):
         return f"{type(error).__name__} ({state})"
@@ -233,17 +233,17 @@ def describe_failure(error: BaseException) -> str:
 
 
 def to_store_error(error: BaseException) -> StoreError:
-    """Convert a driver's error; raise it `from None`, since its traceback has the values."""
+    """Convert a driver's error; raise it `from None`, as its traceback contains the values."""
     failure = StoreError(f"the database failed: {describe_failure(error)}")
     failure.sql_state = getattr(error, "sqlstate", None)
     return failure
 
 
 def pairs(rows: Rows) -> dict[Any, Any]:
-    """Return rows of two columns as a mapping."""
+    """Return two-column rows as a mapping."""
     return {key: value for key, value in rows}  # noqa: C416 -- a row is no tuple
 
 
 def served_text(sources: Collection[str]) -> str:
-    """Return the value of `served` for bots as `Address.source` names them."""
+    """Return the value of `served` for bots, named as in `Address.source`."""
     return "," + ",".join(one if "@" in one else f"{one}@" for one in sorted(sources)) + ","

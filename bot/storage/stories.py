@@ -1,6 +1,6 @@
 """Stories in SQL, each with its embedding vector, searched with numpy.
 
-The vectors of a character are loaded once and cached until its revision changes.
+A character's vectors are loaded once, and cached until its revision changes.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _MAX_CACHE_BYTES = 128 * 1024 * 1024  # 80,000 stories of the default model
 
 @value_class
 class _CachedVectors:
-    """A character's vectors of one revision, in the order of its stories."""
+    """A character's vectors of one revision, in story order."""
 
     revision: int
     model_id: str
@@ -35,7 +35,7 @@ class _CachedVectors:
 
 
 class SqlStories(Stories):
-    """Writes for one character wait for each other, so workers that start together agree."""
+    """Serializes writes for the same character, so that workers starting together agree."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -84,7 +84,7 @@ class SqlStories(Stories):
 
     @reading
     def _texts(self, character: str, keys: Sequence[str]) -> Unit[Mapping[str, tuple[int, str]]]:
-        """Return the places and texts of stories."""
+        """Return the positions and texts of stories."""
         rows = yield SQL["story_texts"].query_alone({"of": character, "keys": json.dumps(keys)})
         return {row[0]: decode(lambda row: (row[1], row[2]), row) for row in rows}
 
@@ -121,7 +121,7 @@ class SqlStories(Stories):
 
 
 def _load_known(character: str) -> Unit[dict[str, tuple[int, str | None]]]:
-    """Return each story's place, and the model that made its vector."""
+    """Return each story's position, and the model of its vector."""
     rows = yield SQL["known_stories"].query({"of": character})
     return {key: (place, model) for key, place, model in rows}
 

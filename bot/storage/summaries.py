@@ -1,8 +1,8 @@
-"""Summaries of conversations in SQL, each with the number of turns that it covers.
+"""Summaries of conversations in SQL, with the number of turns that each covers.
 
-Before each answer a summary is checked against that number, which a removed turn changes; changing
-a turn deletes the summaries that cover it (histories.py). Before a new summary is
-written, it is checked against the full text of the turns.
+Before each answer, a summary is checked against that number, which changes when a turn is removed;
+changing a turn deletes the summaries that cover it (histories.py). A new summary is checked against
+the full texts of its turns before it is stored.
 """
 
 from collections.abc import Sequence
@@ -22,19 +22,19 @@ class SqlSummaries:
 
     @reading
     def load_turns(self, conversation_key: str) -> Unit[SessionTurns]:
-        """Return the whole session, with its summary if the covered turns are unchanged."""
+        """Return the whole session, with its summary if that is still valid."""
         found = yield from _load_turns(conversation_key)
         return replace(found, summary=None) if found.has_stale_summary else found
 
     @reading
     def current(self, conversation_key: str) -> Unit[Summary | None]:
-        """Return the summary of the session; a cheap check, which misses edits of equal length."""
+        """Return the session's summary, after a cheap check that misses edits of equal length."""
         rows = yield SQL["current_summary"].query_alone({"of": conversation_key})
         return decode(_to_summary, rows[0]) if rows else None
 
     @transaction
     def save(self, conversation_key: str, new: Summary) -> Unit[bool]:
-        """Replace the summary; return False if turns that it covers were changed since."""
+        """Replace the summary; return False if the turns that it covers have changed."""
         yield SQL["locked_session"].query(
             {"of": conversation_key}
         )  # else a turn may be changed meanwhile

@@ -1,7 +1,7 @@
-"""The tables: all durable state; everything outside of them may be lost at any time.
+"""The tables: all durable state; anything outside them may be lost at any time.
 
-Columns with people's and characters' words have a type that can be encrypted; all others, such as
-ids and figures, are stored as they are.
+Columns with people's or characters' texts have an encryptable type; all others, such as ids and
+numbers, are stored as they are.
 
 Times are Unix seconds as floats, so that no database converts time zones.
 """
@@ -38,10 +38,10 @@ _Id = BigInteger().with_variant(Integer, "sqlite")
 
 
 def _partial_index(name: str, condition: str, *columns: str) -> Index:
-    """Index the rows that fulfil a condition.
+    """Create an index of the rows that meet a condition.
 
-    It serves only queries that repeat the condition literally, with constants: for a bound value,
-    SQLite plans again each time or scans the table.
+    Only queries that repeat the condition literally, with constants, use it: with a bound value,
+    SQLite would plan again each time or scan the table.
     """
     where = text(condition)
     return Index(name, *columns, sqlite_where=where, postgresql_where=where)

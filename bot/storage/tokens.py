@@ -1,4 +1,4 @@
-"""The tokens and sessions of the console, in SQL."""
+"""The console's tokens and sessions, in SQL."""
 
 from collections.abc import Sequence
 
@@ -11,18 +11,18 @@ _LOGIN, _SESSION, _API = "login", "session", "api"
 
 
 class ConsoleTokens:
-    """The tokens of the console, known by their SHA-256 only."""
+    """The console's tokens, stored only as SHA-256 hashes."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def add_login(self, digest: str, expires_at: float) -> None:
-        """Store a one-time token that somebody may log in with."""
+        """Store a one-time login token."""
         await self._add(digest, _LOGIN, expires_at)
 
     async def use_login(self, digest: str) -> bool:
-        """Delete a one-time token; return whether it was there and had not expired."""
+        """Delete a one-time token; return whether it existed and had not expired."""
         return await self._use(digest, _LOGIN)
 
     async def add_session(self, digest: str, expires_at: float) -> None:
@@ -30,7 +30,7 @@ class ConsoleTokens:
 
     @reading
     def has_session(self, digest: str) -> Unit[bool]:
-        """Return whether a session exists that has not expired."""
+        """Return whether an unexpired session exists."""
         return bool((yield SQL["find_token"].query_alone(self._asked(digest, _SESSION))))
 
     async def end_session(self, digest: str) -> None:
@@ -61,7 +61,7 @@ class ConsoleTokens:
 
     @transaction
     def revoke_api_token(self, name: str) -> Unit[bool]:
-        """Delete a token; return False if there is none of that name."""
+        """Delete a token; return False if there is none with this name."""
         return bool((yield SQL["revoke_token"].query({"name": name})))
 
     @transaction

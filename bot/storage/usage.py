@@ -1,6 +1,6 @@
-"""What was spent, in SQL: budgets, usage of requests without a receipt, and totals.
+"""Spending in SQL: budgets, usage of requests without a receipt, and totals.
 
-Usage stands in the columns that receipts keep when their text is gone.
+Usage is in the columns that receipts keep after their text is deleted.
 """
 
 import json
@@ -19,7 +19,7 @@ from bot.storage.statements import SQL, Unit, pairs
 class Budgets:
     """Budgets in millionths of a dollar; reserved money counts as spent.
 
-    A process that dies in between leaves its reservation spent, since the model may have been paid.
+    If a process dies, its reservations count as spent, since the model may have been paid.
     """
 
     def __init__(self, database: Database) -> None:
@@ -27,7 +27,7 @@ class Budgets:
 
     @transaction
     def reserve(self, caps: Sequence[BudgetCap], amount: int) -> Unit[BudgetCap | None]:
-        """Count an amount against all caps, or nothing and return one that it would exceed."""
+        """Charge an amount to all caps or, if it exceeds one, return that cap and charge none."""
         keys = _keys(caps)
         yield SQL["ensure_budget"].query_many(
             [{"key": key} for key in sorted(cap.key for cap in caps)]
@@ -40,7 +40,7 @@ class Budgets:
         return None
 
     async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
-        """Replace what was reserved by what was spent."""
+        """Replace the reserved amount by the amount spent."""
         if spent != reserved:
             await self._add(caps, spent - reserved)
 
@@ -51,7 +51,7 @@ class Budgets:
 
     @transaction
     def spent(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
-        """Return the money spent or reserved, by the key of the cap."""
+        """Return the money spent or reserved, by cap key."""
         return pairs((yield SQL["budgets"].query({"keys": _keys(caps)})))
 
 
@@ -60,7 +60,7 @@ def _keys(caps: Sequence[BudgetCap]) -> str:
 
 
 class UsageLog:
-    """Usage of requests without a receipt, such as those for summaries."""
+    """Usage of requests without receipts, such as summaries."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -70,7 +70,7 @@ class UsageLog:
     def record(
         self, conversation: str, preset: str, provider: str, charge: AnswerCharge, usage: Usage
     ) -> Unit[None]:
-        """Count a request in the totals of usage; it is not counted as an answer."""
+        """Count a request in the usage totals, but not as an answer."""
         of = {"conversation": conversation, "turn": "", "at": self._clock.now(), "content": b""}
         spent = usage_columns(preset, provider, charge, usage)
         yield SQL["add_receipt"].query({**of, **spent})
@@ -80,7 +80,7 @@ _DAY_SECONDS = 86_400
 
 
 class UsageTotals:
-    """What answers cost, added up."""
+    """The total costs of answers."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,10 +1,10 @@
-"""Web channels in SQL: a message is one row, which a change replaces under a new revision.
+"""Web channels in SQL: a message is a row, and each change gives it a new revision.
 
-Readers ask for what changed after the revision that they know. So a reader that was slow or away
-gets each message once, as it reads now, however often it was edited meanwhile.
+Readers ask for changes since a revision. So a reader that was slow or away gets each message once,
+in its current form, however often it was edited meanwhile.
 
-On other platforms what people wrote is the vendor's to keep; here it is ours, so that what is
-deleted from a history is deleted from its channel.
+On other platforms, messages are stored by the vendor; here, we store them, so that deleting them
+from a history also deletes them from the channel.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -33,7 +33,7 @@ _decode_message = msgspec.json.Decoder(WebMessage).decode
 
 
 class SqlWebChannels:
-    """Channels in SQL; other processes hear of a change by a signal."""
+    """Channels in SQL; signals tell other processes about changes."""
 
     def __init__(self, database: Database, signals: Signals) -> None:
         self._database = database
@@ -45,14 +45,14 @@ class SqlWebChannels:
         await self._database.execute(SQL["create_web_channel"], of=channel.id, **row)
 
     async def update(self, channel: WebChannel) -> None:
-        """Replace everything about a channel except its messages."""
+        """Replace everything in a channel except its messages."""
         await self._database.execute(
             SQL["update_web_channel"], of=channel.id, content=_encode(channel)
         )
         self._signals.publish(_TOPIC, [channel.id])
 
     async def delete(self, channel_id: str) -> None:
-        """Delete a channel with its messages; one that does not exist is no error."""
+        """Delete a channel with its messages; a missing channel is not an error."""
 
         def unit() -> Unit[None]:
             for statement in (SQL["delete_web_messages"], SQL["delete_web_channel"]):
@@ -68,11 +68,11 @@ class SqlWebChannels:
 
     @reading
     def all(self) -> Unit[Sequence[WebChannel]]:
-        """Return every channel, the oldest first."""
+        """Return all channels, oldest first."""
         return decode_all("web_channel", (yield SQL["web_channels"].query_alone()), _to_channel)
 
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None:
-        """Append messages, except those whose id is known; raises `Refused` without a channel."""
+        """Append messages unless their ids exist; raises `Refused` if the channel does not."""
         if not await self._add(channel_id, messages):
             raise Refused(f"there is no channel {channel_id!r}")
         self._signals.publish(_TOPIC, [channel_id])
@@ -87,7 +87,7 @@ class SqlWebChannels:
         return True
 
     async def replace(self, channel_id: str, message: WebMessage) -> bool:
-        """Replace a message; return False if there is none of its id, or it was deleted."""
+        """Replace a message; return False if it is missing or deleted."""
         is_replaced = await self._replace(channel_id, message)
         self._signals.publish(_TOPIC, [channel_id])
         return is_replaced
@@ -102,26 +102,26 @@ class SqlWebChannels:
 
     @reading
     def find(self, channel_id: str, message_id: str) -> Unit[WebMessage | None]:
-        """Return a message that was not deleted."""
+        """Return a message, unless it is deleted."""
         rows = yield SQL["web_message"].query_alone({"of": channel_id, "id": message_id})
         return next(iter(_to_messages(rows)), None)
 
     @reading
     def newest(self, channel_id: str, limit: int) -> Unit[Sequence[WebMessage]]:
-        """Return the newest messages that were not deleted, oldest first."""
+        """Return the newest messages that are not deleted, oldest first."""
         rows = yield SQL["newest_web_messages"].query_alone({"of": channel_id, "most": limit})
         return _to_messages(rows)[::-1]
 
     @reading
     def changed(self, channel_id: str, after: int, limit: int) -> Unit[Sequence[WebMessage]]:
-        """Return what was changed after a revision, in the order of the changes."""
+        """Return the messages changed since a revision, in order of change."""
         asked = {"of": channel_id, "newer_than": after, "most": limit}
         return _to_messages((yield SQL["changed_web_messages"].query_alone(asked)))
 
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call a handler with the ids of channels that changed; return a function that ends this.
+        """Call a handler with the ids of changed channels; return a function to stop it.
 
-        A change by another process may be missed. The handler must not block or raise.
+        Changes by other processes may be missed. The handler must not block or raise.
         """
         return self._signals.subscribe(_TOPIC, handler)
 
@@ -150,7 +150,7 @@ _MAX_TURNS = 400
 
 
 class HistoryCopies:
-    """Copies what was said in a conversation to a new one."""
+    """Copies a conversation's history to a new one."""
 
     def __init__(self, database: Database, conversations: Conversations) -> None:
         self._database = database
@@ -158,13 +158,13 @@ class HistoryCopies:
 
     @reading
     def recent(self, limit: int) -> Unit[Sequence[str]]:
-        """Return the keys of conversations, those with the newest turns first."""
+        """Return the keys of conversations, most recent turns first."""
         return [row[0] for row in (yield SQL["recent_conversations"].query_alone({"most": limit}))]
 
     async def copy(self, source: str, target: str) -> Sequence[Turn]:
-        """Copy the newest turns of the current session; return them as they were copied.
+        """Copy the newest turns of the current session; return the copies.
 
-        A target that is in use is left as it is, and nothing is returned.
+        If the target is already in use, nothing is copied or returned.
         """
         session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_TURNS)
         turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(session.turns)]
@@ -190,7 +190,7 @@ _MAX_MESSAGES = 100_000
 class ForgottenWebMessages(ConversationMemory):
     """Empties messages whose turns were forgotten, and the answers to them.
 
-    Commands, which are not turns, stay, and so do messages that were not processed yet.
+    Commands, which are not turns, stay, and so do messages not processed yet.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class ForgottenWebMessages(ConversationMemory):
 
     @override
     async def end_session(self, conversation: str) -> None:
-        """Do nothing: earlier messages stay readable."""
+        """Do nothing, because earlier messages stay readable."""
 
     @override
     async def forget(self, conversation: str) -> None:

@@ -1,12 +1,12 @@
-"""Keep the newest turns of conversations in memory, for as long as nobody else can change them.
+"""Keep conversations' newest turns in memory while nobody else can change them.
 
-Only the holder of a claim writes to a history. So what a process knows of it under one epoch still
-holds under the next one, if the process made both claims; a gap between the epochs means that
-somebody else had the conversation meanwhile.
+Only the holder of a claim writes to a history. So a process's knowledge under one epoch is still
+valid under the next, if the process made both claims; a gap between the epochs means that another
+process had the conversation in between.
 
-Where there is a Redis, a window is shared with other processes when its claim is over, under the
-epoch of that claim: the claim with the next epoch may use it, and no other one. So a window that is
-late or lost is never wrong; it is only not found.
+With Redis, a window is shared with other processes when its claim ends, under that claim's epoch:
+only the claim with the next epoch may use it. So a late or lost window is never wrong, only
+missing.
 """
 
 from collections import OrderedDict
@@ -28,7 +28,7 @@ _CHARS_PER_TURN = 400  # what a turn takes besides its text, about
 
 @value_class
 class SessionWindow:
-    """The newest turns of a session, oldest first."""
+    """A session's newest turns, oldest first."""
 
     session: int
     turns: tuple[Turn, ...]
@@ -40,27 +40,27 @@ class SessionWindow:
     """That of its sessions."""
 
     def newest(self, max_turns: int) -> Session | None:
-        """Return the newest turns; None if the window holds too few."""
+        """Return the newest turns; None if the window contains too few."""
         if len(self.turns) < max_turns and not self.is_whole:
             return None
         newest = self.turns[-max_turns:] if max_turns > 0 else ()
         return Session(self.session, newest, self.memo)
 
     def extended(self, turns: Sequence[Turn]) -> "SessionWindow":
-        """Return the window after turns were appended to the session."""
+        """Return the window with turns appended to the session."""
         if not turns:
             return self
         grown = _make_window(self.session, (*self.turns, *turns), self.size, turns, self.is_whole)
         return replace(grown, memo=self.memo)
 
     def without(self, removed: TurnRange) -> "SessionWindow":
-        """Return the window after turns were deleted from the session."""
+        """Return the window with turns deleted from the session."""
         kept = removed.removed_from(self.turns)
         return SessionWindow(self.session, kept, self.is_whole, sum(map(_size, kept)), self.memo)
 
 
 def window_of(session: Session, max_turns: int) -> SessionWindow:
-    """Make a window of a session of which at most `max_turns` turns were read."""
+    """Create the window of a session from which at most `max_turns` turns were read."""
     is_whole = len(session.turns) < max_turns
     window = _make_window(session.number, session.turns, 0, session.turns, is_whole)
     return replace(window, memo=session.memo)
@@ -79,18 +79,18 @@ def _size(turn: Turn) -> int:
 
 
 class SharedWindows(Protocol):
-    """Windows that a process leaves for the others; each may be lost at any time."""
+    """Windows that processes leave for each other; any may be lost at any time."""
 
     def keep(self, claim: Claim, window: SessionWindow) -> None:
-        """Queue the window of an ended claim for sharing; never waits or fails."""
+        """Queue an ended claim's window for sharing; never waits or fails."""
 
     async def find(self, claim: Claim) -> SessionWindow | None:
-        """Return the window that the previous claim shared, if it is found quickly."""
+        """Return the window shared by the previous claim, if found quickly."""
 
     async def drop(self, claim: Claim) -> None:
-        """Delete a conversation's shared window, even if it is not written yet.
+        """Delete a conversation's shared window, even if not written yet.
 
-        If the server does not answer, it stays until it expires.
+        If the server does not respond, it stays until it expires.
         """
 
 
@@ -101,10 +101,10 @@ class _Entry:
 
 
 class SessionWindows(ConversationMemory):
-    """The windows of the conversations that were claimed last.
+    """The windows of the most recently claimed conversations.
 
-    A window belongs to a claim. `take` it before anything is written and `put` its successor back
-    after the commit: between the two, and after a failure, there is none.
+    A window belongs to a claim. `take` it before writing anything, and `put` its successor back
+    after the commit; in between, and after a failure, there is none.
     """
 
     def __init__(self, max_chars: int = _MAX_CHARS) -> None:
@@ -114,7 +114,7 @@ class SessionWindows(ConversationMemory):
 
     @override
     async def end_session(self, conversation: str) -> None:
-        """Do nothing: the window was dropped when the session's end was written."""
+        """Do nothing, because writing the session's end dropped the window."""
 
     @override
     async def forget(self, conversation: str) -> None:
@@ -133,19 +133,19 @@ class SessionWindows(ConversationMemory):
         self._drop_surplus()
 
     def get(self, claim: Claim) -> SessionWindow | None:
-        """Return the window of a claim."""
+        """Return a claim's window."""
         entry = self._entries.get(claim.conversation)
         return entry.window if entry is not None and entry.epoch == claim.epoch else None
 
     def take(self, claim: Claim) -> SessionWindow | None:
-        """Return the window of a claim and drop it."""
+        """Return a claim's window and drop it."""
         window = self.get(claim)
         if window is not None:
             self._set(claim, None)
         return window
 
     def put(self, claim: Claim, window: SessionWindow) -> None:
-        """Keep a window, unless the claim has a successor or was dropped for want of space."""
+        """Keep a window, unless the claim has a successor or was evicted."""
         entry = self._entries.get(claim.conversation)
         if entry is not None and entry.epoch == claim.epoch:
             self._set(claim, window)

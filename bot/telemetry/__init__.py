@@ -1,1 +1,1 @@
-"""Logs and metrics: constant event names, ids as fields, never a person's words."""
+"""Logs and metrics: constant event names, ids as fields, never people's texts."""

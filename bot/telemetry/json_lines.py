@@ -1,4 +1,4 @@
-"""Write everything that a process prints as lines of JSON if TROUPE_LOG_FORMAT is json."""
+"""Print all of a process's output as JSON lines if TROUPE_LOG_FORMAT is json."""
 
 import io
 import json
@@ -12,9 +12,9 @@ _PROGRAM = "troupe: "
 
 
 class JsonLines(io.TextIOBase):
-    """Standard output or error, as a JSON object a line if `is_wanted`; logs go to `stream`.
+    """Wraps stdout or stderr to print JSON lines if `is_wanted`; logs go to `stream`.
 
-    It is asked at the first line, since the settings cost more to read than most commands.
+    `is_wanted` is called at the first line, as reading settings is slower than most commands.
     """
 
     def __init__(self, stream: TextIO, is_wanted: Callable[[], bool], level: str = "info") -> None:
@@ -41,7 +41,7 @@ class JsonLines(io.TextIOBase):
 
     @override
     def close(self) -> None:
-        """Write what was printed without a line break; the stream is not closed."""
+        """Print any unfinished line; the stream stays open."""
         self._write_line(self._line)
         self._line = ""
         self.flush()

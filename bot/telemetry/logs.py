@@ -38,7 +38,7 @@ _render = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_plain
 
 
 def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    """Render an event as one line, control characters escaped, and its traceback below."""
+    """Render an event as one line, with control characters escaped, and its traceback below."""
     event["event"] = escape_to_one_line(str(event["event"]))
     traceback = str(event.pop("exception", "")).splitlines()
     lines = [escape_to_one_line(_render(logger, method, event))]
@@ -62,9 +62,9 @@ class _Repeats:
 
 
 class RateLimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes the same warning or error once a minute; then, or at the end, how often it repeated.
+    """Logs a repeated warning or error once a minute; then, or at the end, the repeat count.
 
-    Records are the same if their fields are equal except for the turn and for numbers in texts.
+    Records are equal if all their fields are, except for the turn and numbers in texts.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -90,7 +90,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
         super().close()
 
     def _write_counts(self, now: float, before: float) -> None:
-        """Write the newest repeat of each record last written before this; forget the rest."""
+        """Log the newest repeat of each record last logged before this time; forget the others."""
         for key, repeats in list(self._seen.items()):
             if repeats.written > before:
                 continue
@@ -108,7 +108,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
 
 def _sameness(record: logging.LogRecord) -> str:
-    """Return the key that repeats of one error share."""
+    """Return a key that is equal for repeats of the same error."""
     if isinstance(record.msg, dict):
         said = {name: str(value) for name, value in record.msg.items() if name not in _OF_ONE_EVENT}
         said["exception"] = said.get("exception", "").rpartition("\n")[2]
@@ -120,7 +120,7 @@ def _sameness(record: logging.LogRecord) -> str:
 
 
 class BoundTurn:
-    """Adds a turn to lines logged in the block, four times as fast as `bound_contextvars`."""
+    """Adds a turn to log lines in the block, four times as fast as `bound_contextvars`."""
 
     def __init__(self, turn: str) -> None:
         self._turn = turn
@@ -134,7 +134,7 @@ class BoundTurn:
 
 @contextmanager
 def only_warnings_logged() -> Iterator[None]:
-    """Log only warnings and errors, to stderr, so that a command's results stay clean."""
+    """Log only warnings and errors, to stderr, so that a command's output stays clean."""
     before = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
@@ -147,7 +147,7 @@ def only_warnings_logged() -> Iterator[None]:
 
 
 def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:
-    """Send our events and the libraries' warnings through one processor chain to one stream."""
+    """Send our events and libraries' warnings through one processor chain to one stream."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -179,12 +179,12 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
 def log_crash(
     kind: type[BaseException], error: BaseException, frames: TracebackType | None
 ) -> None:
-    """Log an uncaught exception, as `sys.excepthook`."""
+    """Log an uncaught exception; used as `sys.excepthook`."""
     structlog.get_logger(__name__).critical("crashed", exc_info=(kind, error, frames))
 
 
 def open_log_stream(file: Path | None) -> TextIO:
-    """Open a log file, or raise `SettingsError`; without one, return stderr."""
+    """Open a log file, or raise `SettingsError`; without a file, return stderr."""
     if file is None:
         return sys.stderr.stream if isinstance(sys.stderr, JsonLines) else sys.stderr
     try:
@@ -205,7 +205,7 @@ _OF_EVERY_EVENT = {"event", "level", "timestamp", "turn", "logger"}
 
 
 class RecentEvents:
-    """A structlog processor, behind that of secrets, that keeps events of messages."""
+    """A structlog processor that keeps messages' events, after secrets are masked."""
 
     def __init__(self, max_events: int = _MAX_EVENTS) -> None:
         self._steps: deque[tuple[str, LoggedStep]] = deque(maxlen=max_events)
@@ -226,7 +226,7 @@ class RecentEvents:
         return [self._failed(turn) for turn in list(dict.fromkeys(failed))[:limit]]
 
     def failure(self, error_id: str) -> FailedMessage | None:
-        """Return a message by the error id that people see; None if this process has none."""
+        """Return a message by the error id shown to users; None if this process has none."""
         turns = dict.fromkeys(turn for turn, _ in reversed(self._steps))
         found = next((turn for turn in turns if error_id_of(turn) == error_id), None)
         return None if found is None else self._failed(found)
@@ -241,7 +241,7 @@ _decode = msgspec.json.Decoder(FailedMessage).decode
 
 
 def describe_failure(events: RecentEvents, turn: str) -> MessageNote:
-    """Return a note with the log of a failed message."""
+    """Return a note containing a failed message's log."""
     error_id = error_id_of(turn)
     failed = events.failure(error_id) or FailedMessage(error_id, turn, ())
     return MessageNote(_key(error_id), _encode(failed).decode())
@@ -250,7 +250,7 @@ def describe_failure(events: RecentEvents, turn: str) -> MessageNote:
 async def find_failure(
     read_notes: Callable[[str, int], Awaitable[Sequence[str]]], error_id: str
 ) -> FailedMessage | None:
-    """Return a failed message from any process; raises `StoreError`."""
+    """Return a failed message, from any process; raises `StoreError`."""
     found = await read_notes(_key(error_id), 1)
     try:
         return _decode(found[0]) if found else None

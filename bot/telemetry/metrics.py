@@ -1,4 +1,4 @@
-"""Prometheus metrics and OpenTelemetry spans; labels come from closed sets, never from people."""
+"""Prometheus metrics and OpenTelemetry spans; labels come from fixed sets, never from people."""
 
 import hashlib
 import random
@@ -85,7 +85,7 @@ KEYS_IN_PROGRESS = Gauge("troupe_working", "Keys of a queue that are being proce
 
 
 def record_usage(usage: Usage) -> None:
-    """Add one answer's token usage to the counters."""
+    """Add an answer's token usage to the counters."""
     for counter, tokens in (
         (_PROMPT_TOKENS, usage.prompt_tokens),
         (_CACHED_PROMPT_TOKENS, usage.cached_tokens),
@@ -97,7 +97,7 @@ def record_usage(usage: Usage) -> None:
 
 
 def count_unanswered(platform: str) -> int:
-    """Return how many messages of a platform got a notice instead of an answer."""
+    """Return how many of a platform's messages got a notice instead of an answer."""
     labels = ({"platform": platform, "outcome": one} for one in ("failed", "told", "set_aside"))
     found = (REGISTRY.get_sample_value("troupe_finished_total", each) for each in labels)
     return sum(int(count or 0) for count in found)
@@ -109,7 +109,7 @@ ROOT = "message"
 
 
 class TurnIds:
-    """Generates span ids; those of a root span are derived from its turn."""
+    """Generates span ids; a root span's id is derived from its turn."""
 
     def __init__(self) -> None:
         self.root: tuple[int, int] | None = None
@@ -123,7 +123,7 @@ class TurnIds:
 
 
 class MessageTraces:
-    """Creates spans with an OpenTelemetry tracer that takes its ids from `ids`."""
+    """Creates spans with an OpenTelemetry tracer that gets its ids from `ids`."""
 
     def __init__(self, tracer: Any, ids: TurnIds) -> None:
         self._tracer, self._ids = tracer, ids
@@ -140,7 +140,7 @@ class MessageTraces:
         error: str | None = None,
         is_remote_call: bool = False,
     ) -> None:
-        """Record a span of a turn, or its root, in Unix seconds; `error` is a class or outcome."""
+        """Record a turn's span, or its root, in Unix seconds; `error` is a class or outcome."""
         api, digest = self._api, hashlib.sha256(turn.encode()).digest()
         ids = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
         parent = api.INVALID_SPAN
@@ -170,10 +170,10 @@ _current: list[MessageTraces] = []  # one, or none while there are no traces
 
 
 def record_span(name: str, turn: str | None, began: float, ended: float, **more: Any) -> None:
-    """Record a step of a message, if traces are on.
+    """Record a step of a message, if tracing is on.
 
-    Without `turn` it belongs to the turn of the log's context. `more` is as in
-    `MessageTraces.record`; attributes come from closed sets, never from people.
+    Without `turn`, it belongs to the turn in the log context. `more` is as in
+    `MessageTraces.record`; attributes come from fixed sets, never from people.
     """
     for traces in _current:
         of_turn = turn or structlog.contextvars.get_contextvars().get("turn")
@@ -182,7 +182,7 @@ def record_span(name: str, turn: str | None, began: float, ended: float, **more:
 
 
 def start_traces(url: str) -> Callable[[], None]:
-    """Send spans over OTLP/HTTP; return a function that stops it; raises `SettingsError`."""
+    """Send spans over OTLP/HTTP; return a function to stop; raises `SettingsError`."""
     try:
         sdk = import_module("opentelemetry.sdk.trace")
         export = import_module("opentelemetry.sdk.trace.export")

@@ -85,21 +85,21 @@ _NEWER: set[str] = set()
 
 
 def mask_from_now_on(secrets: Iterable[str]) -> None:
-    """Make every masker mask these secrets, too: the keys of a replaced file."""
+    """Make all maskers also mask these secrets, from a file that was replaced."""
     for one in secrets:
         if len(one) >= _MIN_SECRET_CHARS:
             _NEWER.update(_encodings(one))
 
 
 def passwords_in(address: str) -> set[str]:
-    """Return the password of a URL or of "name:password", as written and decoded."""
+    """Return the password in a URL or "name:password", as written and decoded."""
     found = _PASSWORD.search(address)
     password = (found[1] or found[2]) if found else ""
     return {password, unquote(password)} - {""}
 
 
 class SecretMasker:
-    """A structlog processor that masks secrets except for up to four last characters."""
+    """A structlog processor that masks secrets, except for up to four final characters."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = {each for one in secrets for each in (one, *passwords_in(one))}
@@ -132,10 +132,10 @@ class SecretMasker:
 
 
 def mask_pasted_tokens(text: str) -> str:
-    """Mask anything that looks like a token, key or password in a person's text.
+    """Mask anything in a person's text that looks like a token, key or password.
 
-    So is a value with letters and digits after a name such as `PASSWORD=`. Zero-width characters do
-    not hide a token: they are removed with it.
+    This includes values with letters and digits after a name such as `PASSWORD=`. Zero-width
+    characters do not hide a token: they are removed with it.
     """
     bare = text if text.isascii() else text.translate(_ZERO_WIDTH)
     masked = bare
@@ -147,7 +147,7 @@ def mask_pasted_tokens(text: str) -> str:
 
 
 def _may_have_token(text: str) -> bool:
-    """Return False, quickly, for most texts without a token, password or key."""
+    """Return quickly whether a text may contain a token, password or key; most do not."""
     if _DIGIT_OR_AT.search(text) is None and "-----BEGIN" not in text:
         return False
     longest = max(map(len, text.split()), default=0)
@@ -155,9 +155,9 @@ def _may_have_token(text: str) -> bool:
 
 
 class TokenFilter:
-    """Masks tokens in a stream: text that may still grow into a token is held back.
+    """Masks tokens in a stream: text that may become a token is held back.
 
-    Names such as `PASSWORD=` are ignored: what a model writes after them is its own invention.
+    Names such as `PASSWORD=` are ignored, because a model invents the values after them.
     """
 
     def __init__(self) -> None:
@@ -166,16 +166,16 @@ class TokenFilter:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Append text; return the text that can be shown now."""
+        """Add text; return the text that can be shown now."""
         self._held += text
         return self._release(self._safe_length())
 
     def finish(self) -> str:
-        """Return the rest at the end of the text."""
+        """Return the remaining text at the end."""
         return self._release(len(self._held))
 
     def _safe_length(self) -> int:
-        """Return how many held characters cannot become a token, or are a complete one."""
+        """Return how many held characters cannot become a token, or form a complete one."""
         held, after_keys = self._held, 0
         while begin := _KEY_BEGIN.search(held, after_keys):
             end = _KEY_END.search(held, begin.end())
@@ -223,7 +223,7 @@ def _mask_named(found: re.Match[str]) -> str:
 
 
 def _encodings(secret: str) -> set[str]:
-    """Return a secret in the forms in which it may appear: plain, URL-quoted, base64."""
+    """Return a secret in all forms it may take: plain, URL-quoted, base64."""
     return {secret, quote(secret, safe=""), b64encode(secret.encode()).decode().rstrip("=")}
 
 

@@ -1,4 +1,4 @@
-"""Chat templates: they turn messages into the prompt text that a model was trained on."""
+"""Chat templates, which turn messages into the prompt text that a model was trained on."""
 
 from bot.templates import family_templates, lmdeploy
 from bot.templates.jinja_template import JinjaTemplate

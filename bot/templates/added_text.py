@@ -1,7 +1,7 @@
-"""Find the words that a model's own chat template adds to every prompt.
+"""Find the text that a model's own chat template adds to every prompt.
 
-A GGUF from anywhere brings its template along. Most add control tokens and role names only; one
-that adds sentences speaks to the model before the persona of the preset does.
+A GGUF from any source includes a template. Most add only control tokens and role names; one that
+adds sentences speaks to the model before the preset's persona does.
 """
 
 import re
@@ -34,10 +34,10 @@ _MIN_SIMILARITY = 0.3
 
 
 async def find_added_text(template: ModelTemplate, renderer: Renderer) -> tuple[str, str | None]:
-    """Return the words that a model's template adds, and the most similar registered one if any.
+    """Return the text that a model's template adds, and the closest registered template.
 
-    Nothing is added by templates that are published as one of our families: those were read.
-    Raises as `Renderer.render` does.
+    Templates published with our families count as adding nothing, because we reviewed them. Raises
+    as `Renderer.render` does.
     """
     if template.source is None or detect_family(template.source) is not None:
         return "", None
@@ -50,7 +50,7 @@ async def find_added_text(template: ModelTemplate, renderer: Renderer) -> tuple[
 
 
 async def _nearest(added: str, renderer: Renderer) -> str | None:
-    """Return the name of the registered template whose control tokens are most like these."""
+    """Return the registered template with the most similar control tokens, if any is close."""
     tokens = _MARKUP.findall(added)
     best, best_similarity = None, _MIN_SIMILARITY
     for name in names():

@@ -1,14 +1,12 @@
-"""Detect what a chat template accepts and adapt conversations to it.
+"""Detect what a chat template accepts, and adapt conversations to it.
 
 Some templates have no system role, or insist that roles alternate and begin with the user. Group
-chats need all of it: several users in a row, a greeting by the character, a persona. What a
-template rejects is rewritten into a form that it accepts; the rules look at the template's output,
-never at the model's name:
+chats need all of it: several users in a row, a greeting by the character, a persona. Whatever a
+template rejects is rewritten to a form that it accepts, judging by the template's output and never
+by the model's name:
 
-- a system message that it rejects or drops is put in front of the user message that follows;
-- consecutive messages of one role are merged if it insists on alternation;
-- an assistant message at the beginning gets a user message before it if it insists on one;
-- a text content becomes a list with one text part if texts are lost (some vision models).
+~- a system message that it rejects or drops is put in front of the user message that follows;=>- a
+rejected or dropped system message is put in front of the next user message;
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -50,7 +48,7 @@ PROBES: Final[Mapping[str, Sequence[Message]]] = {
 async def detect_capabilities(
     render: Callable[[Sequence[Message]], Awaitable[str]],
 ) -> Capabilities:
-    """Render probes, and detect what is rejected or dropped; raises if one did not finish."""
+    """Render probes to detect what is rejected or dropped; raises if one did not finish."""
     prompts = {name: await render_or_none(render, probe) for name, probe in PROBES.items()}
     texts, parts = (
         {
@@ -77,7 +75,7 @@ async def render_or_none(
 
 
 def has_parts(messages: Sequence[Message]) -> bool:
-    """Whether a content is a list of parts, which only Jinja templates can read."""
+    """Whether any content is a list of parts, which only Jinja templates can read."""
     return any(isinstance(message.get("content"), list | tuple) for message in messages)
 
 
@@ -91,7 +89,7 @@ def _contains_all_contents(prompt: str | None, messages: Sequence[Message]) -> b
 def adapt_messages(
     messages: Sequence[Message], capabilities: Capabilities, *, trim_inputs: bool = False
 ) -> list[Message]:
-    """Return the conversation in a form that the template accepts, trimmed where asked."""
+    """Return the conversation in a form that the template accepts, trimmed if requested."""
     adapted = [_trim(message) for message in messages] if trim_inputs else list(messages)
     if not (capabilities.accepts_system and capabilities.accepts_late_system):
         adapted = _fold_system_into_user(adapted, capabilities)

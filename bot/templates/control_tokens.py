@@ -1,4 +1,4 @@
-"""Find control tokens, tell a template's own text from people's, and break tokens in theirs."""
+"""Find control tokens, tell a template's text from people's, and break up tokens in theirs."""
 
 import json
 import re
@@ -94,7 +94,7 @@ def leading_control_token(text: str) -> str | None:
 
 
 def break_control_tokens(text: str, tokens: Iterable[str]) -> str:
-    """Insert an invisible character into each of `tokens`, in any case, so that none is left."""
+    """Insert an invisible character into each of `tokens`, in any case, so that none remains."""
     breakable = (token for token in tokens if len(token) > 1 and WORD_JOINER not in token)
     alternatives = "|".join(map(re.escape, breakable))
     if not alternatives:
@@ -113,7 +113,7 @@ MarkText = Callable[[str, str, str], str]
 
 @value_class
 class TextSpan:
-    """A part of a prompt from one source."""
+    """A part of a prompt from a single source."""
 
     text: str
 
@@ -124,11 +124,11 @@ class TextSpan:
 def render_spans(
     template: ChatTemplate, messages: Sequence[Message], **options: Any
 ) -> list[TextSpan]:
-    """Render a conversation as spans; their texts joined are the prompt.
+    """Render a conversation as spans, whose joined texts are the prompt.
 
-    Where a template changes people's texts so that they cannot be located, the control tokens in
-    these texts are broken first, and the prompt differs in these invisible characters. `options`
-    are those of the template's `render`.
+    If a template changes people's texts so that they cannot be located, the control tokens in them
+    are broken up first, and the prompt contains these invisible characters. `options` go to the
+    template's `render`.
     """
 
     def render(given: Sequence[Message]) -> str:
@@ -146,7 +146,7 @@ def render_spans(
 
 
 def render_messages(template: ChatTemplate, messages: Sequence[Message], **options: Any) -> str:
-    """Render with any kind of template."""
+    """Render with a template of any kind."""
     match template:
         case JinjaTemplate():
             return template.render(messages, **options)
@@ -263,14 +263,14 @@ def _mark_between(separators: Sequence[str]) -> MarkText:
 
 
 def _character_class(code_points: Sequence[int]) -> str:
-    """Return a pattern for ascending code points; runs are ranges, which `re` finds fast."""
+    """Return a pattern for ascending code points; runs become ranges, which `re` matches fast."""
     runs = groupby(enumerate(code_points), key=lambda position: position[1] - position[0])
     ends = [(run[0][1], run[-1][1]) for _, found in runs if (run := list(found))]
     return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ends) + "]"
 
 
 def _unused_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:
-    """Return unused characters in two pairs for each message: for its texts, and for its name."""
+    """Return unused characters: for each message, a pair for its texts and a pair for its name."""
     used = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
     unused = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in used)
     found = list(islice(unused, 4 * len(messages)))

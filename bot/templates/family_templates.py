@@ -1,4 +1,4 @@
-"""Templates of model families that Troupe ships, and the detection of known ones."""
+"""Shipped templates of model families, and detection of known ones."""
 
 import hashlib
 import tomllib
@@ -16,7 +16,7 @@ FAMILY_BY_SHA256: Final[dict[str, str]] = {}
 
 
 def detect_family(source: str) -> str | None:
-    """Return the name of the family that renders exactly like this template, if there is one."""
+    """Return the name of the family with exactly this template; None if unknown."""
     return FAMILY_BY_SHA256.get(hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest())
 
 

@@ -1,4 +1,4 @@
-"""Render Jinja chat templates, byte for byte as transformers' `apply_chat_template`.
+"""Render Jinja chat templates, byte for byte like transformers' `apply_chat_template`.
 
 The rules are in docs/sources.md#jinja. The stock sandbox keeps templates from code and files, but
 prints functions and classes with their names and addresses. Here a template gets a `Function`
@@ -49,7 +49,7 @@ def _callable_only(value: Any) -> Any:
 
 
 class ChatTemplateSandbox(ImmutableSandboxedEnvironment):
-    """The environment of transformers: no access to code or files, arguments are immutable."""
+    """The environment of transformers: no access to code or files, immutable arguments."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -72,7 +72,7 @@ class ChatTemplateSandbox(ImmutableSandboxedEnvironment):
 
 
 class GenerationTagExtension(Extension):
-    """Parses `{% generation %}`, which marks assistant text for training and changes no prompt."""
+    """Parses `{% generation %}`, which marks assistant text for training only."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja declares it as an instance variable
 
@@ -111,7 +111,7 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Write JSON as in training data: without the HTML escapes that jinja's own filter adds."""
+    """Write JSON as in training data, without the HTML escapes of jinja's own filter."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -126,7 +126,7 @@ ENVIRONMENT = ChatTemplateSandbox()
 
 @lru_cache(maxsize=256)
 def compile_template(source: str) -> jinja2.Template:
-    """Compile a source (several milliseconds) once; raises `jinja2.TemplateSyntaxError`."""
+    """Compile a source once (several milliseconds); raises `jinja2.TemplateSyntaxError`."""
     return ENVIRONMENT.from_string(source)
 
 
@@ -150,7 +150,7 @@ CONTINUE_MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "  # the same text that trans
 
 
 class JinjaTemplate:
-    """A chat template from a model or a preset; those from people run in `RenderProcessPool`."""
+    """A chat template from a model or a preset; untrusted ones run in `RenderProcessPool`."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class JinjaTemplate:
         eos_token: str | None = None,
         stop_words: Sequence[str] = (),
     ) -> None:
-        """Compile; raises `TemplateError`. A token that is None is undefined in the template."""
+        """Compile; raises `TemplateError`. Tokens that are None are undefined in the template."""
         self.stop_words = stop_words
         self.source = source
         self.bos_token = bos_token or ""
@@ -190,14 +190,14 @@ class JinjaTemplate:
         now: datetime | None = None,
         **variables: Any,
     ) -> str:
-        """Return the prompt of messages in the form of chat completions, which are not changed.
+        """Return the prompt for messages in chat completions form, which are not modified.
 
         `add_generation_prompt` opens the assistant's turn at the end, `continue_final_message`
         leaves the last message open. `now` is the time for `strftime_now`, by default the current
-        one; `variables` are what else the template reads (`enable_thinking`, `date_string`).
+        time; `variables` are the template's other inputs (`enable_thinking`, `date_string`).
 
-        Raises `TemplateError` if the template rejects the messages (its `raise_exception` text as
-        it is) or fails (the text begins with the type of the error, which is the cause).
+        Raises `TemplateError` if the template rejects the messages (the text is that of its
+        `raise_exception`) or fails (the text begins with the type of the causing error).
         """
         given = {
             **self._fixed,
@@ -235,7 +235,7 @@ class JinjaTemplate:
 
 
 def check_source(source: str) -> None:
-    """Parse a template from people without running it; raises `TemplateError`."""
+    """Parse an untrusted template without running it; raises `TemplateError`."""
     if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
         raise TemplateError(f"the template is longer than {MAX_SOURCE_BYTES // 1024} KiB")
     try:

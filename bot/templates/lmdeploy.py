@@ -1,4 +1,4 @@
-"""The chat templates of LMDeploy 0.6.4 and the five of its document (lmdeploy.toml)."""
+"""The chat templates of LMDeploy 0.6.4, and the five in its documentation (lmdeploy.toml)."""
 
 import tomllib
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from bot.templates.role_template import (
 
 
 class InternLMChat7B(RoleTemplate):
-    """InternLM as in LMDeploy's document, with the `eoa` that the document lacks."""
+    """InternLM as in LMDeploy's documentation, plus the `eoa` that it omits."""
 
     @override
     def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:
@@ -32,7 +32,7 @@ class InternLMChat7B(RoleTemplate):
 
 
 class DropLastCharacterTemplate(RoleTemplate):
-    """Drops the last character of a prompt, twice where one method calls the other."""
+    """Drops a prompt's last character, twice if one method calls the other."""
 
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
@@ -46,7 +46,7 @@ class DropLastCharacterTemplate(RoleTemplate):
 
 
 class StartTokenTemplate(RoleTemplate):
-    """Writes `start` at the start of a sequence: Llama 3; GLM also in every conversation."""
+    """Writes `start` at the start of a sequence: Llama 3; for GLM, also of every conversation."""
 
     start: str
     starts_conversations: bool = False
@@ -62,7 +62,7 @@ class StartTokenTemplate(RoleTemplate):
 
 
 class ChatGLM2(BaseTemplate):
-    """ChatGLM2 numbers the rounds; `get_prompt` counts them, for one sequence."""
+    """ChatGLM2 numbers its rounds; `get_prompt` counts them, for one sequence."""
 
     _user: str = "问："
     _eoh: str = "\n\n"
@@ -151,7 +151,7 @@ class Llama31(StartTokenTemplate):
 
 
 class InternLM2(RoleTemplate):
-    """InternLM2, with the `environment` role for results of tools."""
+    """InternLM2, with the `environment` role for tool results."""
 
     environment: str = "<|im_start|>environment\n"
     eoenv: str = "<|im_end|>\n"

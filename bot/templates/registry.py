@@ -1,4 +1,4 @@
-"""Register chat templates by name: the names that a preset's `template` key accepts."""
+"""Register chat templates by name, for a preset's `template` key."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -15,7 +15,7 @@ _factories: dict[str, Callable[..., Any]] = {}
 
 
 def register(*names: str) -> Callable[[Factory], Factory]:
-    """Register under these names; decorators stack. Raises `TemplateError` for a known name."""
+    """Register under these names; decorators stack. Raises `TemplateError` for duplicates."""
 
     def add(factory: Factory) -> Factory:
         for name in names:
@@ -28,7 +28,7 @@ def register(*names: str) -> Callable[[Factory], Factory]:
 
 
 def get(name: str) -> Callable[..., Any]:
-    """Return a registered template; raises `TemplateError` with the nearest names."""
+    """Return a registered template; raises `TemplateError` with the closest names."""
     if name not in _factories:
         nearest = get_close_matches(name, _factories, n=3)
         hint = joined(map(repr, nearest), translatable(" or ")) if nearest else "one of `names()`"

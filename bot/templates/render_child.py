@@ -1,8 +1,8 @@
-"""The child process that renders templates from people, with limits on CPU time, memory and output.
+"""A child process that renders untrusted templates, with limits on CPU, memory and output.
 
-It reads requests from stdin and writes answers to stdout until stdin is closed, at the latest when
-the parent process ends. `RenderProcessPool` starts it. The kernel ends it with SIGPROF when a
-request takes too much CPU time, so a busy machine makes rendering slow but never makes it fail.
+It reads requests from stdin and writes answers to stdout until stdin closes, at the latest when the
+parent process ends. `RenderProcessPool` starts it. The kernel kills it with SIGPROF when a request
+uses too much CPU time, so a busy machine makes rendering slow but never makes it fail.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def harden() -> None:
-    """Remove the globals that attacks start from, and generators, which print an address."""
+    """Remove globals that attacks start from, and generators, which print an address."""
     for name in ("cycler", "joiner", "lipsum"):
         del ENVIRONMENT.globals[name]
     filters = ENVIRONMENT.filters
@@ -66,14 +66,14 @@ def finish_generators(apply: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def warm_up() -> None:
-    """Make jinja load its lazy imports: no file can be opened afterwards."""
+    """Trigger jinja's lazy imports, because no file can be opened later."""
     for source in WARM_UP_TEMPLATES:
         with contextlib.suppress(TemplateError):
             JinjaTemplate(source).render([])
 
 
 def set_resource_limits() -> None:
-    """Limit memory, files and processes of this process for good."""
+    """Limit memory, files and processes of this process permanently."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the parent may have ignored it
     for limit, value in (
         (resource.RLIMIT_AS, MAX_MEMORY_BYTES),
@@ -86,7 +86,7 @@ def set_resource_limits() -> None:
 
 
 def answer_request(request: bytes) -> bytes:
-    """Render; if memory runs out, once more without the compiled templates of other requests."""
+    """Render; if memory runs out, retry without other requests' compiled templates."""
     for _ in range(2):
         try:
             return RENDERED + render(json.loads(request))

@@ -1,7 +1,7 @@
-"""Render templates from people in child processes that can be killed.
+"""Render untrusted templates in child processes that can be killed.
 
-Twenty characters of Jinja can request ten gigabytes. The limits are on CPU time, memory and output;
-a render that gets no CPU time is an error to be retried, and never a property of the template.
+Twenty characters of Jinja can request ten gigabytes. CPU time, memory and output are limited; a
+render that got no CPU time is an error to retry, never the template's fault.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ CRASH_EXIT_CODES: Final = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, 1)
 
 
 class RenderProcessPool:
-    """Processes that render one request at a time, replaced when killed; safe to cancel."""
+    """Processes that each render one request at a time, and are replaced when killed."""
 
     def __init__(self, processes: int = 2) -> None:
         self._idle: asyncio.LifoQueue[_RenderProcess] = asyncio.LifoQueue()

@@ -1,7 +1,7 @@
-"""Render a conversation to a local model's prompt: choose the template and where it runs.
+"""Render a conversation to a local model's prompt: select the template and where it runs.
 
-The template is the preset's choice, else the model's own, else ChatML. Those from people (in a
-preset or a GGUF) are rendered in a process that can be killed.
+The template is the preset's choice, or the model's own, or ChatML. Untrusted ones (from a preset or
+a GGUF) are rendered in a process that can be killed.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class RenderedPrompt:
 
 
 class Renderer(AsyncExitStack):
-    """Renders prompts; the render processes start with the first template from people."""
+    """Renders prompts; render processes start with the first untrusted template."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,12 +104,12 @@ class Renderer(AsyncExitStack):
         *,
         has_prefill: bool = False,
     ) -> RenderedPrompt:
-        """Render a conversation as one text that ends where the assistant is to continue.
+        """Render a conversation as a text that ends where the assistant should continue.
 
-        With `has_prefill` a last message of the assistant is the beginning of the answer. What the
-        template rejects is adapted to a form that it accepts (see `capabilities`). Tools are left
-        out where it has no form for them. Raises `TemplateError`, and `RenderUnavailable` where
-        another try may help: the machine is too busy, or the render process was killed.
+        With `has_prefill`, a final assistant message is the beginning of the answer. Anything the
+        template rejects is adapted (see `capabilities`). Tools are omitted if the template has no
+        form for them. Raises `TemplateError`, or `RenderUnavailable` if a retry may help: the
+        machine is too busy, or the render process was killed.
         """
         prepared = await self._prepare(choice, model_template)
         form = await self.tool_form(choice, model_template) if tools else None
@@ -131,7 +131,7 @@ class Renderer(AsyncExitStack):
     async def tool_form(
         self, choice: TemplateChoice, model_template: ModelTemplate
     ) -> ToolForm | None:
-        """Return how a template writes calls, None if it cannot; raises as `render` does."""
+        """Return how a template writes calls; None if it cannot; raises as `render` does."""
         prepared = await self._prepare(choice, model_template)
         if not prepared.was_asked_for_tools:
             prepared.tool_form = await self._detect_tool_form(prepared)
@@ -252,7 +252,7 @@ class _PreparedTemplate:
 
 
 def _plain_message(message: Message, names: TemplateNames | None) -> dict[str, str]:
-    """Return the message as templates read it; with `names`, its speaker apart from its text."""
+    """Return a message as templates read it; with `names`, its speaker is a separate field."""
     if names is None or message.role == "system":
         return {"role": message.role, "content": message.content}
     if message.name is None:  # an example of the preset

@@ -1,4 +1,4 @@
-"""Templates with one text for each role: RodelAgent's and LMDeploy's."""
+"""Templates with one text per role: RodelAgent's and LMDeploy's."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -20,12 +20,11 @@ DEFAULT_END_TEMPLATE = "Assistant: "
 
 
 class StringTemplate:
-    """Renders each message with its role's template; the end template is what the model continues.
+    """Renders each message with its role's template; the model continues the end template.
 
-    A template that is None falls back to its default; an empty one stays empty. `{{user}}` (exactly
-    so: no spaces, lower case) is the placeholder of the user's template, `{{system}}` and
-    `{{assistant}}` are those of the others. Texts are inserted once: a placeholder in a message
-    is not expanded.
+    A template that is None has a default; an empty one stays empty. `{{user}}` (exactly so: no
+    spaces, lower case) is the placeholder in the user's template, `{{system}}` and `{{assistant}}`
+    in the others. Values are inserted once: placeholders in messages are not expanded.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class StringTemplate:
         self.end_template = DEFAULT_END_TEMPLATE if end_template is None else end_template
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Return blocks and end template, joined with newlines; other roles give `unknown`."""
+        """Return blocks and end template, joined by newlines; `unknown` replaces unknown roles."""
         blocks = [self._block(message) for message in messages]
         return "\n".join([*blocks, self.end_template])
 
@@ -72,19 +71,19 @@ UNUSED_KEYS = {"model_path", "tool", "eotool"}  # of newer versions: no message 
 
 
 class UnknownRole(TemplateError, ValueError):
-    """A message has a role that the template has no texts for."""
+    """A message's role has no texts in the template."""
 
     def __init__(self, role: object, known: Sequence[str]) -> None:
         super().__init__(f"no role {role!r} in this template; it knows {', '.join(known)}")
 
 
 class UnsupportedCapability(TemplateError, AssertionError):
-    """The template does not support its `capability`; LMDeploy's document asserts it."""
+    """The template does not support its `capability`, as in LMDeploy's documentation."""
 
 
 @register("base", "llama", "falcon", "internlm-7b")
 class BaseTemplate:
-    """Sampling defaults without any texts around roles: the template of base models."""
+    """Sampling defaults without texts around roles: the template of base models."""
 
     session_len: int = 2048
     top_p: float = 0.8
@@ -95,14 +94,14 @@ class BaseTemplate:
     stop_words: Sequence[str] | None = None
 
     def __init__(self, **values: Any) -> None:
-        """Set attributes; keys of other templates, which LMDeploy's JSON may hold, are ignored."""
+        """Set attributes, ignoring other templates' keys, which LMDeploy's JSON may contain."""
         for kind in reversed(type(self).__mro__):
             for name in vars(kind).get("__annotations__", ()):
                 if name in values or hasattr(kind, name):
                     vars(self)[name] = values.get(name, getattr(kind, name, None))
 
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
-        """Return the prompt of one round; the system text is written if `sequence_start`."""
+        """Return one round's prompt; it includes the system text if `sequence_start`."""
         if self.capability == "completion":
             return prompt
         return self.decorate_prompt(prompt, sequence_start)
@@ -113,7 +112,7 @@ class BaseTemplate:
     def messages2prompt(
         self, messages: str | Sequence[Message], sequence_start: bool = True
     ) -> str | None:
-        """Return a conversation's prompt, None for base models; raises `UnknownRole`."""
+        """Return a conversation's prompt; None for base models; raises `UnknownRole`."""
         if isinstance(messages, str):
             return self.get_prompt(messages, sequence_start)
         return self._conversation(messages, sequence_start)
@@ -123,13 +122,13 @@ class BaseTemplate:
 
 
 class RoleTemplate(BaseTemplate):
-    """A template that writes fixed texts before and after each role.
+    """Writes fixed texts before and after each role.
 
     `{system}{meta_instruction}{eosys}{user}…{eoh}{assistant}…{eoa}{separator}{user}…`
 
-    `meta_instruction` is the default system text, for conversations that do not begin with their
-    own. None differs from an empty text: `system` and `eosys` are left out as well. A final
-    assistant message is left open for the model to continue.
+    `meta_instruction` is the default system text, for conversations without their own. None differs
+    from an empty text: it also omits `system` and `eosys`. A final assistant message is left open
+    for the model to continue.
     """
 
     system: str = ""
@@ -143,7 +142,7 @@ class RoleTemplate(BaseTemplate):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BaseTemplate:
-        """Make a template from LMDeploy's JSON; raises `TemplateError` for what cannot stand there.
+        """Create a template from LMDeploy's JSON; raises `TemplateError` for invalid content.
 
         If `model_name` is a registered template, the other keys override its values; otherwise
         they define a new template. A key that is null counts as missing.
@@ -224,6 +223,6 @@ def _are_texts(value: object) -> bool:
 
 
 def message_text(message: Message) -> str:
-    """Return the text of a message; of a content in parts the first part's, as in LMDeploy."""
+    """Return a message's text; for content in parts, the first part's, as in LMDeploy."""
     content = message["content"]
     return content if isinstance(content, str) else str(content[0]["text"])

@@ -1,8 +1,8 @@
-"""Detect how a chat template writes the calls of tools, and write conversations that hold some.
+"""Detect how a chat template writes tool calls, and write conversations that contain them.
 
-A template is rendered with a call and its result: what stands around the name is the form in which
-its models were trained to call. One that leaves out the tool, the call or the result has no form,
-and its models are offered no tools (docs/sources.md#tool-calls).
+A template is rendered with a call and its result: the text around the name is the form that its
+models were trained to use. If the tool, the call or the result is missing, there is no form, and
+the models are offered no tools (docs/sources.md#tool-calls).
 """
 
 import json
@@ -76,14 +76,14 @@ PROBES: Final = (_probe("call00000"), _probe(f"functions.{_NAME}:0"))
 
 
 def read_tool_form(prompt: str) -> ToolForm | None:
-    """Read the form from the prompt of the probe; None if a part of it is missing."""
+    """Detect the form in the probe's prompt; None if a part of it is missing."""
     if not all(text in prompt for text in ("probe_offered", _NAME, _ARGUMENT, _RESULT)):
         return None
     return next((form for form, pattern in _FORMS if pattern.search(prompt)), None)
 
 
 def offered_tools(specs: Sequence[ToolSpec], special: Sequence[str]) -> list[Message]:
-    """Return tools as templates read them; `special` are texts that must not become tokens."""
+    """Return tools as templates read them; `special` texts must not become tokens."""
     return [
         {
             "type": "function",
@@ -100,7 +100,7 @@ def offered_tools(specs: Sequence[ToolSpec], special: Sequence[str]) -> list[Mes
 def exchange_messages(
     exchanges: Sequence[ToolExchange], form: ToolForm, special: Sequence[str]
 ) -> list[Message]:
-    """Return earlier calls and their results, without any text of `special`."""
+    """Return earlier calls and their results, without any `special` text."""
     messages: list[Message] = []
     number = 0
     is_named = form is ToolForm.SECTION

@@ -1,1 +1,1 @@
-"""The texts of the service, and their translations."""
+"""The service's texts and their translations."""

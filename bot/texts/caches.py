@@ -1,4 +1,4 @@
-"""Caches for pure functions of people's words and names, cleared when anything is forgotten."""
+"""Caches for pure functions of people's texts and names, cleared when anything is forgotten."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,7 +13,7 @@ _clear: list[Callable[[], None]] = []
 def text_cache(
     max_size: int,
 ) -> Callable[[Callable[Parameters, Value]], Callable[Parameters, Value]]:
-    """Return a decorator as `lru_cache`, for functions whose arguments people may have written."""
+    """Return a decorator like `lru_cache`, for functions whose arguments may be people's texts."""
 
     def decorate(compute: Callable[Parameters, Value]) -> Callable[Parameters, Value]:
         cached = lru_cache(max_size)(compute)

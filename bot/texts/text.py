@@ -1,7 +1,7 @@
-"""Texts for people in a chat: English in the code, other languages in gettext's catalogs.
+"""Texts shown in chats: English in the code, other languages in gettext catalogs.
 
-A text is created where the cause is known and translated where the reader's language is known, or,
-if it was stored in English, when it is shown. `make catalogues` renews bot/texts/locales.
+A text is created where its cause is known, and translated where the reader's language is known or,
+if it was stored in English, when it is shown. `make catalogues` updates bot/texts/locales.
 """
 
 import gettext
@@ -21,7 +21,7 @@ LANGUAGES: Final = ("en", "zh")
 
 
 class Text(str):
-    """An English text, with what its translation needs; words of people are only values of it."""
+    """An English text with the values for its translation; people's texts are only values."""
 
     _pattern: str
     _plural: str | None
@@ -43,7 +43,7 @@ class Text(str):
         return text
 
     def translate_to(self, language: str) -> str:
-        """Return the text in a language; what its catalog lacks stays English."""
+        """Return the text in a language; English if its catalog lacks it."""
         catalog = _catalog(language)
         if self._plural is None:
             pattern = catalog.gettext(self._pattern) if self._pattern else ""
@@ -56,7 +56,7 @@ class Text(str):
         return pattern.format_map(values)
 
     def with_values(self, change: Callable[[str], str]) -> Self:
-        """Return the text with every value that is a plain string changed."""
+        """Return the text with `change` applied to all values that are plain strings."""
         values = {name: _changed(value, change) for name, value in self._values.items()}
         return type(self)(self._pattern, values, plural=self._plural, count=self._count)
 
@@ -66,12 +66,12 @@ EMPTY: Final = Text("", {})
 
 
 def translatable(pattern: str, **values: object) -> Text:
-    """Return a text that can be translated; `pattern` has a `{name}` for each value."""
+    """Return a translatable text; `pattern` contains a `{name}` for each value."""
     return Text(pattern, values)
 
 
 def translatable_count(singular: str, plural: str, count: int, **values: object) -> Text:
-    """Return a text with the number `{count}`, in singular or plural."""
+    """Return a translatable text with the number `{count}`, in singular or plural."""
     return Text(singular, {"count": count, **values}, plural=plural, count=count)
 
 
@@ -81,7 +81,7 @@ def marked(text: str) -> str:
 
 
 def joined(texts: Iterable[str], separator: str = "\n") -> Text:
-    """Join texts to one that can be translated."""
+    """Join texts into one translatable text."""
     values = {f"part{index}": text for index, text in enumerate(texts)}
     pattern = "{separator}".join(f"{{{name}}}" for name in values)
     return Text(pattern, {**values, "separator": separator})
@@ -94,23 +94,23 @@ def _changed(value: object, change: Callable[[str], str]) -> object:
 
 
 def translate(text: str, language: str) -> str:
-    """Return a text in a language; a plain string stays as it is."""
+    """Return a text in a language; plain strings stay unchanged."""
     return text.translate_to(language) if isinstance(text, Text) else text
 
 
 def text_of(error: Exception) -> str:
-    """Return the text of an error, as a `Text` if it was raised with one."""
+    """Return an error's text, as a `Text` if it was raised with one."""
     said = error.args[0] if error.args else None
     return said if isinstance(said, Text) else str(error)
 
 
 def in_every_language(text: Text) -> str:
-    """Return a text in each language, a line each, where nobody knows the reader's."""
+    """Return a text in each language, one per line, for readers of unknown language."""
     return "\n".join(text.translate_to(language) for language in LANGUAGES)
 
 
 def escape_to_one_line(text: str) -> str:
-    """Escape control characters, line breaks and direction marks, which could forge a line."""
+    """Escape control characters, line breaks and direction marks, which could fake a line."""
     return _NOT_IN_A_LINE.sub(lambda found: repr(found[0])[1:-1], text)
 
 
@@ -133,7 +133,7 @@ _NESTED = frozenset({"found", "reason"})
 
 
 class StoredPattern:
-    """A sentence with a `{name}` for each value; `marked` stands around it for the catalog."""
+    """A sentence with a `{name}` for each value; wrap it in `marked` for the catalog."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -151,7 +151,7 @@ class StoredPattern:
         return self._pattern.format_map(values)
 
     def read(self, text: str) -> Text | None:
-        """Return a sentence made by this pattern as a `Text`; None for another sentence."""
+        """Parse a sentence that follows this pattern to a `Text`; None for other sentences."""
         found = self._expression.fullmatch(text)
         if found is None:
             return None
@@ -166,7 +166,7 @@ _patterns: list[StoredPattern] = []  # the most particular first
 
 
 def looked_up(text: str) -> Text:
-    """Return a text that was stored in English; known ones are translated."""
+    """Translate a text that was stored in English, if it is known."""
     whole = Text(text.replace("{", "{{").replace("}", "}}"), {})
     if len(text) > _MAX_CHARS or any(_catalog(one).gettext(text) != text for one in LANGUAGES[1:]):
         return whole

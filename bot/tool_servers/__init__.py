@@ -1,1 +1,1 @@
-"""Servers of the Model Context Protocol (MCP): processes and services that bring further tools."""
+"""Model Context Protocol (MCP) servers: processes and services that provide more tools."""

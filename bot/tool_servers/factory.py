@@ -1,4 +1,4 @@
-"""Connect to MCP servers; the `mcp` package is optional, and imported only if there are any."""
+"""Connect to MCP servers; the optional `mcp` package is imported only if there are any."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from bot.tool_servers.settings import McpServerSettings
 async def open_tool_servers(
     given: Mapping[str, McpServerSettings], data_dir: Path
 ) -> AsyncIterator[Mapping[str, ToolServer]]:
-    """Keep servers connected, waiting for none; raises `SettingsError` without the package."""
+    """Stay connected to servers, waiting for none; raises `SettingsError` without the package."""
     servers = make_tool_servers(given, data_dir)
     tasks = [
         asyncio.create_task(server.run(), name=f"MCP server {name}")
@@ -31,7 +31,7 @@ async def open_tool_servers(
 
 
 def make_tool_servers(given: Mapping[str, McpServerSettings], data_dir: Path) -> dict[str, Any]:
-    """Return clients by name, not connected yet; raises `SettingsError` without the package."""
+    """Return unconnected clients by name; raises `SettingsError` without the package."""
     if not given:
         return {}
     try:

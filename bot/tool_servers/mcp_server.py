@@ -1,7 +1,7 @@
-"""Keep a connection to one MCP server, and call its tools (docs/presets.md#mcp-servers).
+"""Stay connected to an MCP server, and call its tools (docs/presets.md#mcp-servers).
 
-One task owns the connection, which all chats share: a call that is slow or too long ends alone.
-With a server that was restarted it is renewed; calls wait for that within their limit.
+One task owns the connection, which all chats share; a slow or oversized call fails alone. If the
+server restarts, the connection is renewed; calls wait for it within their time limit.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ _OTHER = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class McpServer(ToolServer):
-    """One server; `run` connects, and reconnects with growing delays."""
+    """An MCP server; `run` connects, and reconnects with growing delays."""
 
     def __init__(
         self, name: str, settings: McpServerSettings, log_file: Path, clock: Clock
@@ -116,7 +116,7 @@ class McpServer(ToolServer):
         return f"error: {text}" if result.is_error else text
 
     async def _call(self, name: str, arguments: Mapping[str, object]) -> mcp_types.CallToolResult:
-        """Call a tool, once more if the server was restarted; raises one of `_FAILURES`."""
+        """Call a tool, again if the server was restarted; raises one of `_FAILURES`."""
         for can_repeat in (True, False):
             await self._ready.wait()
             client, tool = self._client, self._tools.get(name)
@@ -137,7 +137,7 @@ class McpServer(ToolServer):
         raise AssertionError("the second call ends the loop")
 
     def _was_sent(self, error: MCPError) -> bool | None:
-        """Return whether a call has reached a server that is gone; None: the server is there."""
+        """Return whether a call reached a server that is gone; None if the server is there."""
         if error.code == NOT_REACHED or error.message == _SESSION_UNKNOWN:
             return False
         is_process = self._settings.command is not None
@@ -162,7 +162,7 @@ class McpServer(ToolServer):
                 await self._clock.sleep(min(_MAX_DELAY_SECONDS, 2.0 ** (self._failures - 2)))
 
     async def check(self) -> Sequence[ToolSpec]:
-        """Connect once, and return the tools that would be offered; raises `ToolServerError`."""
+        """Connect once, and return the tools it would offer; raises `ToolServerError`."""
         try:
             async with self._connection():
                 return self._specs
@@ -237,7 +237,7 @@ class McpServer(ToolServer):
             yield await stack.enter_async_context(Client(transport, cache=None))
 
     def _read_token(self) -> str | None:
-        """Return the token; what it was before while its file is being replaced."""
+        """Return the token; while its file is being replaced, the previous token."""
         given = self._settings
         if given.token_file is not None:
             try:
@@ -319,6 +319,6 @@ def _text_of(block: mcp_types.ContentBlock) -> str:
 
 
 def offered_name(server: str, tool: str) -> str | None:
-    """Return `server_tool` in characters that providers accept; None if it is too long."""
+    """Return `server_tool` in characters that providers accept; None if too long."""
     name = _OTHER.sub("_", f"{server}_{tool}")
     return name if tool and len(name) <= _MAX_CHARS else None

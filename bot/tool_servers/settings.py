@@ -1,4 +1,4 @@
-"""The settings of one MCP server; the package that connects to it is not imported here."""
+"""MCP server settings, without importing the package that connects to it."""
 
 import json
 import shlex
@@ -39,7 +39,7 @@ def _read_json(given: object) -> object:
 
 
 class McpServerSettings(BaseModel):
-    """One MCP server; presets refer to it in `mcp_servers`, but cannot define it."""
+    """An MCP server; presets can refer to it in `mcp_servers`, but not define it."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""The HTTP transport to MCP servers: its responses are bounded in size."""
+"""The HTTP transport for MCP servers, with responses of limited size."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ NOT_ANSWERED = -32097
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Bounds responses, and turns failures into error responses: else the connection would end."""
+    """Limits responses, and turns failures into error responses to keep the connection open."""
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
