@@ -1,46 +1,61 @@
 """Answers: the list, one answer, its prompt, a comparison, and a replay."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated
+from typing import Literal
+from typing import TypeAlias
 from urllib.parse import urlencode
-
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import Field
+from pydantic import field_validator
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.spec import ProviderSettings
 from bot.chat.access import Scope
-from bot.chat.answers import AnswerSearch, StoredAnswer
+from bot.chat.answers import AnswerSearch
+from bot.chat.answers import StoredAnswer
 from bot.chat.incoming import address_of
-from bot.chat.prompt import Prompt, PromptToken
+from bot.chat.prompt import Prompt
+from bot.chat.prompt import PromptToken
 from bot.chat.usage import MICROS
-from bot.console.answer_details import (
-    budget_segments,
-    costs_elsewhere,
-    find_answer,
-    masked_answer,
-    used_parameters,
-    waterfall,
-    with_masked_text,
-)
+from bot.console.answer_details import budget_segments
+from bot.console.answer_details import costs_elsewhere
+from bot.console.answer_details import find_answer
+from bot.console.answer_details import masked_answer
+from bot.console.answer_details import used_parameters
+from bot.console.answer_details import waterfall
+from bot.console.answer_details import with_masked_text
 from bot.console.differences import differing_pieces
-from bot.console.operator_requests import OperatorAnswer, ReplayChanges
-from bot.console.prompt_view import (
-    described_pieces,
-    joined_messages,
-    prompt_sections,
-    token_pieces,
-)
-from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
-from bot.errors import BackendError, BackendUnavailable, RequestRefused
+from bot.console.operator_requests import OperatorAnswer
+from bot.console.prompt_view import described_pieces
+from bot.console.prompt_view import joined_messages
+from bot.console.prompt_view import prompt_sections
+from bot.console.prompt_view import token_pieces
+from bot.console.routes import ConsoleRequest
+from bot.console.routes import NavigationItem
+from bot.console.routes import Page
+from bot.console.routes import RouteGroup
+from bot.console.routes import redirect
+from bot.console.routes import route
+from bot.errors import BackendError
+from bot.errors import BackendUnavailable
+from bot.errors import RequestRefused
 from bot.ports import Backend
-from bot.prompting.fit import prompt_tokens, tokens_by_section
-from bot.storage.presets import PresetDrafts, PresetVersions
+from bot.prompting.fit import prompt_tokens
+from bot.prompting.fit import tokens_by_section
+from bot.storage.presets import PresetDrafts
+from bot.storage.presets import PresetVersions
 from bot.storage.reports import AnswerLog
 from bot.texts.text import translatable
 from bot.value_class import value_class
+
 
 _ANSWERS_PER_PAGE = 50
 _EXCERPT_CHARS = 200
@@ -147,6 +162,18 @@ def answer_row(one: StoredAnswer) -> AnswerRow:
     )
 
 
+Replay: TypeAlias = Callable[[StoredAnswer, str, str], Awaitable[OperatorAnswer]]
+_Preset = Annotated[str, Field(max_length=500, description="Whose model and parameters are used.")]
+_Draft = Annotated[
+    str,
+    Field(
+        max_length=500,
+        description="The preset from whose draft the prompt is composed anew, and whose model"
+        " answers; without a draft from its published version. Empty: the stored prompt is sent.",
+    ),
+]
+
+
 @value_class
 class AnswerPages(RouteGroup):
     """Shows answers and their prompts."""
@@ -160,6 +187,7 @@ class AnswerPages(RouteGroup):
     providers: Mapping[str, ProviderSettings]
     presets: Collection[str]
     drafts: PresetDrafts
+    replay: Replay
 
     @route("GET /api/v1/answers", Scope.READ)
     async def list_answers(
@@ -299,44 +327,27 @@ class AnswerPages(RouteGroup):
             },
         )
 
+    @route("POST /api/v1/answers/{number}/replay", Scope.OPERATE)
+    @route("POST /answers/{number}/replay", Scope.OPERATE, template="replay.html")
+    async def ask_again(
+        self, number: int, preset: _Preset = "", draft: _Draft = ""
+    ) -> Mapping[str, object]:
+        """Ask a model again with the stored prompt; empty values stay as they were.
 
-def _shown_messages(
-    prompt: Prompt, mask: Callable[[str], str] = lambda text: text
-) -> Sequence[Mapping[str, str]]:
-    return [{"role": one.role, "content": mask(one.content)} for one in prompt.messages]
-
-
-Replay: TypeAlias = Callable[[StoredAnswer, ReplayChanges], Awaitable[OperatorAnswer]]
-_Preset = Annotated[str, Field(max_length=500, description="Whose model and parameters are used.")]
-_Draft = Annotated[
-    str,
-    Field(
-        max_length=500,
-        description="The preset from whose draft the prompt is composed anew, and whose model"
-        " answers; without a draft from its published version. Empty: the stored prompt is sent.",
-    ),
-]
-
-
-@value_class
-class ReplayPages(RouteGroup):
-    answers: AnswerLog
-    replay: Replay
-    mask: Callable[[str], str]
-
-    async def _ask(
-        self, number: int, preset: str, draft: str
-    ) -> tuple[StoredAnswer, OperatorAnswer, Mapping[str, object]]:
-        """Return the stored answer, the new answer, and its JSON for the API."""
-        stored = await find_answer(self.answers, number)
-        shown = masked_answer(stored, self.mask)
+        The answer enters no history. The answers and the prompts are compared, too.
+        """
+        mask = self.prompts.mask
+        found = await find_answer(self.answers, number)
         try:
-            made = await self.replay(stored, ReplayChanges(preset, draft))
+            made = await self.replay(found, preset, draft)
         except BackendError as error:
             raise RequestRefused(502, error.notice) from error
-        told = {
-            "answer": self.mask(made.generated.text),
-            "messages": _shown_messages(made.prompt, self.mask),
+        stored = masked_answer(found, mask)
+        before, answer = stored.receipt.answer, mask(made.generated.text)
+        prompts = joined_messages(stored.receipt.prompt), mask(joined_messages(made.prompt))
+        return {
+            "answer": answer,
+            "messages": _shown_messages(made.prompt, mask),
             "reason": made.generated.reason,
             "provider": made.provider,
             "model": made.charge.model,
@@ -345,32 +356,13 @@ class ReplayPages(RouteGroup):
             "first_word_seconds": made.generated.first_word_seconds,
             "seconds": made.generated.seconds,
             "cost": _to_dollars(made.charge.cost),
+            "stored": {**asdict(answer_row(stored)), "answer": before},
+            "answer_pieces": differing_pieces(before, answer),
+            "prompt_pieces": await asyncio.to_thread(differing_pieces, *prompts),
         }
-        return shown, made, told
 
-    @route("POST /api/v1/answers/{number}/replay", Scope.OPERATE)
-    async def ask_again(
-        self, number: int, preset: _Preset = "", draft: _Draft = ""
-    ) -> Mapping[str, object]:
-        """Repeat a stored request to a model; empty values keep the original ones.
 
-        The answer is not added to any history.
-        """
-        return (await self._ask(number, preset, draft))[2]
-
-    @route("POST /answers/{number}/replay", Scope.OPERATE)
-    async def ask_by_form(self, number: int, preset: _Preset = "", draft: _Draft = "") -> Page:
-        stored, made, told = await self._ask(number, preset, draft)
-        receipt = stored.receipt
-        prompts = joined_messages(receipt.prompt), self.mask(joined_messages(made.prompt))
-        return Page(
-            "replay.html",
-            {
-                "stored": answer_row(stored),
-                "stored_text": receipt.answer,
-                "made": told,
-                "differences": differing_pieces(receipt.answer, str(told["answer"])),
-                "is_same_prompt": prompts[0] == prompts[1],
-                "prompt": await asyncio.to_thread(differing_pieces, *prompts),
-            },
-        )
+def _shown_messages(
+    prompt: Prompt, mask: Callable[[str], str] = lambda text: text
+) -> Sequence[Mapping[str, str]]:
+    return [{"role": one.role, "content": mask(one.content)} for one in prompt.messages]

@@ -1,27 +1,42 @@
 """Send requests for the operator: budgets and limits apply, but no history changes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-
+from datetime import UTC
+from datetime import datetime
 from bot.chat.answers import StoredAnswer
-from bot.chat.incoming import Person, Said, address_of
-from bot.chat.prompt import Message, Prompt, Usage
+from bot.chat.incoming import Person
+from bot.chat.incoming import Said
+from bot.chat.incoming import address_of
+from bot.chat.prompt import Message
+from bot.chat.prompt import Prompt
+from bot.chat.prompt import Usage
 from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
 from bot.console.prompt_preview import DraftComposer
-from bot.errors import BackendUnavailable, SettingsError, UserError
-from bot.ports import Backend, Clock
-from bot.prompting.compose.compose import bare_prompt, template_of
+from bot.errors import BackendUnavailable
+from bot.errors import SettingsError
+from bot.errors import UserError
+from bot.ports import Backend
+from bot.ports import Clock
+from bot.prompting.compose.compose import bare_prompt
+from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.preset import Preset
-from bot.replying.generate import GeneratedAnswer, StopFlag, generate_answer
+from bot.replying.generate import GeneratedAnswer
+from bot.replying.generate import StopFlag
+from bot.replying.generate import generate_answer
 from bot.storage.reports import AnswerLog
 from bot.storage.usage import UsageLog
 from bot.texts.text import translatable
-from bot.turn.limits.slots import ProviderSlots, Urgency
-from bot.turn.limits.spending import Spending, usages_of
+from bot.turn.limits.slots import ProviderSlots
+from bot.turn.limits.slots import Urgency
+from bot.turn.limits.spending import Spending
+from bot.turn.limits.spending import usages_of
 from bot.value_class import value_class
+
 
 _OPERATOR = Person("web:console", "console")
 """Whose budget it counts against, beside those of the channel, the server and the preset."""
@@ -29,25 +44,11 @@ _OPERATOR = Person("web:console", "console")
 
 @value_class
 class OperatorAnswer:
-    """A model's answer to the operator."""
-
     provider: str
     prompt: Prompt
     generated: GeneratedAnswer
     usage: Usage
     charge: AnswerCharge
-
-
-@value_class
-class ReplayChanges:
-    """Changes to the stored request; none by default."""
-
-    preset: str = ""
-    """Whose model, parameters and template are used; empty: as they were."""
-    draft: str = ""
-    """The preset whose draft, or published version if it has none, the prompt is composed from
-    anew, and whose model answers, not that of `preset`. Empty: the stored prompt is sent.
-    """
 
 
 @value_class
@@ -147,16 +148,20 @@ class PromptReplay:
     prepare: Callable[[Preset], Preset]
     """Makes the model of a preset ready, which none may use any more; raises `SettingsError`."""
 
-    async def replay(self, answer: StoredAnswer, changes: ReplayChanges) -> OperatorAnswer:
-        """Return a new answer to the same prompt, or to a draft's prompt for the same message."""
+    async def replay(self, answer: StoredAnswer, model_of: str, draft: str) -> OperatorAnswer:
+        """Return another answer to the stored prompt, or to a draft's prompt for the same message.
+
+        The model and its parameters are those of the draft, else of the preset `model_of`, else as
+        they were. What is empty changes nothing.
+        """
         receipt = answer.receipt
-        if changes.draft:
-            preset = await self.find_draft(changes.draft)
+        if draft:
+            preset = await self.find_draft(draft)
             prompt = await self._compose(answer, preset)
         else:
-            preset = self._preset(receipt, changes)
+            preset = self._preset(receipt, model_of)
             prompt = receipt.prompt
-            if changes.preset:
+            if model_of:
                 prompt = _with_model_of(preset, prompt)
         return await self.requests.send(preset, prompt, answer.conversation, receipt.charge.server)
 
@@ -166,10 +171,9 @@ class PromptReplay:
             raise UserError(_NOT_STORED)
         return (await self.composer.compose(preset, None, scene, may_spend=True)).prompt
 
-    def _preset(self, receipt: Receipt, changes: ReplayChanges) -> Preset:
-        """Return the preset whose model answers: the chosen one, else the original one."""
-        if changes.preset:
-            chosen = self.presets.get(changes.preset)
+    def _preset(self, receipt: Receipt, model_of: str) -> Preset:
+        if model_of:
+            chosen = self.presets.get(model_of)
             if chosen is None:
                 raise UserError(translatable("There is no such preset."))
             return chosen

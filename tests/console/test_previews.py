@@ -21,7 +21,6 @@ from bot.chat.usage import BudgetKind, Period
 from bot.console.operator_requests import (
     OperatorRequests,
     PromptReplay,
-    ReplayChanges,
     try_provider,
 )
 from bot.console.prompt_preview import DraftComposer
@@ -288,7 +287,7 @@ async def test_replay_sends_the_stored_prompt_is_usage_and_kept_in_no_history(
     turns = (await setup.session()).turns
     model = FakeBackend(["Ho.", DONE])
 
-    made = await make_replay(setup, database, model).replay(answer, ReplayChanges())
+    made = await make_replay(setup, database, model).replay(answer, "", "")
 
     [prompt] = model.prompts
     assert replace(prompt, asked_by="telegram:1") == answer.receipt.prompt
@@ -308,7 +307,7 @@ async def test_replay_takes_another_preset_s_model(database: Database) -> None:
     answer = await stored_answer(setup, database)
     model = FakeBackend(["Ho."])
 
-    made = await make_replay(setup, database, model).replay(answer, ReplayChanges("nils"))
+    made = await make_replay(setup, database, model).replay(answer, "nils", "")
 
     [prompt] = model.prompts
     assert (made.provider, prompt.model, prompt.max_output_tokens) == ("q", "tiny", 50)
@@ -344,7 +343,7 @@ async def test_prompt_composed_anew_of_what_was_not_changed_is_the_stored_one(
 
     for answer in answers:
         made = make_replay(setup, database, asked := FakeBackend(["Ho."]))
-        await made.replay(answer, ReplayChanges(draft=answer.receipt.preset))
+        await made.replay(answer, "", answer.receipt.preset)
         [prompt] = asked.prompts
         assert prompt.messages == answer.receipt.prompt.messages, answer.receipt.answer
 
@@ -359,7 +358,7 @@ async def test_draft_answers_the_stored_message_in_the_place_of_its_preset(
     model = FakeBackend(["Ho."])
     replay = make_replay(setup, database, model, drafts=[draft])
 
-    made = await replay.replay(answer, ReplayChanges(draft="nils"))
+    made = await replay.replay(answer, "", "nils")
 
     [prompt] = model.prompts
     assert made.prompt.messages == prompt.messages
@@ -376,14 +375,14 @@ async def test_replay_that_is_refused_says_why(database: Database) -> None:
     made = make_replay(setup, database, model)
 
     with pytest.raises(UserError, match="no longer in the history"):
-        await made.replay(changed, ReplayChanges(draft="nora"))
+        await made.replay(changed, "", "nora")
     with pytest.raises(UserError, match="There is no such preset"):
-        await made.replay(answer, ReplayChanges("nobody"))
+        await made.replay(answer, "nobody", "")
     with pytest.raises(UserError, match="This channel's budget"):
-        await make_replay(setup, database, model, channel_limit=10).replay(answer, ReplayChanges())
+        await make_replay(setup, database, model, channel_limit=10).replay(answer, "", "")
     replay = replace(made, requests=replace(made.requests, backends={}))
     with pytest.raises(BackendUnavailable, match="'p' is not set up any more"):
-        await replay.replay(answer, ReplayChanges())
+        await replay.replay(answer, "", "")
     assert model.prompts == []
 
 

@@ -9,12 +9,9 @@ from bot.chat.access import Scope
 from bot.chat.answers import StoredAnswer
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
 from bot.chat.usage import AnswerCharge
-from bot.console.answer_pages import ReplayPages
-from bot.console.operator_requests import OperatorAnswer, ReplayChanges
+from bot.console.operator_requests import OperatorAnswer
 from bot.errors import BackendUnavailable
 from bot.replying.generate import GeneratedAnswer
-from bot.storage.reports import AnswerLog
-from tests.samples import mask_secret
 from tests.support.console import ConsoleUnderTest, MakeParts, answer_pages, store_answers
 from tests.support.store import RECEIPT
 
@@ -32,13 +29,13 @@ MADE = OperatorAnswer(
 class Model:
     """Answers to every replay, or fails."""
 
-    asked: list[ReplayChanges] = field(default_factory=list)
+    asked: list[tuple[str, str]] = field(default_factory=list)
     fails: bool = False
     prompt: Prompt = RECEIPT.prompt
     """What it says that it was sent."""
 
-    async def replay(self, _: StoredAnswer, changes: ReplayChanges) -> OperatorAnswer:
-        self.asked.append(changes)
+    async def replay(self, _: StoredAnswer, preset: str, draft: str) -> OperatorAnswer:
+        self.asked.append((preset, draft))
         if self.fails:
             raise BackendUnavailable("503 from the service", "The model is away.")
         return replace(MADE, prompt=self.prompt)
@@ -51,10 +48,7 @@ def model() -> Model:
 
 @pytest.fixture
 def make_parts(tmp_path: Path, model: Model) -> MakeParts:
-    return lambda database: [
-        answer_pages(database, tmp_path),
-        ReplayPages(AnswerLog(database), model.replay, mask_secret),
-    ]
+    return lambda database: [answer_pages(database, tmp_path, model.replay)]
 
 
 async def replay_by_form(console: ConsoleUnderTest, **fields: str) -> tuple[int, str]:
@@ -72,7 +66,7 @@ async def test_replay_stands_beside_the_stored_answer(
     await replay_by_form(console, preset="nils")
 
     assert status == 200
-    assert model.asked == [ReplayChanges(), ReplayChanges("nils")]
+    assert model.asked == [("", ""), ("nils", "")]
     for text in ("Hi 🙂", "Hi &lt;b&gt;", "other/m2", "$0.0025", "cut off at the limit"):
         assert text in page, text
     assert SECRET not in page
@@ -90,7 +84,7 @@ async def test_prompt_of_a_draft_stands_beside_the_stored_one(
 
     _, page = await replay_by_form(console, draft="nora")
 
-    assert model.asked == [ReplayChanges(draft="nora")]
+    assert model.asked == [("", "nora")]
     assert first.content.startswith("Be Nora.")
     assert "<del>Nora</del><ins>Nils</ins>" in page
     assert SECRET not in page

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 from urllib.parse import quote
 
 import aiohttp
@@ -23,8 +23,8 @@ from bot.backends.spec import ProviderSettings
 from bot.chat.access import ApiToken, Scope
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
-from bot.console.answer_pages import AnswerPages
-from bot.console.login import make_login_link, new_api_token, token_digest
+from bot.console.answer_pages import AnswerPages, Replay
+from bot.console.login import API_PREFIX, make_login_link, new_token, token_digest
 from bot.console.routes import RouteGroup
 from bot.platforms.web import SPEC
 from bot.runtime.clock import SystemClock
@@ -89,7 +89,7 @@ class ConsoleUnderTest:
         )
 
     async def bearer(self, *scopes: Scope, name: str = "") -> dict[str, str]:
-        token = new_api_token()
+        token = new_token(API_PREFIX)
         name = name or "-".join(scopes) or "none"
         new = ApiToken(name, tuple(sorted(scopes)), self.clock.now())
         await self.tokens.add_api_token(token_digest(token), new)
@@ -234,11 +234,15 @@ PROVIDERS: dict[str, ProviderSettings] = {
 }
 
 
-def answer_pages(database: Database, folder: Path) -> RouteGroup:
+def no_replay(*_: object) -> Never:
+    raise NotImplementedError
+
+
+def answer_pages(database: Database, folder: Path, replay: Replay = no_replay) -> RouteGroup:
     writer = ExactPromptWriter({}, folder, Renderer(), mask_secret)
     versions = PresetVersions(database, SystemClock())
     drafts = PresetDrafts(database)
-    return AnswerPages(AnswerLog(database), writer, {}, versions, PROVIDERS, (), drafts)
+    return AnswerPages(AnswerLog(database), writer, {}, versions, PROVIDERS, (), drafts, replay)
 
 
 async def store_answers(console: ConsoleUnderTest, *receipts: Receipt) -> None:

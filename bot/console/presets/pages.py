@@ -3,66 +3,79 @@
 import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Annotated
+from typing import Literal
+from typing import TypeAlias
 from urllib.parse import quote
-
 from aiohttp import web
-from pydantic import AfterValidator, BaseModel, Field
-
+from pydantic import AfterValidator
+from pydantic import BaseModel
+from pydantic import Field
 from bot.chat.access import Scope
-from bot.chat.drafts import ImportedFile, PresetDraft, Scene
+from bot.chat.drafts import ImportedFile
+from bot.chat.drafts import PresetDraft
+from bot.chat.drafts import Scene
 from bot.chat.prompt import Prompt
 from bot.chat.receipt import Receipt
 from bot.chat.session import PresetVersion
-from bot.console.differences import DifferingPiece, differing_lines, differing_pieces
+from bot.console.differences import DifferingPiece
+from bot.console.differences import differing_lines
+from bot.console.differences import differing_pieces
 from bot.console.message_view import color_of
 from bot.console.operator_requests import OperatorAnswer
-from bot.console.presets.editing import (
-    MAX_CONTENT_CHARS,
-    EditedPreset,
-    ListedPreset,
-    PresetEditing,
-    draft_conflict,
-)
-from bot.console.presets.files import ExportForm, PresetImports, send_preset
-from bot.console.presets.form import form_fields, keys_without_field, write_preset_json
-from bot.console.presets.lorebook_entries import add_entry, remove_entry
-from bot.console.presets.preview import (
-    SAMPLE_SCENES,
-    DraftPreviews,
-    open_entry,
-    recorded_scene_id,
-    view_lorebook,
-)
+from bot.console.presets.editing import MAX_CONTENT_CHARS
+from bot.console.presets.editing import EditedPreset
+from bot.console.presets.editing import ListedPreset
+from bot.console.presets.editing import PresetEditing
+from bot.console.presets.editing import draft_conflict
+from bot.console.presets.files import ExportForm
+from bot.console.presets.files import PresetImports
+from bot.console.presets.files import send_preset
+from bot.console.presets.form import form_fields
+from bot.console.presets.form import keys_without_field
+from bot.console.presets.form import write_preset_json
+from bot.console.presets.lorebook_entries import add_entry
+from bot.console.presets.lorebook_entries import remove_entry
+from bot.console.presets.preview import SAMPLE_SCENES
+from bot.console.presets.preview import DraftPreviews
+from bot.console.presets.preview import open_entry
+from bot.console.presets.preview import recorded_scene_id
+from bot.console.presets.preview import view_lorebook
 from bot.console.prompt_preview import reason_of
-from bot.console.routes import (
-    ConsoleRequest,
-    NavigationItem,
-    Page,
-    RouteGroup,
-    protected,
-    redirect,
-    route,
-)
-from bot.errors import BackendError, PresetError, RequestRefused, SettingsError, UserError
+from bot.console.routes import ConsoleRequest
+from bot.console.routes import NavigationItem
+from bot.console.routes import Page
+from bot.console.routes import RouteGroup
+from bot.console.routes import protected
+from bot.console.routes import redirect
+from bot.console.routes import route
+from bot.errors import BackendError
+from bot.errors import PresetError
+from bot.errors import RequestRefused
+from bot.errors import SettingsError
+from bot.errors import UserError
 from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
 from bot.prompting.fit import prompt_tokens
-from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
-from bot.prompting.presets.files import (
-    delete_preset_file,
-    export_preset,
-    find_preset_file,
-    load_preset_lorebook,
-    preset_version,
-    write_preset,
-    write_whole_file,
-)
+from bot.prompting.presets.fields import MAX_NAME_CHARS
+from bot.prompting.presets.fields import name_problem
+from bot.prompting.presets.files import delete_preset_file
+from bot.prompting.presets.files import export_preset
+from bot.prompting.presets.files import find_preset_file
+from bot.prompting.presets.files import load_preset_lorebook
+from bot.prompting.presets.files import preset_version
+from bot.prompting.presets.files import write_preset
+from bot.prompting.presets.files import write_whole_file
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import PresetProblem
-from bot.texts.text import text_of, translatable
+from bot.texts.text import text_of
+from bot.texts.text import translatable
 from bot.value_class import value_class
+
 
 _API = "/api/v1/presets/{name}"
 _PAGE = "/presets/{name}"
@@ -88,13 +101,10 @@ Ask: TypeAlias = Callable[[Preset, Prompt, str], Awaitable[OperatorAnswer]]
 
 
 def preset_path(name: str) -> str:
-    """Return the address of a preset's page."""
     return f"/presets/{quote(name, safe='')}"
 
 
 class EditorQuery(BaseModel):
-    """The part of the editor that is open."""
-
     tab: Literal["form", "json", "lorebook", "changes", "versions"] = "form"
     view: Literal["edit", "preview"] = "edit"
     scene: SceneId = "tavern"
@@ -136,8 +146,6 @@ class TrialAnswer:
 
 @value_class
 class PresetPages(RouteGroup):
-    """Shows, changes and tests presets."""
-
     navigation = (NavigationItem("/presets", translatable("Presets"), "characters"),)
 
     editing: PresetEditing
@@ -516,40 +524,28 @@ class PresetPages(RouteGroup):
                 trials.append(_trial(conversation, old, new, problem))
         return {"trials": trials}
 
-    @route(f"POST {_PAGE}/ask", Scope.OPERATE)
-    async def ask_by_form(self, name: str, scene: SceneId = "tavern") -> Page:
-        """Show the answers as a fragment of a page."""
-        answers, pieces = await self._ask(name, scene)
-        values = {"answers": answers, "pieces": pieces, "differ": _differ(pieces)}
-        return Page("presets/answers.html", values)
-
     @route(f"POST {_API}/ask", Scope.OPERATE)
+    @route(f"POST {_PAGE}/ask", Scope.OPERATE, template="presets/answers.html")
     async def ask(
         self, name: str, scene: SceneId = "tavern"
-    ) -> Mapping[str, Sequence[TrialAnswer] | bool]:
-        """Get answers from the published version and the draft; this counts as usage."""
-        answers, pieces = await self._ask(name, scene)
-        return {"answers": answers, "differ": _differ(pieces)}
-
-    async def _ask(
-        self, name: str, scene_id: str
-    ) -> tuple[Sequence[TrialAnswer], Sequence[DifferingPiece]]:
-        """Return the answers, and the differences between two of them."""
+    ) -> Mapping[str, Sequence[TrialAnswer | DifferingPiece] | bool]:
+        """Ask the published version and the draft, which counts as usage; compare the answers."""
         edited = await self.editing.open(name)
         before, draft = await self._presets(edited)
-        scene = await self.previews.scene(name, scene_id)
+        played = await self.previews.scene(name, scene)
         tasks = []
         async with asyncio.TaskGroup() as group:
             if before is not None:
-                tasks.append(group.create_task(self._answer(before, edited.version, scene)))
+                tasks.append(group.create_task(self._answer(before, edited.version, played)))
             if edited.draft is not None or before is None:
-                tasks.append(group.create_task(self._answer(draft, None, scene)))
+                tasks.append(group.create_task(self._answer(draft, None, played)))
         answers = [task.result() for task in tasks]
         texts = [one.text for one in answers]
-        return answers, differing_pieces(*texts) if len(texts) > 1 and all(texts) else []
+        pieces = differing_pieces(*texts) if len(texts) > 1 and all(texts) else []
+        differ = any(one.change != "same" for one in pieces)
+        return {"answers": answers, "pieces": pieces, "differ": differ}
 
     async def _presets(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
-        """Return the published version, if any, and the draft."""
         draft = await self.editing.preset_of(edited)
         if not edited.published:
             return None, draft
@@ -598,10 +594,6 @@ def _trial(
 
 def _dropped_turns(receipt: Receipt) -> int:
     return sum(one.count for one in receipt.dropped if one.section == "history")
-
-
-def _differ(pieces: Sequence[DifferingPiece]) -> bool:
-    return any(one.change != "same" for one in pieces)
 
 
 def _sorted_list(listed: Sequence[ListedPreset], find: str) -> dict[str, object]:
