@@ -5,33 +5,37 @@ import contextlib
 import errno
 import ssl
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
 from http import HTTPStatus
 from pathlib import Path
-from typing import TypeAlias, cast
-
+from typing import TypeAlias
+from typing import cast
 import structlog
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from multidict import CIMultiDict
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
-
-from bot.errors import PlatformError, SettingsError, StoreError, TroupeError
-from bot.ports import Intake, WebhookReceiver
-from bot.runtime.clock import SystemClock
+from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import REGISTRY
+from prometheus_client import generate_latest
+from bot.errors import PlatformError
+from bot.errors import SettingsError
+from bot.errors import StoreError
+from bot.errors import TroupeError
+from bot.ports import Intake
+from bot.ports import WebhookReceiver
 from bot.runtime.head_timeout import HeadTimeout
-from bot.runtime.secret_file import LOOK_EVERY_SECONDS
-from bot.runtime.tasks import cancel_and_wait, finish_within
+from bot.runtime.tasks import cancel_and_wait
+from bot.runtime.tasks import finish_within
 from bot.settings import ConsoleSettings
+
 
 _log = structlog.get_logger(__name__)
 _MORE_PORTS = 20
@@ -60,7 +64,7 @@ async def serve_http(
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
     for add in add_routes:
         add(app)
-    tls = load_certificate(console)
+    tls = _load_certificate(console)
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -69,7 +73,6 @@ async def serve_http(
         keepalive_timeout=_KEEP_ALIVE_SECONDS,
     )
     await runner.setup()
-    following = [asyncio.create_task(_follow_certificate(tls, console))] if tls else []
     serve = cast("web.Server", runner.server)
     try:
         server = await _listen(
@@ -84,15 +87,11 @@ async def serve_http(
         finally:
             server.close()
     finally:
-        await cancel_and_wait(following)
         await runner.cleanup()
 
 
-_Stamps: TypeAlias = Sequence[tuple[int, int, int]]
-
-
-def load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
-    """Return the HTTPS server's context; None for plain HTTP."""
+def _load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
+    """Return the context of the HTTPS server; None: it serves HTTP."""
     if console.tls_certificate is None or console.tls_key is None:  # neither, as settings say
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -104,36 +103,6 @@ def load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
             f" used ({error.strerror or error})"
         ) from None
     return context
-
-
-def reload_certificate(
-    context: ssl.SSLContext, console: ConsoleSettings, loaded: _Stamps
-) -> _Stamps:
-    """Reload a certificate whose files were replaced, if they match; return what is loaded."""
-    try:
-        stamps = _certificate_stamps(console)
-        if stamps == loaded:
-            return loaded
-        load_certificate(console)  # into another context: this one keeps a chain without its key
-        context.load_cert_chain(str(console.tls_certificate), str(console.tls_key))
-    except (OSError, SettingsError) as error:
-        _log.warning("certificate_not_read", reason=str(error))
-        return loaded
-    _log.info("certificate_replaced")
-    return stamps
-
-
-async def _follow_certificate(context: ssl.SSLContext, console: ConsoleSettings) -> None:
-    loaded, clock = _certificate_stamps(console), SystemClock()
-    while True:
-        await clock.sleep(LOOK_EVERY_SECONDS)
-        loaded = reload_certificate(context, console, loaded)
-
-
-def _certificate_stamps(console: ConsoleSettings) -> _Stamps:
-    files = (console.tls_certificate, console.tls_key)
-    found = [file.stat() for file in files if file is not None]
-    return [(one.st_mtime_ns, one.st_ino, one.st_size) for one in found]
 
 
 async def _listen(
@@ -165,7 +134,6 @@ _FILE = "console-address"
 
 @contextlib.contextmanager
 def published_address(data_dir: Path, address: str) -> Iterator[None]:
-    """Publish the address in the data directory while the block runs."""
     file = data_dir / _FILE
     file.write_text(address, encoding="utf-8")
     try:
@@ -286,13 +254,11 @@ class _WebhookEndpoint:
             return web.Response(status=HTTPStatus.UNAUTHORIZED)
         try:
             async with asyncio.timeout(self.body_seconds):
-                body = await _read(request)
+                body = await request.clone(client_max_size=_MAX_CALL_BYTES).read()
         except TimeoutError:
             return web.Response(status=HTTPStatus.REQUEST_TIMEOUT)
         except _UNREADABLE:
             return web.Response(status=HTTPStatus.BAD_REQUEST)
-        if body is None:
-            return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return await self._store(body)
 
     async def _store(self, body: bytes) -> web.Response:
@@ -321,13 +287,3 @@ def _given_once(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Remove repeated headers, because a proxy may have checked another value."""
     counts = Counter(name.lower() for name, _ in headers.items())
     return CIMultiDict((name, value) for name, value in headers.items() if counts[name.lower()] < 2)
-
-
-async def _read(request: web.Request) -> bytes | None:
-    """Return a request's body; None if it is too long."""
-    body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > _MAX_CALL_BYTES:
-            return None
-    return bytes(body)

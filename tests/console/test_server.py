@@ -8,19 +8,20 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-
 import aiohttp
 import pytest
 from aiohttp import web
 from cryptography import x509
-from structlog.testing import capture_logs
-
-from bot.console.server import Probe, health_routes, serve_http
-from bot.errors import SettingsError, StoreError
+from bot.console.server import Probe
+from bot.console.server import health_routes
+from bot.console.server import serve_http
+from bot.errors import SettingsError
+from bot.errors import StoreError
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import ConsoleSettings
 from tests.certificates import make_certificate
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import PATIENCE_SECONDS
+
 
 ANY_PORT = ConsoleSettings(port=0)
 
@@ -145,20 +146,12 @@ async def served_name(address: str) -> str:
     return str(name.value)
 
 
-async def test_renewed_certificate_is_shown_once_its_key_fits_and_a_wrong_one_refused(
-    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+async def test_certificate_is_shown_and_one_without_its_key_refused(
+    files: tuple[Path, Path],
 ) -> None:
-    monkeypatch.setattr("bot.console.server.LOOK_EVERY_SECONDS", 0.01)
     settings = ConsoleSettings(port=0, tls_certificate=files[0], tls_key=files[1])
-    certificate, key = make_certificate("second")
-    with capture_logs() as logs:
-        async with serve_http(settings, []) as address:
-            await asyncio.to_thread(files[0].write_bytes, certificate)
-            await wait_until(lambda: "certificate_not_read" in [one["event"] for one in logs])
-            assert await served_name(address) == "first", "the key is still that of the first"
-            await asyncio.to_thread(files[1].write_bytes, key)
-            await wait_until(lambda: logs[-1]["event"] == "certificate_replaced")
-            assert await served_name(address) == "second"
+    async with serve_http(settings, []) as address:
+        assert await served_name(address) == "first"
     await asyncio.to_thread(files[1].write_bytes, make_certificate("other")[1])
     with pytest.raises(SettingsError, match="TROUPE_CONSOLE__TLS_CERTIFICATE"):
         async with serve_http(settings, []):
