@@ -3,16 +3,28 @@
 import abc
 import getpass
 import uuid
-from datetime import UTC, datetime
-
+from datetime import UTC
+from datetime import datetime
 from typing_extensions import override
-
-from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Address, Joined, Person, Said, WakeReason
-from bot.chat.outgoing import Attachment, Limits, MessageSearch, OutgoingMessage
+from bot.chat.command import CommandOption
+from bot.chat.command import CommandSpec
+from bot.chat.incoming import Address
+from bot.chat.incoming import Joined
+from bot.chat.incoming import Person
+from bot.chat.incoming import Said
+from bot.chat.incoming import WakeReason
+from bot.chat.outgoing import Attachment
+from bot.chat.outgoing import Limits
+from bot.chat.outgoing import MessageSearch
+from bot.chat.outgoing import OutgoingMessage
 from bot.ports import Surface
 from bot.runtime.in_process import BoundedDict
-from bot.texts.text import language_of, marked, translatable, translate
+from bot.texts.text import language_of
+from bot.texts.text import marked
+from bot.texts.text import translatable
+from bot.texts.text import translate
+from bot.chat.outgoing import MessageContent
+
 
 OWN_COMMANDS = (
     CommandSpec(
@@ -30,7 +42,7 @@ LIMITS = Limits(
     answers_each_message=True,
     shows_causes=True,
 )
-MAX_KEPT = 100  # messages whose nonce or text is kept
+_MAX_KEPT = 100  # messages whose nonce or text is kept
 
 
 class LocalChat:
@@ -100,12 +112,12 @@ def _login_name() -> str:
 
 
 class PrintingSurface(Surface):
-    """Prints each message once."""
-
     def __init__(self, run: str, language: str = "en") -> None:
         self._run = run
         self._language = language
-        self._by_nonce = BoundedDict[str, str](MAX_KEPT)
+        self._by_nonce = BoundedDict[str, str](_MAX_KEPT)
+        self._texts = BoundedDict[str, str](_MAX_KEPT)
+        """The text of each message, the newest last."""
         self._sent = 0
 
     @override
@@ -118,9 +130,22 @@ class PrintingSurface(Surface):
             return self._by_nonce[message.nonce]
         self._sent += 1
         message_id = f"{self._run}:{self._sent}"
-        self._print_message(message_id, message)
+        self._show(message_id, message.text)
+        if message.file is not None:
+            self.print_plain(_printed_file(message.file, self._language))
         self._by_nonce[message.nonce] = message_id
         return message_id
+
+    @override
+    async def edit(
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
+    ) -> None:
+        if self._texts.get(message_id) != content.text:
+            self._show(message_id, content.text)
+
+    @override
+    async def delete(self, address: Address, message_id: str) -> None:
+        """Do nothing: printed text stays."""
 
     @override
     async def typing(self, address: Address) -> None:
@@ -132,10 +157,15 @@ class PrintingSurface(Surface):
         return None
 
     @abc.abstractmethod
-    def _print_message(self, message_id: str, message: OutgoingMessage) -> None: ...
+    def _show(self, message_id: str, text: str) -> None:
+        """Show the text of a message, or its new text, and put it into `_texts`."""
+
+    @abc.abstractmethod
+    def print_plain(self, text: str) -> None:
+        """Print a text that is not Markdown, below the newest message."""
 
 
-def printed_file(file: Attachment, language: str) -> str:
-    """Return a file as text for reading, so that no private file is left behind."""
+def _printed_file(file: Attachment, language: str) -> str:
+    """Return a file as text to read, so that no private file is left behind."""
     end = translate(translatable("--- end of {name} ---", name=file.name), language)
     return f"--- {file.name} ---\n{file.text.rstrip()}\n{end}"

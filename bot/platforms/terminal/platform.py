@@ -4,21 +4,21 @@ import asyncio
 import contextlib
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from collections.abc import Awaitable
+from collections.abc import Callable
 from importlib import import_module  # noqa: TID251 # libraries that pipes do not need
 from typing import TextIO
-
 from typing_extensions import override
-
-from bot.chat.incoming import Address
-from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.errors import Refused
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
-from bot.platforms.terminal.local_chat import MAX_KEPT, LocalChat, PrintingSurface, printed_file
-from bot.ports import Intake, Platform
-from bot.runtime.in_process import BoundedDict
+from bot.platforms.terminal.local_chat import LocalChat
+from bot.platforms.terminal.local_chat import PrintingSurface
+from bot.ports import Intake
+from bot.ports import Platform
 from bot.runtime.terminal import strip_control_characters
+
 
 _LONGEST_LINE = 1_000_001  # characters
 _LINES_AHEAD = 16
@@ -75,7 +75,7 @@ class TerminalPlatform(LocalPlatform):
         if word == "/as":
             told = self._chat.rename(rest)
             if not rest.strip():
-                self.surface.note(told)
+                self.surface.print_plain(told)
         elif word:
             await intake.receive([self._chat.to_said(line)], {})
 
@@ -86,30 +86,12 @@ class TerminalSurface(PrintingSurface):
     def __init__(self, screen: TextIO, run: str, language: str = "en") -> None:
         super().__init__(run, language)
         self._screen = screen
-        self._shown = BoundedDict[str, str](MAX_KEPT)
-        """The printed text of each message, oldest first."""
         self._mid_line = False
 
     @override
-    async def edit(
-        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
-    ) -> None:
-        text = content.text
-        shown = self._shown.get(message_id)
-        is_newest = message_id == next(reversed(self._shown), None)
-        if shown is not None and is_newest and text.startswith(shown):
-            self._write(text[len(shown) :])
-            self._shown[message_id] = text
-        elif shown != text:  # its printed text changed, or an earlier run printed it
-            self._print_whole(message_id, text)
-
-    @override
-    async def delete(self, address: Address, message_id: str) -> None:
-        """Do nothing, because printed text stays."""
-
-    def note(self, text: str) -> None:
+    def print_plain(self, text: str) -> None:
         self.end_line()
-        self._write(f"{text}\n")
+        self._write(text)
 
     def end_line(self) -> None:
         """End the current line, if any."""
@@ -117,16 +99,14 @@ class TerminalSurface(PrintingSurface):
             self._write("\n")
 
     @override
-    def _print_message(self, message_id: str, message: OutgoingMessage) -> None:
-        text = message.text
-        if message.file is not None:
-            text = f"{text}\n{printed_file(message.file, self._language)}"
-        self._print_whole(message_id, text)
-
-    def _print_whole(self, message_id: str, text: str) -> None:
-        self.end_line()
-        self._write(text)
-        self._shown[message_id] = text
+    def _show(self, message_id: str, text: str) -> None:
+        newest = next(reversed(self._texts), None)
+        shown = self._texts[message_id] if message_id == newest else None
+        if shown is not None and text.startswith(shown):
+            self._write(text[len(shown) :])
+        else:  # its printed text changed, or is not the newest
+            self.print_plain(text)
+        self._texts[message_id] = text
 
     def _write(self, text: str) -> None:
         text = strip_control_characters(text)

@@ -3,32 +3,30 @@
 import asyncio
 from collections import deque
 from dataclasses import replace
-
 from prompt_toolkit.input import Input
 from prompt_toolkit.output import Output
 from prompt_toolkit.utils import is_dumb_terminal
 from typing_extensions import override
-
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Limits
 from bot.errors import Refused
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
-from bot.platforms.terminal.local_chat import (
-    LIMITS,
-    MAX_KEPT,
-    OWN_COMMANDS,
-    LocalChat,
-    PrintingSurface,
-    printed_file,
-)
+from bot.platforms.terminal.local_chat import LIMITS
+from bot.platforms.terminal.local_chat import OWN_COMMANDS
+from bot.platforms.terminal.local_chat import LocalChat
+from bot.platforms.terminal.local_chat import PrintingSurface
 from bot.platforms.terminal.rendering import TextRenderer
-from bot.platforms.terminal.screen import ChatScreen, CommandCompleter, open_history
-from bot.ports import Intake, Platform
-from bot.runtime.in_process import BoundedDict
+from bot.platforms.terminal.screen import ChatScreen
+from bot.platforms.terminal.screen import CommandCompleter
+from bot.platforms.terminal.screen import open_history
+from bot.ports import Intake
+from bot.ports import Platform
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.terminal import strip_control_characters
-from bot.texts.text import translatable, translate
+from bot.texts.text import translatable
+from bot.texts.text import translate
+
 
 HISTORY_FILE = "terminal_history"
 _END_SECONDS = 2.0  # for a stopped answer to be printed
@@ -167,18 +165,10 @@ class ScreenSurface(PrintingSurface):
         self._screen = screen
         self._renderer = TextRenderer(lambda: screen.columns)
         self._growing: str | None = None  # the id of the newest message
-        self._texts = BoundedDict[str, str](MAX_KEPT)
 
     @override
     def limits(self, address: Address) -> Limits:
         return _LIMITS
-
-    @override
-    async def edit(
-        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
-    ) -> None:
-        if self._texts.get(message_id) != content.text:
-            self._grow(message_id, content.text)
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
@@ -196,12 +186,7 @@ class ScreenSurface(PrintingSurface):
         self._print(self._renderer.answer(strip_control_characters(text)) + "\n")
 
     @override
-    def _print_message(self, message_id: str, message: OutgoingMessage) -> None:
-        self._grow(message_id, message.text)
-        if message.file is not None:
-            self.print_plain(printed_file(message.file, self._language))
-
-    def _grow(self, message_id: str, text: str) -> None:
+    def _show(self, message_id: str, text: str) -> None:
         if message_id != self._growing:
             self.end_message()
         self._growing, self._texts[message_id] = message_id, text
@@ -212,8 +197,8 @@ class ScreenSurface(PrintingSurface):
             shown = self._renderer.answer(shown)
         self._screen.show_growing(shown.split("\n"))
 
+    @override
     def print_plain(self, text: str, style: str = "") -> None:
-        """Print a text that is not Markdown, below the newest message."""
         self.end_message()
         self._print(self._renderer.plain(strip_control_characters(text), style))
 
