@@ -4,16 +4,19 @@ import asyncio
 import difflib
 import io
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable
+from collections.abc import Coroutine
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from getpass import getpass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
+from typing import Annotated
+from typing import Any
+from typing import TypeVar
 import segno
 import typer
-
 from bot.backends.llama_cpp.hardware import free_bytes
 from bot.backends.llama_cpp.settings import local_settings
 from bot.backends.model_files import hub
@@ -21,46 +24,42 @@ from bot.backends.model_files.gguf import read_metadata
 from bot.backends.openai_compatible.azure import PROVIDER as AZURE
 from bot.backends.openai_compatible.azure import read_azure_address
 from bot.backends.openai_compatible.services import KEYLESS
-from bot.cli.text_io import print_line, print_progress
+from bot.cli.text_io import print_line
+from bot.cli.text_io import print_progress
 from bot.cli.typer_apps import command_app
-from bot.errors import SettingsError, TroupeError, UserError
-from bot.platforms.spec import BotAccount, PlatformSpec
-from bot.settings import Settings, read_settings, set_in_environment
-from bot.setup import (
-    CODE_SECONDS,
-    INCLUDED,
-    SERVICE_TITLES,
-    SUGGESTED,
-    ModelChoice,
-    bot_variables,
-    find_local_services,
-    find_service,
-    inspect_account,
-    list_models,
-    make_code,
-    open_account,
-    platforms_with_tokens,
-    read_variable_names,
-    try_model,
-    where_from,
-    write_variables,
-)
+from bot.errors import SettingsError
+from bot.errors import TroupeError
+from bot.errors import UserError
+from bot.platforms.spec import PlatformSpec
+from bot.settings import Settings
+from bot.settings import read_settings
+from bot.settings import set_in_environment
+from bot.setup import CODE_SECONDS
+from bot.setup import INCLUDED
+from bot.setup import SERVICE_TITLES
+from bot.setup import SUGGESTED
+from bot.setup import ModelChoice
+from bot.setup import bot_variables
+from bot.setup import find_local_services
+from bot.setup import find_service
+from bot.setup import inspect_account
+from bot.setup import list_models
+from bot.setup import make_code
+from bot.setup import open_account
+from bot.setup import platforms_with_tokens
+from bot.setup import read_variable_names
+from bot.setup import try_model
+from bot.setup import where_from
+from bot.setup import write_variables
 from bot.telemetry.logs import only_warnings_logged
-from bot.value_class import value_class
+from bot.setup import BotStep
+
 
 T = TypeVar("T")
 _INTERRUPTED = 130
 _MAX_LISTED = 15
 
 app = command_app()
-
-
-@value_class
-class _Bot:
-    spec: PlatformSpec
-    token: str
-    account: BotAccount | None
-    """None: it was not checked."""
 
 
 @app.command()
@@ -157,7 +156,6 @@ def _write(wanted: Mapping[str, str | None], env_file: Path, *, yes: bool) -> No
 
 
 def confirm(question: str, *, default: bool) -> bool:
-    """Ask a yes-or-no question."""
     return typer.confirm(question, default=default, prompt_suffix=" ")
 
 
@@ -194,7 +192,6 @@ def _given_model(
     model: str | None,
     model_file: Path | None,
 ) -> ModelChoice | None:
-    """Return the model that the flags select; None if they select none."""
     if provider == INCLUDED:
         return ModelChoice()
     if provider is not None and base_url is None:
@@ -350,19 +347,19 @@ def _describe_file(path: Path, settings: Settings) -> None:
 
 def _choose_bots(
     tokens: Mapping[str, str | None], settings: Settings, *, check: bool, yes: bool
-) -> Sequence[_Bot]:
+) -> Sequence[BotStep]:
     bots = []
     for spec in platforms_with_tokens():
         token = tokens.get(spec.kind)
         if token is not None:
-            bots.append(_check_bot(spec, token, settings) if check else _Bot(spec, token, None))
+            bots.append(_check_bot(spec, token, settings) if check else BotStep(spec, token, None))
         elif not yes and (bot := _ask_for_bot(spec, settings)) is not None:
             bots.append(bot)
     return bots
 
 
-def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> _Bot | None:
-    """Ask for a token until one works; None if skipped."""
+def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> BotStep | None:
+    """Ask for a token until one works; None: skipped."""
     name = spec.kind.capitalize()
     print_line(f"\n{name}: a bot's token is from {asyncio.run(where_from(spec, settings))}")
     while True:
@@ -375,19 +372,19 @@ def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> _Bot | None:
             print_line(f"  {error}")
 
 
-def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> _Bot:
-    """Check which bot a token belongs to, and show the bot's name and link."""
+def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> BotStep:
+    """Ask the platform whose token it is, and show the bot with its link."""
     account = asyncio.run(inspect_account(spec, settings, token))
     print_line(f"  {spec.kind.capitalize()}: this is {account.name}")
     for note in account.notes:
         print_line(f"  {note}")
     print_line(f"  To {account.link_title}: {account.link}")
     _print_qr_code(account.link)
-    return _Bot(spec, token, account)
+    return BotStep(spec, token, account)
 
 
 def _choose_first_admin(
-    bots: Sequence[_Bot], wanted: str | None, settings: Settings, *, asks: bool
+    bots: Sequence[BotStep], wanted: str | None, settings: Settings, *, asks: bool
 ) -> Sequence[str]:
     """Make the sender of a code the first admin, on the wanted platform or one chosen here."""
     if wanted is not None:
@@ -406,8 +403,8 @@ def _choose_first_admin(
     return []
 
 
-async def _find_admin(bot: _Bot, settings: Settings) -> str:
-    """Show a code, wait until somebody sends it to the bot, and return the sender."""
+async def _find_admin(bot: BotStep, settings: Settings) -> str:
+    """Show a code, wait until somebody sends it to the bot, and return who that is."""
     async with open_account(bot.spec, settings, bot.token) as account:
         code = make_code()
         request = account.request_code(bot.account or await account.inspect(), code)
