@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 import uvloop
@@ -39,8 +39,8 @@ from bot.errors import (
 )
 from bot.importers.character_files import read_character_folder
 from bot.platforms.registry import make_account_setup, make_platform
-from bot.platforms.spec import BotAccount, PlatformContext, PlatformSpec
-from bot.ports import Backend
+from bot.platforms.spec import AccountSetup, BotAccount, PlatformContext, PlatformSpec
+from bot.ports import Backend, Embedder, Platform
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import ReadPresets
@@ -340,11 +340,7 @@ async def _try_model(trial: Awaitable[str], turns: asyncio.Lock) -> str:
         return await trial
 
 
-class _Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-_C = TypeVar("_C", bound=_Closable)
+_C = TypeVar("_C", AccountSetup, Backend, Embedder, Platform)
 
 
 @contextlib.asynccontextmanager

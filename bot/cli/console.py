@@ -10,7 +10,7 @@ from bot.chat.access import ApiToken, Scope
 from bot.cli.installation import change_installation, use_installation
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
-from bot.console.login import make_login_link, new_api_token, token_digest
+from bot.console.login import API_PREFIX, make_login_link, new_token, token_digest
 from bot.console.server import find_address
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
@@ -65,7 +65,7 @@ def add_token(
 ) -> None:
     """Create an API token and print it; only its hash is stored."""
     scopes = frozenset(_parse_scope(name) for given in scope for name in given.split(","))
-    token = new_api_token()
+    token = new_token(API_PREFIX)
     digest, new = token_digest(token), ApiToken(name, tuple(sorted(scopes)), SystemClock().now())
     is_new = _change(
         lambda tokens: tokens.add_api_token(digest, new),

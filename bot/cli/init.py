@@ -4,19 +4,16 @@ import asyncio
 import difflib
 import io
 import sys
-from collections.abc import Callable
-from collections.abc import Coroutine
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from getpass import getpass
 from pathlib import Path
-from typing import Annotated
-from typing import Any
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
+
 import segno
 import typer
+
 from bot.backends.llama_cpp.hardware import free_bytes
 from bot.backends.llama_cpp.settings import local_settings
 from bot.backends.model_files import hub
@@ -24,36 +21,32 @@ from bot.backends.model_files.gguf import read_metadata
 from bot.backends.openai_compatible.azure import PROVIDER as AZURE
 from bot.backends.openai_compatible.azure import read_azure_address
 from bot.backends.openai_compatible.services import KEYLESS
-from bot.cli.text_io import print_line
-from bot.cli.text_io import print_progress
+from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
-from bot.errors import SettingsError
-from bot.errors import TroupeError
-from bot.errors import UserError
+from bot.errors import SettingsError, TroupeError, UserError
 from bot.platforms.spec import PlatformSpec
-from bot.settings import Settings
-from bot.settings import read_settings
-from bot.settings import set_in_environment
-from bot.setup import CODE_SECONDS
-from bot.setup import INCLUDED
-from bot.setup import SERVICE_TITLES
-from bot.setup import SUGGESTED
-from bot.setup import ModelChoice
-from bot.setup import bot_variables
-from bot.setup import find_local_services
-from bot.setup import find_service
-from bot.setup import inspect_account
-from bot.setup import list_models
-from bot.setup import make_code
-from bot.setup import open_account
-from bot.setup import platforms_with_tokens
-from bot.setup import read_variable_names
-from bot.setup import try_model
-from bot.setup import where_from
-from bot.setup import write_variables
+from bot.settings import Settings, read_settings, set_in_environment
+from bot.setup import (
+    CODE_SECONDS,
+    INCLUDED,
+    SERVICE_TITLES,
+    SUGGESTED,
+    BotStep,
+    ModelChoice,
+    bot_variables,
+    find_local_services,
+    find_service,
+    inspect_account,
+    list_models,
+    make_code,
+    open_account,
+    platforms_with_tokens,
+    read_variable_names,
+    try_model,
+    where_from,
+    write_variables,
+)
 from bot.telemetry.logs import only_warnings_logged
-from bot.setup import BotStep
-
 
 T = TypeVar("T")
 _INTERRUPTED = 130
@@ -359,7 +352,7 @@ def _choose_bots(
 
 
 def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> BotStep | None:
-    """Ask for a token until one works; None: skipped."""
+    """Ask for a token until one works; None if skipped."""
     name = spec.kind.capitalize()
     print_line(f"\n{name}: a bot's token is from {asyncio.run(where_from(spec, settings))}")
     while True:
@@ -373,7 +366,7 @@ def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> BotStep | None:
 
 
 def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> BotStep:
-    """Ask the platform whose token it is, and show the bot with its link."""
+    """Check which bot a token belongs to, and show the bot's name and link."""
     account = asyncio.run(inspect_account(spec, settings, token))
     print_line(f"  {spec.kind.capitalize()}: this is {account.name}")
     for note in account.notes:
@@ -404,7 +397,7 @@ def _choose_first_admin(
 
 
 async def _find_admin(bot: BotStep, settings: Settings) -> str:
-    """Show a code, wait until somebody sends it to the bot, and return who that is."""
+    """Show a code, wait until somebody sends it to the bot, and return the sender."""
     async with open_account(bot.spec, settings, bot.token) as account:
         code = make_code()
         request = account.request_code(bot.account or await account.inspect(), code)

@@ -115,7 +115,6 @@ def change_installation(
 async def record_change(
     database: Database, action: str, subject: str, before: str = "", after: str = ""
 ) -> None:
-    """Record a change made on the command line in the audit log."""
     entry = AuditEntry(SystemClock().now(), COMMAND_LINE, action, subject, before, after)
     await AuditLog(database).record(entry)
 
@@ -129,7 +128,6 @@ async def signal_all(topic: str, keys: Sequence[str]) -> None:
 
 
 def print_converted(table: str, rows: int) -> None:
-    """Report progress in converting a table's rows."""
     print_progress(f"{table}: {rows} rows")
 
 

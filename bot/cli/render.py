@@ -5,51 +5,37 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
+
 import msgspec
 import typer
 import uvloop
+
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.factory import make_backend
 from bot.chat.answers import StoredAnswer
-from bot.chat.incoming import Address
-from bot.chat.incoming import Person
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
-from bot.chat.prompt import Message
-from bot.chat.prompt import PromptToken
-from bot.chat.prompt import TemplateChoice
-from bot.chat.prompt import TemplateNames
+from bot.chat.incoming import Address, Person, Said, WakeReason
+from bot.chat.prompt import Message, PromptToken, TemplateChoice, TemplateNames
 from bot.chat.receipt import Receipt
-from bot.chat.session import Session
-from bot.chat.session import Turn
-from bot.cli.text_io import print_exactly
-from bot.cli.text_io import print_progress
-from bot.cli.text_io import read_bytes
-from bot.cli.text_io import read_text
+from bot.chat.session import Session, Turn
+from bot.cli.text_io import print_exactly, print_progress, read_bytes, read_text
 from bot.cli.typer_apps import command_app
-from bot.console.differences import DifferingPiece
-from bot.console.differences import differing_pieces
+from bot.console.differences import DifferingPiece, differing_pieces
 from bot.console.prompt_view import joined_messages
-from bot.errors import RequestRefused
-from bot.errors import SettingsError
-from bot.errors import TemplateError
-from bot.errors import UserError
+from bot.errors import RequestRefused, SettingsError, TemplateError, UserError
 from bot.importers.character_files import read_character_folder
-from bot.importers.file_kinds import MAX_BYTES_READ
-from bot.importers.file_kinds import TEMPLATE_FILES
-from bot.importers.file_kinds import FileKind
-from bot.importers.file_kinds import check_file_kind
-from bot.importers.file_kinds import detect_file_kind
+from bot.importers.file_kinds import (
+    MAX_BYTES_READ,
+    TEMPLATE_FILES,
+    FileKind,
+    check_file_kind,
+    detect_file_kind,
+)
 from bot.importers.preset_files import preset_from_text
-from bot.prompting.compose.compose import compose
-from bot.prompting.compose.compose import fit_for_backend
-from bot.prompting.compose.compose import fit_for_preset
-from bot.prompting.compose.compose import template_of
+from bot.prompting.compose.compose import compose, fit_for_backend, fit_for_preset, template_of
 from bot.prompting.draft import Draft
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import count_tokens
@@ -57,19 +43,12 @@ from bot.runtime.shipped_files import presets_folder
 from bot.runtime.terminal import escape_control_characters
 from bot.service.resources import with_stored_keys
 from bot.service.run import open_replay
-from bot.settings import Settings
-from bot.settings import collect_secrets
-from bot.settings import read_settings
-from bot.storage.database import database_exists
-from bot.storage.database import open_database
+from bot.settings import Settings, collect_secrets, read_settings
+from bot.storage.database import database_exists, open_database
 from bot.storage.reports import AnswerLog
 from bot.telemetry.secret_masker import SecretMasker
-from bot.templates import get
-from bot.templates import names
-from bot.templates.renderer import ModelTemplate
-from bot.templates.renderer import RenderedPrompt
-from bot.templates.renderer import Renderer
-
+from bot.templates import get, names
+from bot.templates.renderer import ModelTemplate, RenderedPrompt, Renderer
 
 _UNNAMED_USER = Person("render:1", "You")
 _NAMES = TemplateNames(char="Assistant", user="You", is_group=False)

@@ -135,7 +135,6 @@ def _is_first_start(settings: Settings) -> bool:
 def serve(
     settings: Settings, platforms: Sequence[PlatformSpec], options: RunOptions = _AS_SET
 ) -> None:
-    """Run the service on these platforms until it is stopped."""
     for line in describe_unknown_variables():
         print_progress(line)
     settings = uvloop.run(with_stored_keys(settings))

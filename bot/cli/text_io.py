@@ -17,7 +17,6 @@ def print_line(text: str, *, end: str = "\n") -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print notes about parts that were converted differently or dropped."""
     for note in notes:
         print_line(f"note: {note}")
 

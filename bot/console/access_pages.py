@@ -117,8 +117,6 @@ _KIND = "token"
 
 @value_class
 class AccessPage(RouteGroup):
-    """Shows who may use the console, and changes by its users or by admins in chats."""
-
     navigation = (NavigationItem("/access", translatable("Access and audit"), "access"),)
 
     tokens: ConsoleTokens
@@ -168,7 +166,6 @@ class AccessPage(RouteGroup):
 
 
 def _without_token_names(entry: AuditEntry, reader: Caller) -> AuditEntry:
-    """Return an entry without the names of other tokens."""
     is_other = entry.who.startswith(f"{_KIND} ") and entry.who != reader.name
     who = _KIND if is_other else entry.who
     subject = "" if entry.action.endswith(f" {_KIND}") else entry.subject

@@ -25,8 +25,6 @@ _ANY = "*"
 
 @value_class
 class BudgetSegment:
-    """A section's share of the token budget."""
-
     section: str
     """"free" for what is left."""
     tokens: int
@@ -55,8 +53,6 @@ def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
 
 @value_class
 class WaterfallStep:
-    """A step of an answer on the time axis."""
-
     step: str
     """"received", "waited", "composed", "prefill", "decode", "edits" or "delivered"."""
     seconds: float
@@ -171,7 +167,6 @@ def with_masked_text(answer: StoredAnswer, mask: Callable[[str], str]) -> Stored
 
 
 def masked_answer(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
-    """Return the answer with secrets masked."""
     receipt = answer.receipt
     messages = tuple(
         replace(

@@ -1,61 +1,41 @@
 """Answers: the list, one answer, its prompt, a comparison, and a replay."""
 
 import asyncio
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated
-from typing import Literal
-from typing import TypeAlias
+from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlencode
+
 from aiohttp import web
-from pydantic import BaseModel
-from pydantic import ConfigDict
-from pydantic import Field
-from pydantic import field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.spec import ProviderSettings
 from bot.chat.access import Scope
-from bot.chat.answers import AnswerSearch
-from bot.chat.answers import StoredAnswer
+from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.incoming import address_of
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import PromptToken
+from bot.chat.prompt import Prompt, PromptToken
 from bot.chat.usage import MICROS
-from bot.console.answer_details import budget_segments
-from bot.console.answer_details import costs_elsewhere
-from bot.console.answer_details import find_answer
-from bot.console.answer_details import masked_answer
-from bot.console.answer_details import used_parameters
-from bot.console.answer_details import waterfall
-from bot.console.answer_details import with_masked_text
+from bot.console.answer_details import (
+    budget_segments,
+    costs_elsewhere,
+    find_answer,
+    masked_answer,
+    used_parameters,
+    waterfall,
+    with_masked_text,
+)
 from bot.console.differences import differing_pieces
 from bot.console.operator_requests import OperatorAnswer
-from bot.console.prompt_view import described_pieces
-from bot.console.prompt_view import joined_messages
-from bot.console.prompt_view import prompt_sections
-from bot.console.prompt_view import token_pieces
-from bot.console.routes import ConsoleRequest
-from bot.console.routes import NavigationItem
-from bot.console.routes import Page
-from bot.console.routes import RouteGroup
-from bot.console.routes import redirect
-from bot.console.routes import route
-from bot.errors import BackendError
-from bot.errors import BackendUnavailable
-from bot.errors import RequestRefused
+from bot.console.prompt_view import described_pieces, joined_messages, prompt_sections, token_pieces
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
+from bot.errors import BackendError, BackendUnavailable, RequestRefused
 from bot.ports import Backend
-from bot.prompting.fit import prompt_tokens
-from bot.prompting.fit import tokens_by_section
-from bot.storage.presets import PresetDrafts
-from bot.storage.presets import PresetVersions
+from bot.prompting.fit import prompt_tokens, tokens_by_section
+from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.reports import AnswerLog
 from bot.texts.text import translatable
 from bot.value_class import value_class
-
 
 _ANSWERS_PER_PAGE = 50
 _EXCERPT_CHARS = 200
@@ -332,7 +312,7 @@ class AnswerPages(RouteGroup):
     async def ask_again(
         self, number: int, preset: _Preset = "", draft: _Draft = ""
     ) -> Mapping[str, object]:
-        """Ask a model again with the stored prompt; empty values stay as they were.
+        """Repeat a stored request to a model; empty values keep the original ones.
 
         The answer enters no history. The answers and the prompts are compared, too.
         """

@@ -83,8 +83,6 @@ class ChannelDetail:
 
 @value_class
 class ChannelPage(RouteGroup):
-    """Shows a channel, and changes it with the same code as its chat commands."""
-
     answers: AnswerLog
     state: ServiceState
     resolver: PresetResolver

@@ -24,15 +24,11 @@ LOGIN_SECONDS = 600.0
 SESSION_SECONDS = 12 * 3600.0
 _LOGINS_PER_MINUTE = 5
 _MAX_TOKEN_CHARS = 200
-_API_PREFIX = "troupe_"
+API_PREFIX = "troupe_"
 
 
 def new_token(prefix: str = "") -> str:
     return prefix + secrets.token_urlsafe(32)
-
-
-def new_api_token() -> str:
-    return new_token(_API_PREFIX)
 
 
 def token_digest(token: str) -> str:
@@ -60,7 +56,6 @@ class ConsoleLinks:
     """Where browsers open the console; None while it is not served."""
 
     async def make_login_link(self) -> str:
-        """Return a link that logs in to the console once."""
         return await make_login_link(self.tokens, self.clock, self.address or "")
 
     def answer(self, number: int) -> str | None:

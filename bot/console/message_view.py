@@ -29,8 +29,6 @@ _BOT_NAME = "Troupe"  # speaks where no character does
 
 @value_class
 class MessageView:
-    """A message with everything that its template needs."""
-
     message: WebMessage
     name: str
     color: int

@@ -194,7 +194,6 @@ class OperationPage(RouteGroup):
         )
 
     async def _others(self, nodes: Sequence[Node]) -> Mapping[str, ProcessReport]:
-        """Return the other processes' reports, by process name."""
         owners = [one.owner for one in nodes if not one.is_silent and one.owner != self.owner]
         return await self.nodes.reports(owners)
 

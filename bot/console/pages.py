@@ -71,25 +71,16 @@ class PageRenderer:
             version=__version__,
         )
         environment.filters.update(
-            thousands=_thousands, moment=_moment, seconds=_seconds, dollars=_dollars
+            thousands="{:,}".format,
+            moment=lambda at: datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+            seconds=_seconds,
+            dollars=lambda amount: format_cost(round(amount * MICROS)),
         )
         return environment
 
 
-def _thousands(number: int) -> str:
-    return f"{number:,}"
-
-
-def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
 def _seconds(seconds: float) -> str:
     return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.1f}"
-
-
-def _dollars(amount: float) -> str:
-    return format_cost(round(amount * MICROS))
 
 
 def static_address(name: str) -> str:
@@ -100,5 +91,4 @@ def static_address(name: str) -> str:
 
 @cache
 def static_files() -> Mapping[str, bytes]:
-    """Return the static files by name, read once."""
     return {one.name: one.read_bytes() for one in (_FOLDER / "static").iterdir() if one.is_file()}

@@ -316,7 +316,6 @@ class PlaygroundPages(RouteGroup):
         return look
 
     def _command_list(self, language: str) -> Sequence[Mapping[str, object]]:
-        """Return the completions for a slash."""
         presets = list(self.resolver.complete(""))
         return [
             {

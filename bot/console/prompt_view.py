@@ -36,8 +36,6 @@ class PieceKind(StrEnum):
 
 @value_class
 class Piece:
-    """A piece of a prompt, with its kind."""
-
     text: str
     kind: PieceKind = PieceKind.TEXT
     token_id: int | None = None
@@ -45,8 +43,6 @@ class Piece:
 
 @value_class
 class PromptSection:
-    """A prompt section with its text."""
-
     section: str
     name: str
     score: float | None

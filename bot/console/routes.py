@@ -36,7 +36,6 @@ class Caller:
 
     @property
     def may_spend(self) -> bool:
-        """Whether the caller may spend money."""
         return Scope.OPERATE in self.scopes
 
 
@@ -44,7 +43,6 @@ NOBODY = Caller("nobody", frozenset())
 
 
 def check_scope(caller: Caller, scope: Scope) -> None:
-    """Raise `RequestRefused` with 403 if the caller lacks a scope."""
     if scope not in caller.scopes:
         raise RequestRefused(
             403, translatable("This token lacks the scope {scope}.", scope=scope.value)
@@ -56,25 +54,19 @@ def is_number(given: str) -> bool:
     return given.isascii() and given.isdecimal() and len(given) < 19
 
 
-def accepted_language(http: web.Request) -> str:
-    """Return the first supported language in `Accept-Language`; English by default."""
-    accepted = re.findall(r"(?:^|,)\s*([a-z]+)", http.headers.get("Accept-Language", "").lower())
-    return next((one for one in accepted if one in LANGUAGES), language_of(None))
-
-
 @value_class
 class ConsoleRequest:
-    """An admitted request."""
-
     http: web.Request
     caller: Caller
     _is_admitted: Callable[[], Awaitable[bool]] | None = None
 
     @property
     def language(self) -> str:
-        """The language from the cookie, else from the browser."""
-        chosen = self.http.cookies.get(LANGUAGE_COOKIE, "")
-        return chosen if chosen in LANGUAGES else accepted_language(self.http)
+        """The language from the cookie, else the browser's first one that we have, else English."""
+        accepted = self.http.headers.get("Accept-Language", "").lower()
+        wanted = re.findall(r"(?:^|,)\s*([a-z]+)", accepted)
+        chosen = (self.http.cookies.get(LANGUAGE_COOKIE, ""), *wanted)
+        return next((one for one in chosen if one in LANGUAGES), language_of(None))
 
     @property
     def theme(self) -> str:
@@ -157,7 +149,6 @@ class Route:
 
     @property
     def summary(self) -> str:
-        """The first line of the handler's docstring."""
         return (inspect.getdoc(self.handler) or "").partition("\n")[0]
 
     @property
@@ -195,12 +186,10 @@ class Route:
 
 
 def is_model(kind: Any) -> bool:
-    """Whether a parameter takes the whole body or query."""
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def is_whole(kind: Any) -> bool:
-    """Whether a parameter is an integer."""
     return kind is int or getattr(kind, "__origin__", None) is int
 
 

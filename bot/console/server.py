@@ -5,37 +5,31 @@ import contextlib
 import errno
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import TypeAlias
-from typing import cast
+from typing import TypeAlias, cast
+
 import structlog
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from multidict import CIMultiDict
-from prometheus_client import CONTENT_TYPE_LATEST
-from prometheus_client import REGISTRY
-from prometheus_client import generate_latest
-from bot.errors import PlatformError
-from bot.errors import SettingsError
-from bot.errors import StoreError
-from bot.errors import TroupeError
-from bot.ports import Intake
-from bot.ports import WebhookReceiver
-from bot.runtime.head_timeout import HeadTimeout
-from bot.runtime.tasks import cancel_and_wait
-from bot.runtime.tasks import finish_within
-from bot.settings import ConsoleSettings
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 
+from bot.errors import PlatformError, SettingsError, StoreError, TroupeError
+from bot.ports import Intake, WebhookReceiver
+from bot.runtime.head_timeout import HeadTimeout
+from bot.runtime.tasks import cancel_and_wait, finish_within
+from bot.settings import ConsoleSettings
 
 _log = structlog.get_logger(__name__)
 _MORE_PORTS = 20
@@ -91,7 +85,7 @@ async def serve_http(
 
 
 def _load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
-    """Return the context of the HTTPS server; None: it serves HTTP."""
+    """Return the HTTPS server's context; None for plain HTTP."""
     if console.tls_certificate is None or console.tls_key is None:  # neither, as settings say
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

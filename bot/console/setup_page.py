@@ -20,8 +20,6 @@ SETUP_PATH = "/setup"
 
 @value_class
 class SetupPage(RouteGroup):
-    """Guides through the steps of `troupe init`."""
-
     navigation = (NavigationItem(SETUP_PATH, translatable("Set-up"), "setup"),)
 
     steps: SetupSteps

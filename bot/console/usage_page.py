@@ -46,8 +46,6 @@ class UsageSum:
 
 @value_class
 class UsagePage(RouteGroup):
-    """Adds up the cost of answers."""
-
     navigation = (NavigationItem("/usage", translatable("Usage and cost"), "usage"),)
 
     totals: UsageTotals

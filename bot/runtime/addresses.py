@@ -2,14 +2,15 @@
 
 import ipaddress
 import re
-from typing import Annotated, TypeAlias
-from urllib.parse import unquote, urlsplit, urlunsplit
-
+from typing import Annotated
+from typing import TypeAlias
+from urllib.parse import unquote
+from urllib.parse import urlsplit
+from urllib.parse import urlunsplit
 from pydantic import AfterValidator
 
 
 def is_http_address(address: str) -> bool:
-    """Return whether this is an http(s) URL with a host."""
     try:
         parts = urlsplit(address)
         _ = parts.port  # raises if it is no number

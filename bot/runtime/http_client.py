@@ -6,20 +6,22 @@ import os
 import socket
 import ssl
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
+from typing import Self
 from urllib.parse import quote
-
 import aiohttp
 from aiohttp.abc import ResolveResult
 from typing_extensions import override
 from yarl import URL
-
 from bot import __version__
 from bot.errors import TroupeError
 from bot.runtime.tasks import wake_ups
@@ -37,8 +39,6 @@ class ConnectionFailed(TroupeError):
 
 
 class InvalidAddress(ConnectionFailed):
-    """The server's address is not a valid URL."""
-
     def __init__(self) -> None:
         super().__init__("the server's address is not a valid URL", sent=False)
 

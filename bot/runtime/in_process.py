@@ -1,14 +1,23 @@
 """In-process state: signals and rate limits without Redis, and bounded dictionaries."""
 
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections import defaultdict
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TypeVar
-
 from typing_extensions import override
-
 from bot.chat.operation import RefusedCalls
-from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
-from bot.ports import Clock, RateLimits, SignalHandler, Signals
+from bot.chat.rate import CallScope
+from bot.chat.rate import CallWindow
+from bot.chat.rate import Rate
+from bot.chat.rate import Waiter
+from bot.ports import Clock
+from bot.ports import RateLimits
+from bot.ports import SignalHandler
+from bot.ports import Signals
+
 
 LEARNED_SECONDS = 3600.0
 """How long learned windows hold after a refused call."""
@@ -17,8 +26,6 @@ _MAX_SHOWN = 100
 
 
 class InProcessRateLimits(RateLimits):
-    """Keeps all rates, slots and call windows in memory."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._next_arrival: dict[str, float] = {}

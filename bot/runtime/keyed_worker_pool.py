@@ -7,16 +7,22 @@ import asyncio
 import contextlib
 import itertools
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Generic, TypeVar
-
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from dataclasses import dataclass
+from typing import Generic
+from typing import TypeVar
 import structlog
-
 from bot.errors import StoreError
-from bot.ports import Clock, Signals
+from bot.ports import Clock
+from bot.ports import Signals
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import KEYS_IN_PROGRESS
+
 
 Item = TypeVar("Item")
 
@@ -93,16 +99,13 @@ class KeyedWorkerPool(Generic[Item]):
 
     @property
     def busy_count(self) -> int:
-        """The number of keys in progress or about to start."""
         waiting = len(self._woken) + len(self._held)
         return len(self._tasks) + waiting + self._claiming.locked()
 
     async def is_idle(self) -> bool:
-        """Return whether no key has work, in this process or the database."""
         return not await self.ready_keys(1) and self.busy_count == 0
 
     def wake(self, keys: Sequence[str], *, is_urgent: bool = False) -> None:
-        """Tell all processes that keys are ready; cheap, and never waits."""
         wake_keys(self.signals, self.queue, keys, is_urgent=is_urgent)
 
     def start(self, key: str, item: Item) -> None:

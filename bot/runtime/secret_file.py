@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-
 import structlog
 from pydantic import SecretStr
-
 from bot.ports import Clock
+
 
 LOOK_EVERY_SECONDS = 5.0
 """The interval of checks for changes."""
@@ -46,8 +45,6 @@ def take_from_file(given: SecretStr | None, file: Path | None, field: str) -> Se
 
 
 class SecretFile:
-    """A file's current secrets."""
-
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._clock = clock

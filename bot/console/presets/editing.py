@@ -35,8 +35,6 @@ _MAX_CHARS_CHECKED_AT_ONCE = 20_000  # about 10 ms
 
 @value_class
 class EditedPreset:
-    """A preset with its draft."""
-
     name: str
     version: int
     """The newest one; 0: it was never published."""
@@ -46,7 +44,6 @@ class EditedPreset:
 
     @property
     def content(self) -> str:
-        """The draft's text or, without a draft, the published text."""
         return self.published if self.draft is None else self.draft.content
 
     @property

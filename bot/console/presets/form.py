@@ -52,8 +52,6 @@ def put_at(value: dict[str, Any], path: Sequence[str], new: object) -> None:
 
 @value_class
 class FieldSpec:
-    """The schema of a preset key."""
-
     path: tuple[str, ...]
     kind: FieldKind
     default: object = None
@@ -66,26 +64,17 @@ class FieldSpec:
         """The key's name in the form: "parameters.temperature"."""
         return ".".join(self.path)
 
-    def value_in(self, preset: Mapping[str, object]) -> object:
-        """Return the key's value in a preset; None if missing."""
-        return value_at(preset, self.path)
-
 
 @value_class
 class FormField:
-    """A key with its value in a preset."""
-
     spec: FieldSpec
     label: str
     """The key of its label in templates/presets/labels.html."""
     texts: Sequence[str]
     """As it is written in the form; several for `texts`, else one."""
-    is_given: bool
-    """Whether the preset has the key; else the default holds."""
 
     @property
     def is_long(self) -> bool:
-        """Whether the field has several lines."""
         is_text = self.spec.kind == "text" and "\n" in self.texts[0]
         return is_text or self.spec.kind in {"long", "lines"}
 
@@ -96,24 +85,19 @@ class FormField:
 
     @property
     def default_text(self) -> str:
-        """The default value, as text for the form."""
         if self.spec.default is None:
             return ""
         return written_texts(self.spec, self.spec.default)[0]
 
 
 def form_fields(value: Mapping[str, object]) -> Mapping[str, FormField]:
-    """Return the fields of a preset's form by name; its JSON may be invalid."""
-    fields = {}
-    for spec in field_specs():
-        found = spec.value_in(value)
-        texts = written_texts(spec, found)
-        fields[spec.name] = FormField(spec, spec.name, texts, found is not None)
-    return fields
+    return {
+        spec.name: FormField(spec, spec.name, written_texts(spec, value_at(value, spec.path)))
+        for spec in field_specs()
+    }
 
 
 def keys_without_field(value: Mapping[str, object]) -> list[str]:
-    """Return a preset's keys that have no form field."""
     shown = {one.path[0] for one in field_specs()} | NOT_IN_FORM
     return [key for key in value if key not in shown]
 
@@ -204,7 +188,7 @@ def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[s
     """
     changed: dict[str, Any] = json.loads(json.dumps(value))
     for spec in field_specs():
-        before = map(plain_lines, written_texts(spec, spec.value_in(value)))
+        before = map(plain_lines, written_texts(spec, value_at(value, spec.path)))
         given = _texts_of(spec, fields)
         if given and list(given) != list(before):  # untouched values stay exactly as they were
             put_at(changed, spec.path, read_texts(spec, given))
@@ -214,7 +198,6 @@ def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[s
 
 
 def write_preset_json(value: Mapping[str, object]) -> str:
-    """Return a preset's text, formatted like its export."""
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
 
 

@@ -70,8 +70,6 @@ _NEVER_ABSENT: Mapping[str, object] = {"keys": [], "content": ""}
 
 @value_class
 class EntryForm:
-    """An entry as a form."""
-
     number: int
     """Counts from 1, in the order of the book."""
     title: str
@@ -86,16 +84,14 @@ def entry_form(book: object, number: int) -> EntryForm | None:
     fields = []
     for spec in _SPECS:
         name = spec.path[0]
-        value = _value(book, entry, name)
         named = replace(spec, path=(PREFIX.rstrip("."), str(number), name))
-        texts = written_texts(spec, value)
-        fields.append(FormField(named, f"entry.{name}", texts, value is not None))
+        texts = written_texts(spec, _value(book, entry, name))
+        fields.append(FormField(named, f"entry.{name}", texts))
     title = str(_value(book, entry, "name") or "") or fields[1].texts[0].replace("\n", ", ")
     return EntryForm(number, title, fields)
 
 
 def has_entry_fields(fields: Mapping[str, str]) -> bool:
-    """Return whether a form contains lorebook entry fields."""
     return any(name.startswith(PREFIX) for name in fields)
 
 

@@ -10,7 +10,7 @@ from bot.chat.incoming import Person
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
 from bot.console.presets.editing import EditedPreset, PresetEditing
-from bot.console.presets.form import field_specs
+from bot.console.presets.form import field_specs, value_at
 from bot.console.presets.lorebook_entries import entry_form
 from bot.console.prompt_preview import DraftComposer, reason_of
 from bot.console.prompt_view import view_prompt
@@ -71,8 +71,6 @@ _NO_TRIAL: Mapping[str, object] = {"trial": None, "pieces": (), "problem": ""}
 
 @value_class
 class DraftPreviews:
-    """Composes drafts."""
-
     editing: PresetEditing
     composer: DraftComposer
     answers: AnswerLog
@@ -114,7 +112,7 @@ class DraftPreviews:
             return {}
         texts: dict[str, str] = {}
         for spec in field_specs():
-            value = spec.value_in(checked.value)
+            value = value_at(checked.value, spec.path)
             if spec.kind == "long" and isinstance(value, str):
                 texts[spec.name] = value
         try:
@@ -165,7 +163,6 @@ class DraftPreviews:
 
 
 def recorded_scene_id(conversation: str) -> str:
-    """Return the scene id of a recorded conversation."""
     return f"{_RECORDED}{conversation}"
 
 

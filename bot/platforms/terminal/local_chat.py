@@ -3,28 +3,16 @@
 import abc
 import getpass
 import uuid
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
+
 from typing_extensions import override
-from bot.chat.command import CommandOption
-from bot.chat.command import CommandSpec
-from bot.chat.incoming import Address
-from bot.chat.incoming import Joined
-from bot.chat.incoming import Person
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
-from bot.chat.outgoing import Attachment
-from bot.chat.outgoing import Limits
-from bot.chat.outgoing import MessageSearch
-from bot.chat.outgoing import OutgoingMessage
+
+from bot.chat.command import CommandOption, CommandSpec
+from bot.chat.incoming import Address, Joined, Person, Said, WakeReason
+from bot.chat.outgoing import Attachment, Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.ports import Surface
 from bot.runtime.in_process import BoundedDict
-from bot.texts.text import language_of
-from bot.texts.text import marked
-from bot.texts.text import translatable
-from bot.texts.text import translate
-from bot.chat.outgoing import MessageContent
-
+from bot.texts.text import language_of, marked, translatable, translate
 
 OWN_COMMANDS = (
     CommandSpec(
@@ -166,6 +154,6 @@ class PrintingSurface(Surface):
 
 
 def _printed_file(file: Attachment, language: str) -> str:
-    """Return a file as text to read, so that no private file is left behind."""
+    """Return a file as text for reading, so that no private file is left behind."""
     end = translate(translatable("--- end of {name} ---", name=file.name), language)
     return f"--- {file.name} ---\n{file.text.rstrip()}\n{end}"

@@ -4,21 +4,18 @@ import asyncio
 import contextlib
 import sys
 import threading
-from collections.abc import AsyncIterator
-from collections.abc import Awaitable
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import import_module  # noqa: TID251 # libraries that pipes do not need
 from typing import TextIO
+
 from typing_extensions import override
+
 from bot.errors import Refused
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
-from bot.platforms.terminal.local_chat import LocalChat
-from bot.platforms.terminal.local_chat import PrintingSurface
-from bot.ports import Intake
-from bot.ports import Platform
+from bot.platforms.terminal.local_chat import LocalChat, PrintingSurface
+from bot.ports import Intake, Platform
 from bot.runtime.terminal import strip_control_characters
-
 
 _LONGEST_LINE = 1_000_001  # characters
 _LINES_AHEAD = 16

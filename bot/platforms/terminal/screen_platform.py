@@ -3,30 +3,24 @@
 import asyncio
 from collections import deque
 from dataclasses import replace
+
 from prompt_toolkit.input import Input
 from prompt_toolkit.output import Output
 from prompt_toolkit.utils import is_dumb_terminal
 from typing_extensions import override
+
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits
 from bot.errors import Refused
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
-from bot.platforms.terminal.local_chat import LIMITS
-from bot.platforms.terminal.local_chat import OWN_COMMANDS
-from bot.platforms.terminal.local_chat import LocalChat
-from bot.platforms.terminal.local_chat import PrintingSurface
+from bot.platforms.terminal.local_chat import LIMITS, OWN_COMMANDS, LocalChat, PrintingSurface
 from bot.platforms.terminal.rendering import TextRenderer
-from bot.platforms.terminal.screen import ChatScreen
-from bot.platforms.terminal.screen import CommandCompleter
-from bot.platforms.terminal.screen import open_history
-from bot.ports import Intake
-from bot.ports import Platform
+from bot.platforms.terminal.screen import ChatScreen, CommandCompleter, open_history
+from bot.ports import Intake, Platform
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.terminal import strip_control_characters
-from bot.texts.text import translatable
-from bot.texts.text import translate
-
+from bot.texts.text import translatable, translate
 
 HISTORY_FILE = "terminal_history"
 _END_SECONDS = 2.0  # for a stopped answer to be printed
