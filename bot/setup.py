@@ -10,51 +10,28 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
-from contextlib import aclosing
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from dotenv import dotenv_values
-from dotenv import set_key
-from dotenv import unset_key
-from pydantic import SecretStr
-from pydantic import ValidationError
+
+from dotenv import dotenv_values, set_key, unset_key
+from pydantic import SecretStr, ValidationError
+
 from bot.backends.factory import make_backend
-from bot.backends.openai_compatible.services import KEYLESS
-from bot.backends.openai_compatible.services import SERVICES
-from bot.backends.openai_compatible.services import WELL_KNOWN
-from bot.backends.registry import backend_spec
-from bot.backends.registry import default_spec
-from bot.chat.prompt import Delta
-from bot.chat.prompt import Message
-from bot.chat.prompt import Prompt
-from bot.errors import BackendUnavailable
-from bot.errors import PlatformError
-from bot.errors import SettingsError
-from bot.errors import TroupeError
-from bot.errors import UserError
-from bot.platforms.registry import make_account_setup
-from bot.platforms.registry import platform_specs
-from bot.platforms.spec import AccountSetup
-from bot.platforms.spec import BotAccount
-from bot.platforms.spec import CodeRequest
-from bot.platforms.spec import PlatformSpec
+from bot.backends.openai_compatible.services import KEYLESS, SERVICES, WELL_KNOWN
+from bot.backends.registry import backend_spec, default_spec
+from bot.chat.prompt import Delta, Message, Prompt
+from bot.errors import BackendUnavailable, PlatformError, SettingsError, TroupeError, UserError
+from bot.platforms.registry import make_account_setup, platform_specs
+from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest, PlatformSpec
 from bot.ports import Backend
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.validation_errors import describe_problem
-from bot.settings import Settings
-from bot.settings import set_in_environment
+from bot.settings import Settings, set_in_environment
 from bot.templates.renderer import Renderer
-from bot.texts.text import Text
-from bot.texts.text import text_of
-from bot.texts.text import translatable
+from bot.texts.text import Text, text_of, translatable
 from bot.value_class import value_class
-
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
 _MODE = 0o600  # it holds tokens and keys

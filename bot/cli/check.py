@@ -238,7 +238,6 @@ async def _test_platform(spec: PlatformSpec, settings: Settings) -> str:
 
 
 def describe_account(account: BotAccount) -> str:
-    """Return one line with the bot's name, its link, and what it is not allowed to do."""
     return "; ".join((f"{account.name}, {account.link_title}: {account.link}", *account.notes))
 
 

@@ -366,7 +366,6 @@ def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> BotStep | None:
 
 
 def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> BotStep:
-    """Check which bot a token belongs to, and show the bot's name and link."""
     account = asyncio.run(inspect_account(spec, settings, token))
     print_line(f"  {spec.kind.capitalize()}: this is {account.name}")
     for note in account.notes:
@@ -397,7 +396,6 @@ def _choose_first_admin(
 
 
 async def _find_admin(bot: BotStep, settings: Settings) -> str:
-    """Show a code, wait until somebody sends it to the bot, and return the sender."""
     async with open_account(bot.spec, settings, bot.token) as account:
         code = make_code()
         request = account.request_code(bot.account or await account.inspect(), code)

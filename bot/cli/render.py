@@ -163,7 +163,6 @@ async def render_template(name_or_file: str, messages: Sequence[Message], view: 
 
 
 def format_messages(messages: Sequence[Message]) -> str:
-    """Format messages as strict JSON, without empty fields."""
     shown = [msgspec.to_builtins(each) for each in messages]
     plain = [
         {key: each[key] for key in ("role", "content", "parts") if each[key]} for each in shown
@@ -342,7 +341,6 @@ def _style(piece: DifferingPiece) -> str:
 
 
 async def format_prompt(number: int, receipt: Receipt, settings: Settings) -> str:
-    """Format the exact prompt, as in an admin's `/context prompt`."""
     async with Renderer() as renderer:
         mask = SecretMasker(collect_secrets(settings)).mask
         writer = ExactPromptWriter(settings.providers, settings.data_dir, renderer, mask)

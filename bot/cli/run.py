@@ -118,7 +118,6 @@ def chat(
 
 
 def _reads_pipe() -> bool:
-    """Return whether stdin is a pipe or a file, so that no console is needed."""
     if sys.stdin is None:
         return False
     mode = os.fstat(sys.stdin.fileno()).st_mode

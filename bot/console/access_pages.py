@@ -38,8 +38,6 @@ _IS_LOCAL_PATH = re.compile(r"/(?:[^\s\\/\x00-\x20\x7f][^\s\\\x00-\x20\x7f]*)?")
 
 @value_class
 class SessionPages(RouteGroup):
-    """Serves the login page, and other pages that need no session."""
-
     logins: ConsoleLogins
     cookie: str
     is_https: bool

@@ -156,8 +156,6 @@ _Draft = Annotated[
 
 @value_class
 class AnswerPages(RouteGroup):
-    """Shows answers and their prompts."""
-
     navigation = (NavigationItem("/answers", translatable("Answers"), "answers"),)
 
     answers: AnswerLog

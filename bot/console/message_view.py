@@ -67,7 +67,6 @@ def color_of(name: str) -> int:
 
 
 def view_people(people: Sequence[Person]) -> Sequence[tuple[Person, int, str]]:
-    """Return people with their avatars' colors and letters."""
     return [(one, color_of(one.name), one.name[:1].upper()) for one in people]
 
 

@@ -40,8 +40,6 @@ class ApiError(TypedDict):
 
 
 class ApiDescription(RouteGroup):
-    """Serves the OpenAPI document of the given routes and its own."""
-
     def __init__(self, groups: Sequence[RouteGroup]) -> None:
         self._routes = [one for group in (*groups, self) for one in group.routes if one.is_api]
 

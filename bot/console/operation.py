@@ -171,6 +171,7 @@ class OperationPage(RouteGroup):
         queues = await self.stored.queues()
         nodes = await self.nodes.nodes()
         reports = {"": process_report(self.backends, self.events), **await self._others(nodes)}
+        errors = [_error_row(one, name) for name, told in reports.items() for one in told.errors]
         return OperationState(
             parts=await run_probes(self.probes, _PROBE_SECONDS),
             conversations=queues.conversations,
@@ -187,7 +188,7 @@ class OperationPage(RouteGroup):
                 replace(one, process=name) for name, told in reports.items() for one in told.models
             ],
             waits=await self._waits(),
-            errors=_newest_errors(reports),
+            errors=sorted(errors, key=lambda one: str(one["at"]), reverse=True)[:_MAX_ERRORS],
             nodes=[{**asdict(one), "is_silent": one.is_silent} for one in nodes],
             pauses=await self.pauses.current(),
             dead_letters=len(await self.dead_letters.all()),
@@ -216,11 +217,6 @@ class OperationPage(RouteGroup):
         others = await self._others(await self.nodes.nodes())
         told = (one for report in others.values() for one in report.errors)
         return next((one for one in told if one.error_id == error_id), None)
-
-
-def _newest_errors(reports: Mapping[str, ProcessReport]) -> Sequence[_Row]:
-    rows = [_error_row(one, name) for name, told in reports.items() for one in told.errors]
-    return sorted(rows, key=lambda one: str(one["at"]), reverse=True)[:_MAX_ERRORS]
 
 
 def _error_row(failed: FailedMessage, process: str) -> _Row:

@@ -23,8 +23,6 @@ _LANGUAGE_NAMES = {"en": "EN", "zh": "中文"}
 
 
 class PageRenderer:
-    """Renders pages in their reader's language and theme."""
-
     def __init__(self, navigation: Sequence[NavigationItem]) -> None:
         self._navigation = navigation
 

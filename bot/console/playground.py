@@ -3,7 +3,6 @@
 Every change is stored before its request is answered; the `web` platform then reads it.
 """
 
-import getpass
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -38,6 +37,7 @@ from bot.console.routes import (
 from bot.errors import RequestRefused, UserError
 from bot.ports import Clock
 from bot.routing.presets import PresetResolver
+from bot.runtime.terminal import login_name
 from bot.storage.receipts import Receipts
 from bot.storage.web_channels import HistoryCopies, SqlWebChannels
 from bot.telemetry.secret_masker import mask_pasted_tokens
@@ -303,10 +303,7 @@ class PlaygroundPages(RouteGroup):
         return message
 
     def _make_channel(self, name: str, look: str, request: ConsoleRequest) -> WebChannel:
-        try:
-            owner = web_person(getpass.getuser())
-        except (OSError, KeyError):  # a container without an entry for its user
-            owner = web_person("you")
+        owner = web_person(login_name())
         now, language = self._now(), request.language
         return WebChannel(secrets.token_hex(6), name, look, (owner,), now, language)
 
@@ -340,7 +337,6 @@ def _to_message(at: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:
 
 
 def _with_text(message: WebMessage, text: str) -> WebMessage:
-    """Set a message's text, masking pasted tokens and keys."""
     masked = mask_pasted_tokens(text)
     return replace(message, text=masked, has_masked_token=masked != text)
 

@@ -149,14 +149,12 @@ class DraftComposer:
         return build_receipt(_NO_ANSWER, fitted, preset, version, AnswerCharge())
 
     async def count(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
-        """Return the token counts of texts, as the preset's model counts them."""
         if preset.token_counter:
             return get_counter(preset.token_counter)(texts)
         counter = await self.sources.backends[preset.provider].text_counter(bare_prompt(preset))
         return counter(texts)
 
     async def recorded(self, conversation: str) -> Scene | None:
-        """Return a conversation's newest addressed message, with the history before it."""
         claim = Claim(conversation, _NO_EPOCH, "preview")
         session = await self.conversations.load_session(claim, _MAX_TURNS)
         scene = recorded_scene(conversation, session.number, session.turns)

@@ -89,7 +89,6 @@ def _span_messages(
 
 
 def joined_messages(prompt: Prompt) -> str:
-    """Return a prompt's messages as one text, for comparison."""
     return "\n\n".join(f"[{one.role}]\n{one.content}" for one in prompt.messages)
 
 
@@ -138,7 +137,6 @@ def _cut(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
 
 
 def token_pieces(tokens: Sequence[PromptToken], receipt: Receipt) -> list[Piece]:
-    """Return a piece for each token of the model's tokenizer."""
     marks = _described_marks("".join(one.text for one in tokens), receipt, is_rendered=True)
     kinds = {at: kind for (begin, end), kind in marks for at in range(begin, end)}
     pieces, begin = [], 0
@@ -202,7 +200,6 @@ def _message_pieces(receipt: Receipt) -> list[list[Piece]]:
 
 
 def _in_json(piece: Piece) -> Piece:
-    """Return a piece as written in a JSON string of the request's body."""
     return Piece(json.dumps(piece.text, ensure_ascii=False)[1:-1], piece.kind)
 
 
@@ -211,7 +208,6 @@ def _control_marks(text: str, begin: int, end: int, kind: PieceKind) -> list[Mar
 
 
 def view_prompt(receipt: Receipt) -> Mapping[str, object]:
-    """Return a prompt for display: its sections and their shares of the budget."""
     return {
         "receipt": receipt,
         "tokens": prompt_tokens(receipt),

@@ -26,8 +26,6 @@ _WITH_BODY = {"POST", "PUT", "PATCH"}
 
 @value_class
 class Caller:
-    """The sender of an admitted request."""
-
     name: str
     """"session", or "token" and its name; stands in the audit log."""
     scopes: frozenset[Scope]
@@ -246,8 +244,6 @@ def _model(name: str, path: str, taken: Sequence[inspect.Parameter]) -> type[Bas
 
 @value_class
 class NavigationItem:
-    """A page linked from the side navigation and the bottom tabs."""
-
     path: str
     title: Text
     icon: str

@@ -153,8 +153,6 @@ Probe = Callable[[], Awaitable[str | None]]
 def health_routes(
     probes: Mapping[str, Probe], *, notices: Notices = tuple, probe_seconds: float = 2.0
 ) -> AddRoutes:
-    """Return the routes /healthz, /readyz and /metrics, which need no login."""
-
     async def ready(_: web.Request) -> web.Response:
         answers = await run_probes(probes, probe_seconds)
         is_ready = all(answer == "ok" for answer in answers.values())

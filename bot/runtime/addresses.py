@@ -2,11 +2,9 @@
 
 import ipaddress
 import re
-from typing import Annotated
-from typing import TypeAlias
-from urllib.parse import unquote
-from urllib.parse import urlsplit
-from urllib.parse import urlunsplit
+from typing import Annotated, TypeAlias
+from urllib.parse import unquote, urlsplit, urlunsplit
+
 from pydantic import AfterValidator
 
 
@@ -37,7 +35,6 @@ def _is_link_local(host: str) -> bool:
 
 
 def is_near_address(address: str) -> bool:
-    """Return whether an address is on this machine or its local network."""
     host = urlsplit(address).hostname or ""
     try:
         return ipaddress.ip_address(host).is_private

@@ -6,22 +6,20 @@ import os
 import socket
 import ssl
 import urllib.request
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import KW_ONLY
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote
+
 import aiohttp
 from aiohttp.abc import ResolveResult
 from typing_extensions import override
 from yarl import URL
+
 from bot import __version__
 from bot.errors import TroupeError
 from bot.runtime.tasks import wake_ups

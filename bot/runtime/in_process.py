@@ -1,23 +1,14 @@
 """In-process state: signals and rate limits without Redis, and bounded dictionaries."""
 
-from collections import OrderedDict
-from collections import defaultdict
-from collections import deque
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
-from typing_extensions import override
-from bot.chat.operation import RefusedCalls
-from bot.chat.rate import CallScope
-from bot.chat.rate import CallWindow
-from bot.chat.rate import Rate
-from bot.chat.rate import Waiter
-from bot.ports import Clock
-from bot.ports import RateLimits
-from bot.ports import SignalHandler
-from bot.ports import Signals
 
+from typing_extensions import override
+
+from bot.chat.operation import RefusedCalls
+from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
+from bot.ports import Clock, RateLimits, SignalHandler, Signals
 
 LEARNED_SECONDS = 3600.0
 """How long learned windows hold after a refused call."""
@@ -148,7 +139,6 @@ class InProcessRateLimits(RateLimits):
 
 
 def longest_first(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
-    """Return the longest waits, for display."""
     longest = sorted(waits.items(), key=lambda one: -one[1])[:_MAX_SHOWN]
     return [RefusedCalls(scope, seconds) for scope, seconds in longest]
 

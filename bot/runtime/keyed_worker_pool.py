@@ -7,22 +7,16 @@ import asyncio
 import contextlib
 import itertools
 import math
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import KW_ONLY
-from dataclasses import dataclass
-from typing import Generic
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Generic, TypeVar
+
 import structlog
+
 from bot.errors import StoreError
-from bot.ports import Clock
-from bot.ports import Signals
+from bot.ports import Clock, Signals
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import KEYS_IN_PROGRESS
-
 
 Item = TypeVar("Item")
 
@@ -55,8 +49,6 @@ def _hold_nothing(_key: str) -> float:
 
 @dataclass(eq=False, repr=False)
 class KeyedWorkerPool(Generic[Item]):
-    """Claims a queue's keys and processes their items."""
-
     queue: str
     """Names the queue in signals, metrics and logs."""
     _: KW_ONLY

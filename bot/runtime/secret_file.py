@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+
 import structlog
 from pydantic import SecretStr
-from bot.ports import Clock
 
+from bot.ports import Clock
 
 LOOK_EVERY_SECONDS = 5.0
 """The interval of checks for changes."""

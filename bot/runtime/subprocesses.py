@@ -106,7 +106,6 @@ class SupervisedProcess:
             )
 
     async def restart_on_exit(self) -> None:
-        """Restart the process whenever it exits, until cancelled."""
         delay = _MIN_RESTART_DELAY_SECONDS
         while True:
             if self._process is not None:
@@ -123,7 +122,6 @@ class SupervisedProcess:
                 _log.exception("child_not_started", child=self.name)
 
     async def stop(self) -> None:
-        """Terminate the process; kill it if that takes too long."""
         process, self._process = self._process, None
         self._ready_event.clear()
         if process is None or process.returncode is not None:

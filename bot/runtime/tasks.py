@@ -97,7 +97,6 @@ class WakeUps:
 
 
 def end_wait(waiter: asyncio.Future[None]) -> None:
-    """Resolve a future unless it is already cancelled."""
     if not waiter.done():
         waiter.set_result(None)
 

@@ -1,5 +1,6 @@
-"""The terminal's locale, and removal of control characters from untrusted texts."""
+"""The terminal's locale and user, and removal of control characters from untrusted texts."""
 
+import getpass
 import os
 import re
 
@@ -25,3 +26,11 @@ def terminal_locale() -> str | None:
     """Return this process's locale, such as "zh_CN.UTF-8"; None if unset."""
     ours = os.environ  # noqa: TID251 -- no setting of Troupe is read
     return next((ours[name] for name in _VARIABLES if ours.get(name)), None)
+
+
+def login_name() -> str:
+    """Return who runs this process; "you" in a container without an entry for its user."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "you"

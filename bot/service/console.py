@@ -3,47 +3,37 @@
 run.py imports this module only if the console is served; other processes need no pages.
 """
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from functools import cached_property
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
+
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.commands.handlers import COMMANDS
-from bot.console.access_pages import AccessPage
-from bot.console.access_pages import SessionPages
+from bot.console.access_pages import AccessPage, SessionPages
 from bot.console.answer_pages import AnswerPages
-from bot.console.app import Console
-from bot.console.app import RequestGate
-from bot.console.channels import ChannelPage
-from bot.console.channels import ChannelsPage
+from bot.console.app import Console, RequestGate
+from bot.console.channels import ChannelPage, ChannelsPage
 from bot.console.login import ConsoleLogins
 from bot.console.openapi import ApiDescription
 from bot.console.operation import OperationPage
-from bot.console.operator_requests import OperatorRequests
-from bot.console.operator_requests import PromptReplay
-from bot.console.operator_requests import try_provider
+from bot.console.operator_requests import OperatorRequests, PromptReplay, try_provider
 from bot.console.playground import PlaygroundPages
 from bot.console.presets.editing import PresetEditing
 from bot.console.presets.files import PresetImports
 from bot.console.presets.pages import PresetPages
 from bot.console.presets.preview import DraftPreviews
-from bot.console.prompt_preview import DraftComposer
-from bot.console.prompt_preview import PromptPreview
+from bot.console.prompt_preview import DraftComposer, PromptPreview
 from bot.console.routes import RouteGroup
 from bot.console.server import Probe
-from bot.console.setup_page import SETUP_PATH
-from bot.console.setup_page import SetupPage
+from bot.console.setup_page import SETUP_PATH, SetupPage
 from bot.console.usage_page import UsagePage
 from bot.platforms.registry import imitable_platforms
 from bot.platforms.web import to_said
-from bot.ports import Clock
-from bot.ports import RateLimits
+from bot.ports import Clock, RateLimits
 from bot.prompting.presets.files import open_presets_folder
 from bot.service.backends import preset_problems
 from bot.service.container import Container
-from bot.settings import ConsoleSettings
-from bot.settings import Settings
+from bot.settings import ConsoleSettings, Settings
 from bot.setup import SetupSteps
 from bot.storage.database import Database
 from bot.storage.operation import AuditLog

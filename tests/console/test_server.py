@@ -8,20 +8,18 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
 import aiohttp
 import pytest
 from aiohttp import web
 from cryptography import x509
-from bot.console.server import Probe
-from bot.console.server import health_routes
-from bot.console.server import serve_http
-from bot.errors import SettingsError
-from bot.errors import StoreError
+
+from bot.console.server import Probe, health_routes, serve_http
+from bot.errors import SettingsError, StoreError
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import ConsoleSettings
 from tests.certificates import make_certificate
 from tests.waiting import PATIENCE_SECONDS
-
 
 ANY_PORT = ConsoleSettings(port=0)
 

@@ -235,7 +235,6 @@ class PresetEditing:
             raise _taken(found)
 
     async def record(self, who: str, action: str, name: str, before: str, after: str) -> None:
-        """Record a change, with the differing lines, in the audit log."""
         removed, added = await asyncio.to_thread(changed_lines, before, after)
         now = self.clock.now()
         await self.audit.record(AuditEntry(now, who, action, name, removed, added))
@@ -249,7 +248,6 @@ def _parameter_line(document: JsonDocument, text: str) -> int:
 
 
 def changed_lines(before: str, after: str) -> tuple[str, str]:
-    """Return the removed and the added lines, for the audit log."""
     old_lines, new_lines = before.splitlines(), after.splitlines()
     removed: list[str] = []
     added: list[str] = []

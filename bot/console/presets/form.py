@@ -61,7 +61,6 @@ class FieldSpec:
 
     @property
     def name(self) -> str:
-        """The key's name in the form: "parameters.temperature"."""
         return ".".join(self.path)
 
 
@@ -79,7 +78,6 @@ class FormField:
         return is_text or self.spec.kind in {"long", "lines"}
 
     def rows(self, text: str) -> int:
-        """Return the approximate number of rows for a text of the field, within bounds."""
         lines = sum(1 + len(line) // _CHARS_PER_ROW for line in text.split("\n"))
         return max(1 if self.spec.kind == "texts" else 2, min(_MAX_ROWS, lines))
 
@@ -104,7 +102,6 @@ def keys_without_field(value: Mapping[str, object]) -> list[str]:
 
 @cache
 def field_specs() -> tuple[FieldSpec, ...]:
-    """Return the keys that have a form field, in the schema's order."""
     schema = Preset.model_json_schema()
     return tuple(_specs(schema, schema.get("$defs", {}), ()))
 

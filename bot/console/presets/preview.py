@@ -76,7 +76,6 @@ class DraftPreviews:
     answers: AnswerLog
 
     async def scenes(self, name: str) -> Sequence[str]:
-        """Return the scenes to try a preset on: samples, then recorded conversations."""
         return [*SAMPLE_SCENES, *map(recorded_scene_id, await self.recorded(name))]
 
     async def recorded(self, name: str) -> Sequence[str]:

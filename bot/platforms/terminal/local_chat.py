@@ -1,7 +1,6 @@
 """Shared parts of both terminal platforms: the chat, and messages printed once."""
 
 import abc
-import getpass
 import uuid
 from datetime import UTC, datetime
 
@@ -12,6 +11,7 @@ from bot.chat.incoming import Address, Joined, Person, Said, WakeReason
 from bot.chat.outgoing import Attachment, Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.ports import Surface
 from bot.runtime.in_process import BoundedDict
+from bot.runtime.terminal import login_name
 from bot.texts.text import language_of, marked, translatable, translate
 
 OWN_COMMANDS = (
@@ -44,7 +44,7 @@ class LocalChat:
         if is_fresh:
             chat = f"{chat or 'pipe'}-{self.run[:12]}"
         self.address = Address("terminal", chat or "local")
-        self.person = to_person(_login_name())
+        self.person = to_person(login_name())
         self.language = language_of(locale)
         self._locale = locale
         # Settings of a chat with a name end with the run.
@@ -90,13 +90,6 @@ class LocalChat:
 
 def to_person(name: str) -> Person:
     return Person(f"terminal:{name.casefold()}", name)
-
-
-def _login_name() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container without an entry for its user
-        return "you"
 
 
 class PrintingSurface(Surface):

@@ -91,7 +91,6 @@ class TerminalSurface(PrintingSurface):
         self._write(text)
 
     def end_line(self) -> None:
-        """End the current line, if any."""
         if self._mid_line:
             self._write("\n")
 

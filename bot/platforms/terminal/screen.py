@@ -146,12 +146,10 @@ class ChatScreen:
         app.invalidate()
 
     def show_growing(self, lines: Sequence[str]) -> None:
-        """Show the end of a message that is still growing."""
         self._growing = lines
         self._session.app.invalidate()
 
     def show_waiting(self, lines: Sequence[str]) -> None:
-        """Show lines waiting to be answered, from the next refresh on."""
         self._waiting = lines
 
     def set_busy(self, busy: bool) -> None:
