@@ -22,6 +22,7 @@ from sqlalchemy import (
     text,
     true,
 )
+from sqlalchemy.schema import SchemaItem
 
 from bot.storage.column_types import EncryptableBytes, EncryptableText
 
@@ -37,6 +38,15 @@ metadata = MetaData(
 _Id = BigInteger().with_variant(Integer, "sqlite")
 
 
+def _table(name: str, *items: SchemaItem, **options: bool) -> Table:
+    return Table(name, metadata, *items, **options)
+
+
+def _numbered_table(name: str, *items: SchemaItem) -> Table:
+    """Return a table whose rows have ids that are never used again."""
+    return _table(name, Column("id", _Id, primary_key=True), *items, sqlite_autoincrement=True)
+
+
 def _partial_index(name: str, condition: str, *columns: str) -> Index:
     """Create an index of the rows that meet a condition.
 
@@ -49,10 +59,8 @@ def _partial_index(name: str, condition: str, *columns: str) -> Index:
 
 # Received messages. A row is `new` until the transaction that stores its answer; it is `dead` if
 # that only says that the message was set aside: then it is kept, so that it can be tried again.
-inbox = Table(
+inbox = _numbered_table(
     "inbox",
-    metadata,
-    Column("id", _Id, primary_key=True),
     Column("platform", Text, nullable=False),
     Column("bot_id", Text, nullable=False, server_default=""),  # which bot of that platform
     Column("external_key", Text, nullable=False),
@@ -71,31 +79,27 @@ inbox = Table(
     UniqueConstraint("platform", "bot_id", "external_key"),
     _partial_index("ix_inbox_open", "state = 'new'", "conversation", "id"),
     _partial_index("ix_inbox_dead", "state = 'dead'", "conversation"),
-    sqlite_autoincrement=True,
 )
 
 
 # How far each source has been read: the Telegram offset, the last message of a Discord channel.
-cursor = Table(
+cursor = _table(
     "cursor",
-    metadata,
     Column("name", Text, primary_key=True),
     Column("value", Text, nullable=False),
 )
 
 # The bot of each platform whose rows and keys carry no bot id: the first one that ran here.
-first_bot = Table(
+first_bot = _table(
     "first_bot",
-    metadata,
     Column("platform", Text, primary_key=True),
     Column("account", Text, nullable=False),
 )
 
 # The claim on a conversation, and since when it has something unanswered. Each claim raises the
 # epoch, which fences all earlier claims.
-conversation = Table(
+conversation = _table(
     "conversation",
-    metadata,
     Column("key", Text, primary_key=True),
     Column("platform", Text, nullable=False, server_default=""),
     Column("bot_id", Text, nullable=False, server_default=""),
@@ -110,9 +114,8 @@ conversation = Table(
 )
 
 # Which of several processes does what only one may do at a time, such as polling a bot's updates.
-role_lease = Table(
+role_lease = _table(
     "role_lease",
-    metadata,
     Column("role", Text, primary_key=True),
     Column("owner", Text, nullable=False),
     Column("lease_until", Float, nullable=False),
@@ -120,9 +123,8 @@ role_lease = Table(
 )
 
 # The processes of this installation. One that ends deletes its row; one that died leaves it.
-node = Table(
+node = _table(
     "node",
-    metadata,
     Column("owner", Text, primary_key=True),  # the name that it holds leases under
     Column("roles", Text, nullable=False),  # separated by commas
     Column("version", Text, nullable=False),
@@ -132,53 +134,41 @@ node = Table(
 )
 
 # Where nothing is answered, until somebody ends that.
-pause = Table(
+pause = _table(
     "pause",
-    metadata,
     Column("scope", Text, primary_key=True),  # all, a platform, a bot of it, a chat or a topic
     Column("by", Text, nullable=False),
     Column("at", Float, nullable=False),
 )
 
 # In which conversations something was forgotten: every process deletes what it keeps of them.
-forgotten = Table(
+forgotten = _numbered_table(
     "forgotten",
-    metadata,
-    Column("id", _Id, primary_key=True),
     Column("conversation", Text, nullable=False),
     Column("at", Float, nullable=False),
     Index("ix_forgotten_at", "at"),
-    sqlite_autoincrement=True,
 )
 
 # When this database was restored from a backup, and until when people were answered on the one that
 # was lost; what they wrote before that is not answered again.
-restore = Table(
+restore = _numbered_table(
     "restore",
-    metadata,
-    Column("id", _Id, primary_key=True),
     Column("at", Float, nullable=False),
     Column("answered_until", Float, nullable=False),
-    sqlite_autoincrement=True,
 )
 
 # What was forgotten before the newest restore, so that platforms do not bring it back.
-forgotten_message = Table(
+forgotten_message = _numbered_table(
     "forgotten_message",
-    metadata,
-    Column("id", _Id, primary_key=True),
     Column("conversation", Text, nullable=False),
     Column("message_id", Text, nullable=False),  # "": everything until then
     Column("at", Float, nullable=False),
-    sqlite_autoincrement=True,
 )
 
 # The histories. /new starts the next session; earlier ones are kept. Turns that follow the same
 # one are versions of each other, of which one is active: the others are branches that are kept.
-turn = Table(
+turn = _numbered_table(
     "turn",
-    metadata,
-    Column("id", _Id, primary_key=True),
     Column("conversation", Text, nullable=False),
     Column("session", Integer, nullable=False),
     Column("role", Text, nullable=False),
@@ -198,14 +188,11 @@ turn = Table(
     Index("ix_turn_history", "conversation", "session", "id"),
     _partial_index("ix_turn_message", "message_id IS NOT NULL", "message_id"),
     _partial_index("ix_turn_speaker", "speaker_id IS NOT NULL", "speaker_id", "conversation"),
-    sqlite_autoincrement=True,
 )
 
 # Sends, edits and deletions. Within a lane they are carried out in the order of their ids.
-outbox = Table(
+outbox = _numbered_table(
     "outbox",
-    metadata,
-    Column("id", _Id, primary_key=True),
     Column("turn", Text, nullable=False),
     Column("part", Integer, nullable=False),
     Column("op", Text, nullable=False),  # send | edit | delete
@@ -236,13 +223,11 @@ outbox = Table(
     _partial_index("ix_outbox_unsent", "state NOT IN ('sent', 'dead')", "lane", "id"),
     _partial_index("ix_outbox_lane_external", "external_id IS NOT NULL", "lane", "external_id"),
     _partial_index("ix_outbox_dead", "state = 'dead'", "lane"),
-    sqlite_autoincrement=True,
 )
 
 # The platform's ids of messages whose outbox rows were deleted (retention.py).
-sent_message = Table(
+sent_message = _table(
     "sent_message",
-    metadata,
     Column("conversation", Text, primary_key=True),
     Column("external_id", Text, primary_key=True),
     Column("turn", Text, nullable=False),
@@ -251,9 +236,8 @@ sent_message = Table(
 )
 
 # When the first unsent row of a lane is due, or its sender's lease ends; NULL: all is sent.
-lane = Table(
+lane = _table(
     "lane",
-    metadata,
     Column("key", Text, primary_key=True),
     Column("platform", Text, nullable=False),
     Column("bot_id", Text, nullable=False, server_default=""),
@@ -262,9 +246,8 @@ lane = Table(
 )
 
 # Settings made in chats: which preset a channel uses, and who set it.
-choice = Table(
+choice = _table(
     "choice",
-    metadata,
     Column("scope", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("value", EncryptableText(), nullable=False),
@@ -277,9 +260,8 @@ choice = Table(
 )
 
 # Every version of a preset that the service started with; the numbers of a name only grow.
-preset_version = Table(
+preset_version = _table(
     "preset_version",
-    metadata,
     Column("name", Text, primary_key=True),
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("sha256", Text, nullable=False),
@@ -290,10 +272,8 @@ preset_version = Table(
 
 # The receipt of each answer, and what it cost. The content is emptied after some days, and when its
 # text is forgotten; the usage is deleted much later (retention.py).
-receipt = Table(
+receipt = _numbered_table(
     "receipt",
-    metadata,
-    Column("id", _Id, primary_key=True),
     Column("conversation", Text, nullable=False),
     Column("turn", Text, nullable=False),
     Column("at", Float, nullable=False),
@@ -311,21 +291,18 @@ receipt = Table(
     Index("ix_receipt_conversation", "conversation", "id"),
     Index("ix_receipt_person", "person", "at"),
     _partial_index("ix_receipt_content", "length(content) > 0", "at"),
-    sqlite_autoincrement=True,
 )
 
 # The channels of the web platform. Each change of a message raises the revision of its channel.
-web_channel = Table(
+web_channel = _table(
     "web_channel",
-    metadata,
     Column("id", Text, primary_key=True),
     Column("revision", BigInteger, nullable=False, server_default="0"),
     Column("content", EncryptableBytes(), nullable=False),  # as JSON
     Column("created_at", Float, nullable=False),
 )
-web_message = Table(
+web_message = _table(
     "web_message",
-    metadata,
     Column("channel", Text, primary_key=True),
     Column("id", Text, primary_key=True),
     Column("position", BigInteger, nullable=False),  # the revision that added it
@@ -338,17 +315,15 @@ web_message = Table(
 
 # What was spent or reserved in a day or a month, by a person, a channel, a server or a preset; the
 # key is a `BudgetCap.key`, which begins with the day or the month.
-budget = Table(
+budget = _table(
     "budget",
-    metadata,
     Column("key", Text, primary_key=True),
     Column("spent", BigInteger, nullable=False),
 )
 
 # One-time tokens to log in to the console with, its sessions, and the tokens for its API.
-console_token = Table(
+console_token = _table(
     "console_token",
-    metadata,
     Column("sha256", Text, primary_key=True),
     Column("kind", Text, nullable=False),  # login | session | api
     Column("name", Text, unique=True),  # of a token for the API
@@ -360,37 +335,30 @@ console_token = Table(
 # Why the newest messages of a channel were answered or not, and what was logged of those that
 # failed.
 # The key begins with what it is about.
-message_note = Table(
+message_note = _numbered_table(
     "message_note",
-    metadata,
-    Column("id", _Id, primary_key=True),
     Column("key", Text, nullable=False),
     Column("at", Float, nullable=False),
     Column("content", EncryptableText(), nullable=False),  # as JSON
     Column("person", Text),  # whose words it quotes
     Index("ix_message_note_key_id", "key", "id"),
     Index("ix_message_note_person", "person"),
-    sqlite_autoincrement=True,
 )
 
 # Who changed what over the console, with the command line, or as an admin in a chat.
-audit = Table(
+audit = _numbered_table(
     "audit",
-    metadata,
-    Column("id", _Id, primary_key=True),
     Column("at", Float, nullable=False),
     Column("who", Text, nullable=False),
     Column("action", Text, nullable=False),
     Column("subject", Text, nullable=False),
     Column("before", EncryptableText(), nullable=False),
     Column("after", EncryptableText(), nullable=False),
-    sqlite_autoincrement=True,
 )
 
 # The edition of each preset that somebody works on.
-preset_draft = Table(
+preset_draft = _table(
     "preset_draft",
-    metadata,
     Column("name", Text, primary_key=True),
     Column("base_version", Integer, nullable=False),  # 0: the preset is new
     Column("revision", Integer, nullable=False),  # counts what was saved
@@ -402,20 +370,16 @@ preset_draft = Table(
 )
 
 # Keys of providers, encrypted with a key that is not in the database.
-provider_key = Table(
+provider_key = _numbered_table(
     "provider_key",
-    metadata,
-    Column("id", _Id, primary_key=True),
     Column("provider", Text, nullable=False),
     Column("token", Text, nullable=False),
     Column("added_at", Float, nullable=False),
-    sqlite_autoincrement=True,
 )
 
 # The stories of characters. Vectors of different models cannot be compared.
-story = Table(
+story = _table(
     "story",
-    metadata,
     Column("character", Text, primary_key=True),
     Column("sha256", Text, primary_key=True),
     Column("place", Integer, nullable=False),
@@ -425,17 +389,15 @@ story = Table(
 )
 
 # Raised by every change of a character's stories; invalidates vectors cached in memory.
-story_revision = Table(
+story_revision = _table(
     "story_revision",
-    metadata,
     Column("character", Text, primary_key=True),
     Column("revision", BigInteger, nullable=False),
 )
 
 # The summary of a session's oldest turns; valid while the covered turns are unchanged.
-summary = Table(
+summary = _table(
     "summary",
-    metadata,
     Column("conversation", Text, primary_key=True),
     Column("session", Integer, primary_key=True, autoincrement=False),
     Column("covers_to", BigInteger, nullable=False),
@@ -445,4 +407,4 @@ summary = Table(
 )
 
 # One row: the oldest revision whose version of Troupe may use these tables (`revisions`).
-supported_revision = Table("supported_revision", metadata, Column("oldest", Text, primary_key=True))
+supported_revision = _table("supported_revision", Column("oldest", Text, primary_key=True))
