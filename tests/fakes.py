@@ -121,11 +121,11 @@ class FakeSurface(Surface):
     async def send(self, message: OutgoingMessage) -> str:
         self.sent.append(message)
         self.contents.append(message.content)
-        await self._record("send", message.text)
+        await self._record("send", message.content.text)
         if self._limits.can_repeat_sends and message.nonce in self._by_nonce:
             return self._by_nonce[message.nonce]
         message_id = self._by_nonce[message.nonce] = str(next(self._ids))
-        self.messages[message_id] = message.text
+        self.messages[message_id] = message.content.text
         self.shown[message_id] = message.content
         if message.file is not None:
             self.files[message_id] = message.file
@@ -165,9 +165,9 @@ class FakeSurface(Surface):
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        await self._record("find", message.text)
+        await self._record("find", message.content.text)
         ids = [one for one in self.messages if search.after is None or int(one) > int(search.after)]
-        wanted = (message.text, message.file)
+        wanted = (message.content.text, message.file)
         return next(
             (
                 one

@@ -213,10 +213,6 @@ class OutgoingMessage:
     thread: MessageThread | None = None
     """Where it is sent, if the platform allows a thread there; else it is sent to the channel."""
 
-    @property
-    def text(self) -> str:
-        return self.content.text
-
 
 @value_class
 class MessageSearch:
@@ -260,10 +256,6 @@ class OutgoingPart:
     thread: AnswerThread | None = None
     """The thread that it is sent to; it is never opened early either."""
 
-    @property
-    def text(self) -> str:
-        return self.content.text
-
 
 FILE_PARTS = 5_000
 """Parts from here on are files that go with an answer: no other message takes their place."""
@@ -299,7 +291,3 @@ class OutboxRow:
     """Deadline by `Clock.monotonic`: no request begins after it."""
     problem: str | None = None
     """Why the row cannot be read; then nothing of it is sent."""
-
-    @property
-    def text(self) -> str:
-        return self.content.text

@@ -431,7 +431,7 @@ async def request_in_any_form(
 ) -> Response:
     """Send a row's content; if refused, retry as plain text, then as a notice."""
     face, notice = row.content.face, _NOT_SHOWN
-    for content in (row.content, MessageContent(row.text, face, is_plain=True)):
+    for content in (row.content, MessageContent(row.content.text, face, is_plain=True)):
         try:
             return await request(content)
         except ContentRefused as error:

@@ -108,7 +108,7 @@ def fold_thoughts(
     at, units = messages[-1], limits.units
     last = parts[at]
     most = limits.below_name(last.content.face).max_units - _FRAME_UNITS
-    text = last.text if limits.render is None else limits.render(last.text)
+    text = last.content.text if limits.render is None else limits.render(last.content.text)
     left = most - units(text)
     if left >= min(_FEWEST_UNITS, units(thoughts)):
         content = replace(last.content, thoughts=_cut(thoughts, left, units))

@@ -124,7 +124,7 @@ class AnswerPipeline:
         parts = final_parts(line + greeting, limits, first_part, face)
         places = PartPlaces(first_part, most_live=len(parts))
         async with self.replies.live(context.claim, context.message, places, face=face) as live:
-            live.final = [one.text for one in parts]
+            live.final = [one.content.text for one in parts]
         turn = self._turn(greeting, speaker, tuple(context.part_name(one.part) for one in parts))
         context.parts.extend(parts)
         context.shown.append(live)
@@ -212,7 +212,9 @@ class AnswerPipeline:
             may_add_message = not active.is_group
             parts = fold_thoughts(parts, receipt.thoughts, limits, may_add_message=may_add_message)
         context.parts.extend(parts)
-        live_reply.final = [one.text for one in parts if one.text and one.file is None]
+        live_reply.final = [
+            one.content.text for one in parts if one.content.text and one.file is None
+        ]
         context.shown.append(live_reply)
         sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(self._turn(receipt.answer, speaker, sent_as))

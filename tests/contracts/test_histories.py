@@ -41,7 +41,8 @@ async def test_finish_stores_history_and_queues_the_answer_in_one_unit(store: St
     session = await read_session(store.database, LANE, 10)
     assert session.turns == (said("hello"), GREETING)
     row = await taken(store)
-    assert (row.op, row.part, row.text, row.reply_to) == (OutboxOperation.SEND, 0, "hi", "1")
+    assert (row.op, row.part, row.reply_to) == (OutboxOperation.SEND, 0, "1")
+    assert row.content == MessageContent("hi")
     assert await store.scalar(select(inbox.c.payload)) is None, "no text is left in the inbox"
 
 
@@ -64,10 +65,10 @@ async def test_finish_takes_the_first_part_for_its_own_sender(store: Store) -> N
     result = TurnResult(outgoing=in_parts("hi", "!"))
     finished = await store.sending_conversations.finish(claim, message, result)
     first = present(finished.row)
-    assert first.text == "hi"
+    assert first.content.text == "hi"
     assert await take(store) is None, "it is being sent"
     following = present(await store.outbox.mark_sent(first, "m1"))
-    assert following.text == "!"
+    assert following.content.text == "!"
     assert await store.outbox.mark_sent(following, "m2") is None
     assert await due(store) == []
 
@@ -77,7 +78,7 @@ async def test_unstorable_characters_are_replaced(store: Store) -> None:
     part = OutgoingPart(0, MessageContent(odd), file=Attachment("prompt.txt", odd))
     await finish(store, turns=[said(odd)], outgoing=[part])
     row = await taken(store)
-    assert (row.text, row.file) == (plain, Attachment("prompt.txt", plain))
+    assert (row.content.text, row.file) == (plain, Attachment("prompt.txt", plain))
     assert await texts_of(store) == [plain]
 
 
@@ -228,7 +229,7 @@ async def test_new_version_takes_the_messages_of_the_old_one(store: Store) -> No
     for external_id in ("43", None, None):
         following = await store.outbox.mark_sent(rows[-1], external_id)
         rows += [following] if following else []
-    assert [(row.op, row.text, row.external_id) for row in rows] == [
+    assert [(row.op, row.content.text, row.external_id) for row in rows] == [
         (OutboxOperation.SEND, "b", None),
         (OutboxOperation.EDIT, "c", "42"),
         (OutboxOperation.DELETE, "", "43"),

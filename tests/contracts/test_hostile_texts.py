@@ -50,7 +50,7 @@ async def test_hostile_text_is_stored_unchanged(store: Store, title: str, text: 
     await store.chat_settings.set(stored, "persona", stored, author.id)
     [found] = (await read_session(store.database)).turns
     [row] = await store.outbox.take(["telegram:5"])
-    assert (found.text, found.speaker, row.text) == (stored, author, stored)
+    assert (found.text, found.speaker, row.content.text) == (stored, author, stored)
     assert await store.chat_settings.get_all([stored], "persona") == {stored: stored}
     assert await store.chat_settings.get_all([f"{stored}%", "%", "_"], "persona") == {}
     await _check_nothing_else_changed(store)

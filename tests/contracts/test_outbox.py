@@ -68,7 +68,7 @@ async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) ->
     claim, message = await open_two(store)
     await store.conversations.finish(claim, message, TurnResult(outgoing=in_parts("done")))
     rows = await send_all(store)
-    assert [(row.op, row.part, row.text, row.external_id) for row in rows] == [
+    assert [(row.op, row.part, row.content.text, row.external_id) for row in rows] == [
         (OutboxOperation.SEND, 0, "…", None),
         (OutboxOperation.SEND, 1, "…", None),
         (OutboxOperation.EDIT, 0, "done", "m0"),
@@ -95,7 +95,7 @@ async def test_refused_row_lets_its_lane_go_on(store: Store) -> None:
     assert await store.outbox.sent_ids([head.id]) == {}
     assert await store.outbox.has_later(head)
     following = present(await store.outbox.mark_dead(head, "blocked"))
-    assert following.text == "b"
+    assert following.content.text == "b"
     assert not await store.outbox.has_later(following)
     assert await store.outbox.sent_ids([head.id, following.id]) == {head.id: None}
 
@@ -106,7 +106,7 @@ async def test_part_whose_edit_is_refused_replaces_its_message(store: Store) -> 
     second = present(await store.outbox.mark_sent(await taken(store), "m1"))
     edit = present(await store.outbox.mark_sent(second, "m2"))
     again = present(await store.outbox.send_again(edit, "refused", is_gone=False))
-    found = (again.op, again.part, again.text, again.external_id)
+    found = (again.op, again.part, again.content.text, again.external_id)
     assert found == (OutboxOperation.SEND, 0, "a", "m1")
     following = present(await store.outbox.mark_sent(again, "m3"))
     assert (following.op, following.external_id) == (OutboxOperation.EDIT, "m2")
@@ -121,7 +121,7 @@ async def test_rescheduled_row_is_due_after_its_time(store: Store) -> None:
     assert await due(store) == [LANE]
     assert await due(store, "discord") == []
     again = await taken(store)
-    assert (again.attempts, again.text) == (2, "a")
+    assert (again.attempts, again.content.text) == (2, "a")
     await store.outbox.reschedule(again, seconds=4e9)
     assert await take(store) is None, "it holds back what follows"
     assert await due(store) == []
@@ -226,7 +226,7 @@ FILE = Attachment("prompt-1.txt", 'You are Nora.\n"兰亭" 🎭')
 async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> None:
     await answer(store, OutgoingPart(0, MessageContent("here"), file=FILE), "done")
     rows = await send_all(store)
-    assert [(row.op, row.text, row.file) for row in rows] == [
+    assert [(row.op, row.content.text, row.file) for row in rows] == [
         (OutboxOperation.SEND, "here", FILE),
         (OutboxOperation.SEND, "done", None),
     ]
@@ -286,7 +286,7 @@ async def test_held_lane_is_given_to_nobody_until_it_is_given_back(store: Store)
     assert await take(store, store.other_outbox) is None
     await store.outbox.release_lane(LANE, held)
     assert await due(store) == [LANE]
-    assert (await taken(store, store.other_outbox)).text == "next"
+    assert (await taken(store, store.other_outbox)).content.text == "next"
 
 
 async def test_lane_that_is_given_back_without_rows_is_idle(store: Store) -> None:
@@ -313,7 +313,7 @@ async def test_lane_with_rows_that_are_due_is_held_before_them(store: Store) -> 
     held = present(await store.outbox.hold_lane(LANE))
     assert await take(store) is None
     await store.outbox.release_lane(LANE, held)
-    assert (await taken(store)).text == "a"
+    assert (await taken(store)).content.text == "a"
 
 
 async def test_lane_is_not_given_back_for_who_holds_it_by_now(store: Store) -> None:

@@ -146,7 +146,7 @@ async def test_clock_that_is_wrong_by_years_deletes_and_releases_nothing(url: st
         assert max(await ServiceState(database, years).queue_ages()) < 60
         await outbox.release_all()
         assert await SqlOutbox(database, BEHIND, SenderIdentity("next", 0)).take([LANE])
-        assert row.text == "hi"
+        assert row.content.text == "hi"
 
 
 ENDS: Mapping[str, Callable[[SqlOutbox, OutboxRow], Awaitable[object]]] = {
@@ -220,5 +220,5 @@ async def test_sender_that_stood_still_neither_sends_nor_reports(
         await asyncio.sleep(0.5)
         assert await wake(process) == f"sent {sent}"
     following = present(await store.outbox.mark_sent(row, "90"))
-    assert following.text == "there"
+    assert following.content.text == "there"
     assert await store.outbox.sent_ids([row.id]) == {row.id: "90"}

@@ -118,7 +118,7 @@ async def test_lane_goes_on_after_an_unreadable_row(store: Store, bad: Mapping[s
     [row] = await store.outbox.take([LANE])
     assert row.problem
     following = present(await store.outbox.set_aside(row, row.problem, "a part is missing"))
-    assert following.text == "part 1"
+    assert following.content.text == "part 1"
     [letter] = await store.letters.all()
     assert (letter.name, letter.reason) == (f"out-{row.id}", row.problem)
 

@@ -41,7 +41,7 @@ def test_thoughts_always_fit(limits: Limits, answer: int, thoughts: str, times: 
     [content] = [one.content for one in folded if one.content.thoughts]
     shown = f"{content.text}\n\n💭 ||{content.thoughts}||"
     assert units(shown, limits) <= limits.max_units
-    assert [one.text for one in folded if one.text] == [one.text for one in parts]
+    assert [one.content.text for one in folded if one.content.text] == [one.text for one in parts]
     assert len({one.part for one in folded}) == len(folded)
 
 
@@ -50,7 +50,7 @@ def test_thoughts_get_a_message_of_their_own_where_the_last_one_is_full() -> Non
     thoughts = "hm " * 500
     assert fold_thoughts(parts, thoughts, ON_DISCORD, may_add_message=False) == tuple(parts)
     first, second = fold_thoughts(parts, thoughts, ON_DISCORD, may_add_message=True)
-    assert (first, second.part, second.text) == (parts[0], 1, "")
+    assert (first, second.part, second.content.text) == (parts[0], 1, "")
     assert second.content.thoughts == thoughts.strip()
 
 

@@ -46,7 +46,7 @@ class Outbox:
     async def wait_until_sent(self, row: int) -> str:
         if self.seconds_to_send:
             await self._clock.sleep(self.seconds_to_send)
-        text = self.openings[row - 1].text
+        text = self.openings[row - 1].content.text
         return await self._surface.send(
             OutgoingMessage(CHAT, MessageContent(text), nonce=f"n{row}")
         )

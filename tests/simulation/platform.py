@@ -136,7 +136,8 @@ class SimulatedPlatform(Surface):
         at, number = self._nonces.get(message.nonce, (-_NONCE_SECONDS, 0))
         if not self.has_nonces or self.loop.time() - at >= _NONCE_SECONDS:
             number = next(self._ids)
-            self._posts[number] = _Post(message.address.chat, by_bot=True, text=message.text)
+            text = message.content.text
+            self._posts[number] = _Post(message.address.chat, by_bot=True, text=text)
             self._nonces[message.nonce] = (self.loop.time(), number)
         return str(number)
 
@@ -170,8 +171,8 @@ class SimulatedPlatform(Surface):
                 if not is_candidate or post.chat != message.address.chat:
                     continue
                 if not self.has_nonces:  # as on Telegram, a search edits what may be the message
-                    post.text = message.text
-                if post.text == message.text:
+                    post.text = message.content.text
+                if post.text == message.content.text:
                     return str(number)
             return None
 

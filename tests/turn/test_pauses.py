@@ -152,7 +152,7 @@ class ChatWithoutNils(FakeSurface):
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
-        if "Nils" in message.text:
+        if "Nils" in message.content.text:
             raise Refused("the bot was muted")
         return await super().send(message)
 

@@ -306,7 +306,7 @@ class _FoundMessage(msgspec.Struct):
 
 def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) -> bool:
     files = [one["filename"] for one in found.attachments]
-    said = sent.content.named_text if found.webhook_id is None else sent.text
+    said = sent.content.named_text if found.webhook_id is None else sent.content.text
     plain = replace(sent.content, is_plain=True)
     forms = {_shown(said, content).strip() for content in (sent.content, plain)}
     return (
