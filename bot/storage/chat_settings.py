@@ -11,16 +11,12 @@ from typing_extensions import override
 
 from bot.chat.access import AuditEntry
 from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
-from bot.storage.database import Database, transaction
+from bot.storage.database import ClockStore, transaction
 from bot.storage.rows import decode, decode_all
 from bot.storage.statements import SQL, Unit
 
 
-class SqlChatSettings(ChatSettings):
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
-
+class SqlChatSettings(ClockStore, ChatSettings):
     @override
     @transaction
     def set(

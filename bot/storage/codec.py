@@ -44,12 +44,7 @@ class TextCodec:
         raise UnknownEncryptionKey
 
     def decrypt(self, _stored: str) -> bytes:
-        """Return the decrypted text.
-
-        Raises:
-            UnknownEncryptionKey: its key is missing, also from the current keys file.
-            Undecodable: it is damaged.
-        """
+        """Return the decrypted text; raises `UnknownEncryptionKey` or `Undecodable`."""
         raise UnknownEncryptionKey
 
     def encode(self, plain: Any) -> Any:

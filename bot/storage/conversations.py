@@ -56,8 +56,7 @@ class Conversations(StoredTurns):
         record_tombstone: Callable[[Tombstone], None] = record_nothing,
         shared: SharedWindows | None = None,
     ) -> None:
-        self._database = database
-        self._clock = clock
+        super().__init__(database, clock)
         self._sender = sender
         self.windows = SessionWindows()
         """The histories in memory."""

@@ -36,10 +36,7 @@ Report = Callable[[str, int], None]
 async def copy_rows(source: Database, target: Database, report: Report) -> int:
     """Copy all rows, compare them, and return their number.
 
-    Raises:
-        StoreError: A process uses the source, the target has rows that the source lacks, a row
-            cannot be stored there, or a database fails. The target is usable again once the cause
-            is fixed; the source is not changed.
+    After a `StoreError`, it can be tried again with the same target once the reason is gone.
     """
     if await source.run_reading(lambda: _is_in_use(source.is_sqlite)):
         raise StoreError(

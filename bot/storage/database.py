@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from importlib import import_module  # noqa: TID251 # modules with heavy imports that few runs need
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import structlog
@@ -28,7 +28,6 @@ from bot.storage.codec import StoredAsIs, TextCodec, TextEncryption
 from bot.storage.column_types import encryptable_columns
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.statements import (
-    DialectName,
     Rows,
     StartUnit,
     Statement,
@@ -68,16 +67,10 @@ class Database:
 
     def __init__(self, connections: ConnectionPool, codec: TextCodec | None = None) -> None:
         self._connections = connections
+        self.dialect = connections.dialect
+        self.is_sqlite = self.dialect == "sqlite"
         self.codec = codec or TextCodec()
         """Encodes the texts of this database."""
-
-    @property
-    def dialect(self) -> DialectName:
-        return self._connections.dialect
-
-    @property
-    def is_sqlite(self) -> bool:
-        return self.dialect == "sqlite"
 
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit of queries in a transaction and commit it."""
@@ -179,11 +172,22 @@ def _rows_of(statement: Statement, values: Values) -> Unit[Rows]:
     return (yield statement.query_alone(values))
 
 
-class _HasDatabase(Protocol):
-    _database: Database
+class Store:
+    """Runs its units of work, which are marked `transaction` or `reading`, in one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
 
-Owner = TypeVar("Owner", bound=_HasDatabase)
+class ClockStore(Store):
+    """A store that notes times."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        super().__init__(database)
+        self._clock = clock
+
+
+Owner = TypeVar("Owner", bound=Store)
 Arguments = ParamSpec("Arguments")
 
 
@@ -217,12 +221,8 @@ async def open_database(
 ) -> AsyncIterator[Database]:
     """Open a database, upgrade its tables, and close it when the block ends.
 
-    Without `encryption`, new texts are not encrypted.
-
-    Raises:
-        SettingsError: The URL is not a database URL, a newer Troupe created the tables, or a key
-            for their texts is missing.
-        StoreError: The database cannot be opened; the text names it and the remedy.
+    Raises `SettingsError` if the URL, the version of the tables or the encryption keys are wrong,
+    `StoreError` if it cannot be opened.
     """
     codec = TextCodec()
     if encryption is not None and (encryption.is_on or encryption.encryption_keys):

@@ -8,8 +8,7 @@ from typing import Any
 from bot.chat.incoming import ForgetRequested, Incoming, Pressed, Said
 from bot.chat.operation import DeadLetter
 from bot.errors import Undecodable
-from bot.ports import Clock
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import ClockStore, reading, transaction
 from bot.storage.inbox import receive_by_steps, to_inbox_row
 from bot.storage.rows import decode, decode_event
 from bot.storage.statements import SQL, Unit
@@ -17,12 +16,8 @@ from bot.storage.statements import SQL, Unit
 _IN, _OUT = "in", "out"
 
 
-class DeadLetters:
-    """Messages that were not processed, and parts that were not delivered."""
-
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
+class DeadLetters(ClockStore):
+    """Messages that were not processed and parts that were not delivered."""
 
     @reading
     def all(self) -> Unit[Sequence[DeadLetter]]:
@@ -56,11 +51,7 @@ class DeadLetters:
 
     @transaction
     def retry(self, name: str) -> Unit[str | None]:
-        """Process or deliver a dead letter again; return its conversation or lane.
-
-        Returns:
-            None if there is no dead letter with this name.
-        """
+        """Process or deliver a dead letter once more; return its conversation or lane, or None."""
         kind, row = _parse(name)
         if not kind:
             return None

@@ -125,9 +125,7 @@ def finish(
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
     """Check the epoch, mark messages as answered, append turns, and queue the answer.
 
-    Returns:
-        The next message, already begun; None if the conversation was released.
-        The first row of the answer's lane, taken for sending; None if another sender has it.
+    Returns what a `FinishedTurn` has: the next message, and the first row of the answer's lane.
     """
     is_plain = rows.result.change is None and not rows.result.in_place_of
     if dialect == "postgresql" and is_plain:

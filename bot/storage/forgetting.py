@@ -26,7 +26,7 @@ from bot.chat.incoming import (
 from bot.chat.session import Turn
 from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
-from bot.storage.database import Database, reading
+from bot.storage.database import ClockStore, Database, reading
 from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode, decode_all, decode_event, to_turn
 from bot.storage.statements import SQL, Unit, pairs
@@ -101,8 +101,8 @@ def record_nothing(_: Tombstone) -> None:
     return
 
 
-class PersonalData:
-    """A person's stored data, across all conversations."""
+class PersonalData(ClockStore):
+    """What is stored about a person, across all conversations."""
 
     def __init__(
         self,
@@ -110,8 +110,7 @@ class PersonalData:
         clock: Clock,
         record_tombstone: Callable[[Tombstone], None] = record_nothing,
     ) -> None:
-        self._database = database
-        self._clock = clock
+        super().__init__(database, clock)
         self._record_tombstone = record_tombstone
 
     async def conversations(self, person_id: str) -> Sequence[str]:

@@ -13,12 +13,7 @@ _EXISTING = text("SELECT proname FROM pg_proc WHERE proname = ANY(:names)")
 
 
 class PostgresFunction:
-    """A function in the database.
-
-    Args:
-        name: without the "troupe_" and the digest around it in the database.
-        source: the SQL that creates it.
-    """
+    """A function in the database: "troupe_", what it does, and a digest of its source."""
 
     def __init__(self, name: str, source: str) -> None:
         digest = hashlib.sha256(source.encode()).hexdigest()[:8]

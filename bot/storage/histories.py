@@ -7,7 +7,7 @@ from typing import Any
 
 from bot.chat.incoming import address_of, make_storable
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, Session, StoredTurn
-from bot.storage.database import Database, transaction
+from bot.storage.database import ClockStore, transaction
 from bot.storage.rows import (
     TURN_COLUMNS,
     decode_all,
@@ -19,10 +19,8 @@ from bot.storage.rows import (
 from bot.storage.statements import SQL, Rows, Unit
 
 
-class StoredTurns:
-    """Finds turns by the messages shown on the platform."""
-
-    _database: Database
+class StoredTurns(ClockStore):
+    """Finds turns by the messages that people see."""
 
     @transaction
     def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Unit[Sequence[StoredTurn]]:

@@ -5,16 +5,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from bot.chat.incoming import HISTORY_MARK, Address
 from bot.chat.session import MessagePlace
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import Store, reading, transaction
 from bot.storage.rows import TURN_COLUMNS, encode_parts
 from bot.storage.statements import SQL, Unit, pairs
 
 
-class SqlHistoryIndex:
+class SqlHistoryIndex(Store):
     """Used only for channels whose history is not shared by everybody."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     @reading
     def find_received(self, address: Address, external_key: str) -> Unit[str | None]:

@@ -7,8 +7,8 @@ from typing import Any
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming
-from bot.ports import Clock, Intake
-from bot.storage.database import Database, reading, transaction
+from bot.ports import Intake
+from bot.storage.database import ClockStore, reading, transaction
 from bot.storage.functions import FUNCTIONS
 from bot.storage.rows import decode_all, decode_event, encode_event, event_kind
 from bot.storage.statements import SQL, Unit, pairs
@@ -16,12 +16,8 @@ from bot.storage.statements import SQL, Unit, pairs
 _LISTED = ("platform", "bot_id", "external_key", "conversation", "kind", "payload")
 
 
-class SqlInbox(Intake):
-    """Stores messages, makes their conversations ready, and advances cursors, in one unit."""
-
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
+class SqlInbox(ClockStore, Intake):
+    """Stores messages, makes their conversations ready and advances cursors, all in one unit."""
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
@@ -50,13 +46,7 @@ class SqlInbox(Intake):
     def waiting(
         self, conversations: Collection[str], limit: int, of_each: int
     ) -> Unit[Sequence[Incoming]]:
-        """Return the unanswered events of these conversations, newest first.
-
-        Args:
-            conversations: any number of them.
-            limit: the maximum in total.
-            of_each: the maximum per conversation.
-        """
+        """Return unanswered events, newest first: at most `limit`, `of_each` in a conversation."""
         asked = {"conversations": json.dumps(sorted(conversations)), "of_each": of_each}
         return _events((yield SQL["waiting_messages"].query_alone({**asked, "most": limit})))
 

@@ -8,18 +8,17 @@ import secrets
 from collections.abc import Sequence
 
 from bot.ports import Clock
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import ClockStore, Database, reading, transaction
 from bot.storage.statements import SQL, Unit
 
 
-class SqlRoleLeases:
-    """A row per role; retention deletes those of processes that ended long ago."""
+class SqlRoleLeases(ClockStore):
+    """A row for each role; retention deletes those of processes that ended long ago."""
 
     def __init__(self, database: Database, owner: str, clock: Clock) -> None:
-        """Create this process's leases; `owner` is unique among running processes."""
-        self._database = database
+        """Create the leases of this process; `owner` is unique among running processes."""
+        super().__init__(database, clock)
         self._owner = owner
-        self._clock = clock
 
     @transaction
     def take(self, role: str, seconds: float) -> Unit[bool]:

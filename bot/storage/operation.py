@@ -9,8 +9,7 @@ import msgspec
 from bot.chat.access import AuditEntry
 from bot.chat.operation import BackgroundWork, HeldJob, Node, Pause, ProcessReport
 from bot.chat.session import MessageNote
-from bot.ports import Clock
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import ClockStore, Store, reading, transaction
 from bot.storage.rows import decode, decode_all
 from bot.storage.statements import SQL, Unit, pairs
 
@@ -27,12 +26,8 @@ _encode_report = msgspec.msgpack.Encoder().encode
 _decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
 
 
-class NodeRegistry:
-    """The processes of an installation. All ages use the database's clock."""
-
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
+class NodeRegistry(ClockStore):
+    """The processes of an installation. All ages are by the clock of the database."""
 
     @transaction
     def enter(self, owner: str, roles: str, version: str) -> Unit[None]:
@@ -96,12 +91,8 @@ class NodeRegistry:
         return {"now": self._clock.now()}
 
 
-class Pauses:
+class Pauses(ClockStore):
     """The pauses of answering."""
-
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
 
     @reading
     def current(self) -> Unit[Sequence[Pause]]:
@@ -120,11 +111,7 @@ class Pauses:
         return bool((yield SQL["end_pause"].query({"scope": scope})))
 
 
-class SqlMessageNotes:
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
-
+class SqlMessageNotes(ClockStore):
     @transaction
     def add(self, notes: Sequence[MessageNote]) -> Unit[None]:
         """Store notes."""
@@ -145,11 +132,8 @@ class SqlMessageNotes:
         yield statement.query({"key": key, "person": person_id})
 
 
-class AuditLog:
-    """Changes made in the console, on the command line, or by admins in chats."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class AuditLog(Store):
+    """Who changed what over the console, with the command line, or as an admin in a chat."""
 
     @transaction
     def record(self, entry: AuditEntry) -> Unit[None]:

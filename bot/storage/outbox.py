@@ -15,7 +15,7 @@ from bot.chat.outgoing import Attachment, MessageContent, OutboxOperation, Outbo
 from bot.errors import Fenced, Undecodable
 from bot.ports import Clock
 from bot.storage import histories
-from bot.storage.database import Database, Moment, moment_of, reading, transaction
+from bot.storage.database import ClockStore, Database, Moment, moment_of, reading, transaction
 from bot.storage.functions import FUNCTIONS
 from bot.storage.rows import (
     NO_MESSAGE,
@@ -44,10 +44,9 @@ class SenderIdentity:
     settle_seconds: float
 
 
-class SqlOutbox:
+class SqlOutbox(ClockStore):
     def __init__(self, database: Database, clock: Clock, sender: SenderIdentity) -> None:
-        self._database = database
-        self._clock = clock
+        super().__init__(database, clock)
         self._sender = sender
 
     @transaction

@@ -101,13 +101,7 @@ class PostgresPool(ConnectionPool):
 
     @override
     async def run(self, start: StartUnit[T]) -> T:
-        """Run a unit in a transaction and commit it.
-
-        Raises:
-            StoreError: the server refused it; nothing was written.
-            OSError: the server is unreachable.
-            TimeoutError: it took too long, and may or may not be committed.
-        """
+        """Run a unit and commit it; after a `TimeoutError` it may be committed all the same."""
         if not self._opened:
             await self._pool
             self._opened = True

@@ -7,20 +7,15 @@ from typing import Any
 from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.chat.incoming import make_storable
 from bot.chat.session import PresetVersion
-from bot.ports import Clock
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import ClockStore, Store, reading, transaction
 from bot.storage.rows import decode
 from bot.storage.statements import SQL, Unit
 
 _DELETED = hashlib.sha256(b"").hexdigest()
 
 
-class PresetVersions:
+class PresetVersions(ClockStore):
     """All versions of all presets."""
-
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
 
     @transaction
     def save(self, versions: Sequence[PresetVersion]) -> Unit[Mapping[str, int]]:
@@ -65,11 +60,8 @@ class PresetVersions:
         return [(version, first_seen_at) for version, first_seen_at in rows]
 
 
-class PresetDrafts:
-    """Drafts of presets, by preset name."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class PresetDrafts(Store):
+    """Drafts of presets, by the name of the preset."""
 
     @reading
     def all(self) -> Unit[Sequence[PresetDraft]]:

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from bot.ports import Clock
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import ClockStore, reading, transaction
 from bot.storage.statements import SQL, Unit
 from bot.value_class import value_class
 
@@ -20,11 +19,7 @@ class StoredKey:
     """Unix seconds."""
 
 
-class ProviderKeys:
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
-
+class ProviderKeys(ClockStore):
     @transaction
     def add(self, provider: str, token: str) -> Unit[None]:
         yield SQL["add_key"].query(

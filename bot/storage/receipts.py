@@ -10,7 +10,7 @@ from bot.chat.prompt import Usage
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
-from bot.storage.database import Database, reading
+from bot.storage.database import Store, reading
 from bot.storage.rows import decode_all
 from bot.storage.statements import SQL, Rows, Unit
 
@@ -60,11 +60,8 @@ def _compress(content: bytes) -> bytes:
     return compressor.compress(content) + compressor.flush()
 
 
-class Receipts:
-    """The receipts of recent answers, by number."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class Receipts(Store):
+    """The receipts of recent answers, each with its number."""
 
     @reading
     def newest(self, conversation: str) -> Unit[Sequence[tuple[int, Receipt]]]:

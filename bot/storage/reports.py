@@ -23,8 +23,7 @@ from bot.chat.operation import (
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
-from bot.ports import Clock
-from bot.storage.database import Database, reading
+from bot.storage.database import ClockStore, Store, reading
 from bot.storage.receipts import decode_receipt
 from bot.storage.rows import decode, decode_all, to_turn
 from bot.storage.statements import SQL, Rows, Statement, Unit
@@ -44,11 +43,8 @@ _CONDITIONS = {
 }
 
 
-class AnswerLog:
-    """The answers whose receipts are still stored."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class AnswerLog(Store):
+    """The answers whose receipts are kept."""
 
     async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
         """Return at most `limit` answers, newest first.
@@ -169,12 +165,8 @@ def _ancestors(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
     return found[::-1]
 
 
-class ServiceState:
-    """An installation's backlog, channels, and messages."""
-
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
+class ServiceState(ClockStore):
+    """The backlog of an installation, its channels, and what was said in them."""
 
     @reading
     def queues(self) -> Unit[QueueState]:

@@ -21,10 +21,8 @@ _ROWS_PER_PAGE = 200
 async def rewrite_texts(database: Database, report: Report) -> int:
     """Re-encode all texts like new ones; return the number of rows changed.
 
-    `report` is called with each table's name and number of changed rows.
-
-    Raises:
-        StoreError: a text cannot be decrypted, or the database failed. Earlier changes stay.
+    Each table is reported with the number of its changed rows. After a `StoreError`, such as for a
+    text that cannot be decrypted, what was changed by then stays.
     """
     total = 0
     for table in metadata.sorted_tables:

@@ -68,12 +68,7 @@ class SqliteWriter:
         return await self.commit(lambda connection: run_unit(connection, start, self._codec))
 
     def commit(self, work: Work[T]) -> asyncio.Future[T]:
-        """Run work in a transaction and commit it; the work may run twice.
-
-        Raises:
-            sqlite3.Error: the database failed; nothing was written.
-            Exception: raised by the work; nothing was written.
-        """
+        """Commit some work, which may run twice; where it raises, nothing of it is written."""
         if self._closed:
             raise sqlite3.ProgrammingError("the database is closed")
         done: asyncio.Future[T] = self._loop.create_future()

@@ -16,7 +16,7 @@ from typing_extensions import override
 from bot.chat.incoming import make_storable
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.ports import Stories
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import Database, Store, reading, transaction
 from bot.storage.rows import decode
 from bot.storage.statements import SQL, Rows, Unit
 from bot.value_class import value_class
@@ -34,11 +34,11 @@ class _CachedVectors:
     matrix: npt.NDArray[np.float32]
 
 
-class SqlStories(Stories):
-    """Serializes writes for the same character, so that workers starting together agree."""
+class SqlStories(Store, Stories):
+    """Writes for one character wait for each other, so workers that start together agree."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self._cache: OrderedDict[str, _CachedVectors] = OrderedDict()
 
     @override

@@ -11,15 +11,12 @@ from typing import Any
 
 from bot.chat.incoming import make_storable
 from bot.chat.session import SessionTurns, StoredTurn, Summary
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import Store, reading, transaction
 from bot.storage.rows import decode, decode_all, to_turn
 from bot.storage.statements import SQL, Unit
 
 
-class SqlSummaries:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class SqlSummaries(Store):
     @reading
     def load_turns(self, conversation_key: str) -> Unit[SessionTurns]:
         """Return the whole session, with its summary if that is still valid."""

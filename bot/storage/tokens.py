@@ -3,19 +3,14 @@
 from collections.abc import Sequence
 
 from bot.chat.access import ApiToken, Scope
-from bot.ports import Clock
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import ClockStore, reading, transaction
 from bot.storage.statements import SQL, Unit
 
 _LOGIN, _SESSION, _API = "login", "session", "api"
 
 
-class ConsoleTokens:
-    """The console's tokens, stored only as SHA-256 hashes."""
-
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
+class ConsoleTokens(ClockStore):
+    """The tokens of the console, known by their SHA-256 only."""
 
     async def add_login(self, digest: str, expires_at: float) -> None:
         """Store a one-time login token."""

@@ -10,20 +10,16 @@ from typing import Any
 
 from bot.chat.prompt import Usage
 from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
-from bot.ports import Clock
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import ClockStore, Store, reading, transaction
 from bot.storage.receipts import usage_columns
 from bot.storage.statements import SQL, Unit, pairs
 
 
-class Budgets:
+class Budgets(Store):
     """Budgets in millionths of a dollar; reserved money counts as spent.
 
     If a process dies, its reservations count as spent, since the model may have been paid.
     """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     @transaction
     def reserve(self, caps: Sequence[BudgetCap], amount: int) -> Unit[BudgetCap | None]:
@@ -59,12 +55,8 @@ def _keys(caps: Sequence[BudgetCap]) -> str:
     return json.dumps([cap.key for cap in caps])
 
 
-class UsageLog:
-    """Usage of requests without receipts, such as summaries."""
-
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
+class UsageLog(ClockStore):
+    """Usage of requests without a receipt, such as those for summaries."""
 
     @transaction
     def record(
@@ -79,11 +71,8 @@ class UsageLog:
 _DAY_SECONDS = 86_400
 
 
-class UsageTotals:
-    """The total costs of answers."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class UsageTotals(Store):
+    """What answers cost, added up."""
 
     @reading
     def of_person(self, person: str, since: datetime) -> Unit[UsageTotal]:

@@ -8,7 +8,7 @@ from a history also deletes them from the channel.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import Refused
 from bot.ports import ConversationMemory, Signals
 from bot.storage.conversations import Conversations
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import Database, Store, reading, transaction
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode_all, to_turn_row
@@ -32,11 +32,11 @@ _decode_channel = msgspec.json.Decoder(WebChannel).decode
 _decode_message = msgspec.json.Decoder(WebMessage).decode
 
 
-class SqlWebChannels:
-    """Channels in SQL; signals tell other processes about changes."""
+class SqlWebChannels(Store):
+    """Channels in SQL; other processes hear of a change by a signal."""
 
     def __init__(self, database: Database, signals: Signals) -> None:
-        self._database = database
+        super().__init__(database)
         self._signals = signals
 
     async def create(self, channel: WebChannel) -> None:
@@ -149,11 +149,11 @@ def _to_message(row: Sequence[Any]) -> WebMessage:
 _MAX_TURNS = 400
 
 
-class HistoryCopies:
-    """Copies a conversation's history to a new one."""
+class HistoryCopies(Store):
+    """Copies what was said in a conversation to a new one."""
 
     def __init__(self, database: Database, conversations: Conversations) -> None:
-        self._database = database
+        super().__init__(database)
         self._conversations = conversations
 
     @reading
@@ -187,23 +187,17 @@ class HistoryCopies:
 _MAX_MESSAGES = 100_000
 
 
+@dataclass(eq=False)
 class ForgottenWebMessages(ConversationMemory):
     """Empties messages whose turns were forgotten, and the answers to them.
 
     Commands, which are not turns, stay, and so do messages not processed yet.
     """
 
-    def __init__(
-        self,
-        channels: SqlWebChannels,
-        conversations: Conversations,
-        index: SqlHistoryIndex,
-        inbox: SqlInbox,
-    ) -> None:
-        self._channels = channels
-        self._conversations = conversations
-        self._index = index
-        self._inbox = inbox
+    channels: SqlWebChannels
+    conversations: Conversations
+    index: SqlHistoryIndex
+    inbox: SqlInbox
 
     @override
     async def end_session(self, conversation: str) -> None:
@@ -214,13 +208,13 @@ class ForgottenWebMessages(ConversationMemory):
         address = address_of(conversation)
         if address.platform != WEB_PLATFORM:
             return
-        histories = await self._index.conversations(address)
+        histories = await self.index.conversations(address)
         follows_forgotten = False
-        for message in await self._channels.newest(address.chat, _MAX_MESSAGES):
+        for message in await self.channels.newest(address.chat, _MAX_MESSAGES):
             if message.author is not None:
                 follows_forgotten = await self._is_forgotten(address, message, histories)
             if follows_forgotten and not await self._has_turn(message, histories):
-                await self._channels.replace(address.chat, message.emptied())
+                await self.channels.replace(address.chat, message.emptied())
 
     async def _is_forgotten(
         self, address: Address, message: WebMessage, histories: Collection[str]
@@ -230,10 +224,10 @@ class ForgottenWebMessages(ConversationMemory):
         if await self._has_turn(message, histories):
             return False
         key = inbox_key(address.chat, message)
-        return not await self._inbox.find_in_progress(address, key)
+        return not await self.inbox.find_in_progress(address, key)
 
     async def _has_turn(self, message: WebMessage, histories: Collection[str]) -> bool:
         for key in histories:
-            if await self._conversations.find_turns(Claim(key, 0, ""), [message.id]):
+            if await self.conversations.find_turns(Claim(key, 0, ""), [message.id]):
                 return True
         return False
