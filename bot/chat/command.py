@@ -9,8 +9,6 @@ from bot.value_class import value_class
 
 @value_class
 class CommandOption:
-    """A parameter of a command."""
-
     name: str
     summary: str
     required: bool = True
@@ -72,8 +70,6 @@ MAX_DATA_BYTES = 64
 
 
 class ButtonAction(StrEnum):
-    """The action of a button under an answer."""
-
     STOP = "stop"
     RETRY = "retry"
     CONTINUE = "continue"

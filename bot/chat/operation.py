@@ -101,8 +101,6 @@ class RefusedCalls:
 
 @value_class
 class LoggedStep:
-    """One log event."""
-
     at: str
     """In ISO 8601, UTC."""
     level: str

@@ -87,8 +87,6 @@ class OutboxOperation(StrEnum):
 
 
 class OutboxState(StrEnum):
-    """The state of an outbox row."""
-
     PENDING = "pending"
     SENDING = "sending"
     """A request may be under way."""

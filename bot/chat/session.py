@@ -330,8 +330,6 @@ def scopes_of_person(person_id: str, scopes: Sequence[str]) -> list[str]:
 
 @value_class
 class PresetVersion:
-    """A stored version of a preset."""
-
     name: str
     content: str
     """As strict JSON; empty: the preset was deleted."""
@@ -394,8 +392,6 @@ READABLE = frozenset({MediaKind.IMAGE, MediaKind.FILE})
 
 @value_class
 class AttachedText:
-    """The text of an attached file."""
-
     name: str
     """As the model reads it; may be empty."""
     text: str

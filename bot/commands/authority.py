@@ -108,7 +108,6 @@ class AdminCheck:
         needs_admin=True,
     )
     async def _choose_anonymous(self, request: CommandRequest) -> CommandResult:
-        """Accept or reject anonymous admins in this channel; rejected by default."""
         action = translatable("allow admins to write anonymously")
         await self.require(request.incoming, action, needs_name=True)
         value = request.argument.lower()

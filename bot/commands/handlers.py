@@ -56,8 +56,6 @@ _HOW_TO_SHOW_CONTEXT = translatable(
 
 @dataclass(eq=False)
 class CommandHandlers:
-    """Dispatches a command to its handler."""
-
     resolver: PresetResolver
     admins: AdminCheck
     context: ContextView

@@ -80,7 +80,6 @@ class ContextView:
 
 
 def show_context(number: int, receipt: Receipt) -> Text:
-    """Return a receipt in a few lines."""
     spans, dropped, calls = _named_spans(receipt), _dropped(receipt), _tool_calls(receipt)
     heading, bars = _heading(number, receipt), _bars(receipt)
     return joined([heading, *bars, *spans, *dropped, *calls, _timings(receipt)])

@@ -15,8 +15,6 @@ from bot.value_class import value_class
 
 
 class StopOutcome(Enum):
-    """The outcome of a /stop."""
-
     NOTHING = auto()
     """No answer was in progress."""
     STOPPED = auto()

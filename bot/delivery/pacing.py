@@ -84,7 +84,6 @@ class WaitingCalls:
         return min(self._waiting[source], key=self._since) == lane
 
     def leave_queue(self, lane: str) -> None:
-        """Give up a lane's place in the queue."""
         self._places.pop(lane, None)
 
     def note_end(self, source: str, seconds: float) -> None:
@@ -267,21 +266,16 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _wait(self, source: str, lane: str, scopes: list[CallScope]) -> None:
         """Wait until a call is allowed, in order; raise `RateLimited` if that takes too long."""
         latest = self.clock.monotonic() + _MAX_SLEEP_SECONDS
-        of_all = [scope for scope in scopes if scope.is_of_all]
         if self._waiting.are_waiting(source) or await self._ask(source, scopes) > 0:
-            while (wait := await self._wait_in_place(source, lane, scopes, of_all, latest)) > 0:
+            while (wait := await self._wait_in_place(source, lane, scopes, latest)) > 0:
                 await self._sleep(wait, latest)
         self._waiting.leave_queue(lane)
 
     async def _wait_in_place(
-        self,
-        source: str,
-        lane: str,
-        scopes: list[CallScope],
-        of_all: list[CallScope],
-        latest: float,
+        self, source: str, lane: str, scopes: list[CallScope], latest: float
     ) -> float:
-        """Wait for the bot's limit; return 0 if admitted, else the chat's wait in seconds."""
+        """Wait for the bot's limit; return 0 for a counted call, else how long its chat waits."""
+        of_all = [scope for scope in scopes if scope.is_of_all]
         with self._waiting.waiting(source, lane) as changed:
             while True:
                 if not self._waiting.is_first(source, lane):

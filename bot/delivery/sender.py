@@ -80,9 +80,7 @@ _WORDS_BLOCKED = translatable(
     "⚠ A moderation rule of this server (AutoMod) blocked a part of my answer. Please ask in other"
     " words, or ask its admins about the rule."
 )
-_TOPIC = "sent_rows"
-
-
+SENT_ROWS = "sent_rows"
 _POLL_SECONDS = 1.0  # a signal may be lost
 
 
@@ -124,21 +122,16 @@ class SentRows:
         if arrival is not None and not arrival.done():
             arrival.set_result(external_id)
 
-
-def publish_sent_row(signals: Signals, row_id: int, external_id: str | None) -> None:
-    """Announce a row's message id to the other processes."""
-    signals.publish(_TOPIC, [f"{row_id}:{external_id or ''}"])
-
-
-def follow_sent_rows(signals: Signals, rows: SentRows) -> None:
-    """Record in `rows` the rows that other processes send."""
-
-    def receive(keys: Sequence[str]) -> None:
+    def receive(self, keys: Sequence[str]) -> None:
+        """Note what another process has told by `publish_sent_row`."""
         for key in keys:
             row_id, _, external_id = key.partition(":")
-            rows.note(int(row_id), external_id or None)
+            self.note(int(row_id), external_id or None)
 
-    signals.subscribe(_TOPIC, receive)
+
+def publish_sent_row(signals: Signals, row_id: int, external_id: str | None) -> None:
+    """Tell the other processes the id of a row's message."""
+    signals.publish(SENT_ROWS, [f"{row_id}:{external_id or ''}"])
 
 
 Response = TypeVar("Response")

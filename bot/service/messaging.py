@@ -14,7 +14,7 @@ from bot.commands.authority import AdminCheck
 from bot.commands.menus import FORM_TEXTS
 from bot.console.server import AddRoutes, webhook_routes
 from bot.delivery.pacing import RateLimitedSurface, WaitingCalls
-from bot.delivery.sender import LaneDelivery, Sender, SentRows, follow_sent_rows, publish_sent_row
+from bot.delivery.sender import SENT_ROWS, LaneDelivery, Sender, SentRows, publish_sent_row
 from bot.errors import PlatformError, Refused, StoreError, UserError
 from bot.intake import HistoryRouter, InboxIntake
 from bot.platforms.spec import EditableText
@@ -69,7 +69,6 @@ class MessagingContainer(StorageContainer, ABC):
     # calls to the platform of an address besides sending
 
     async def is_platform_admin(self, incoming: Request) -> bool:
-        """Return whether the author is an administrator of the chat."""
         return await self.platforms[incoming.address.source].is_admin(incoming)
 
     async def explain_silence(self, said: Said, explanation: Text) -> None:
@@ -276,7 +275,7 @@ class MessagingContainer(StorageContainer, ABC):
             lanes = self.lane_pool
             return LaneDelivery(self._sender.sent_rows, lanes.wake, lanes.start)
         sent_rows = SentRows(self.outbox)
-        follow_sent_rows(self.signals, sent_rows)
+        self.signals.subscribe(SENT_ROWS, sent_rows.receive)
         return LaneDelivery(sent_rows, partial(wake_keys, self.signals, _LANES))
 
     @cached_property

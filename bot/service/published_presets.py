@@ -31,7 +31,6 @@ class PublishedPresets:
     """Loads and announces published versions of presets."""
 
     def __init__(self, container: StorageContainer) -> None:
-        """Subscribe to presets published by other processes."""
         self._container = container
         self._resources = resources = container.resources
         self._resolver = resources.resolver

@@ -41,7 +41,7 @@ class SqlChatSettings(ClockStore, ChatSettings):
     @transaction
     def get_scopes(self, scopes: Sequence[str]) -> Unit[Mapping[str, Mapping[str, str]]]:
         found: dict[str, dict[str, str]] = {}
-        rows = yield SQL["choices_of_scopes"].query_alone({"scopes": json.dumps(list(scopes))})
+        rows = yield SQL["choices_of_scopes"].query_alone(scopes=json.dumps(list(scopes)))
         for scope, key, value in decode_all("setting", rows, _to_setting):
             found.setdefault(scope, {})[key] = value
         return found

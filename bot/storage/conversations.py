@@ -134,7 +134,7 @@ class Conversations(StoredTurns):
     def _set_aside(self, claim: Claim, message: int) -> Unit[NextMessage | None]:
         """Set an unreadable message aside for an operator, and begin the next one."""
         yield from finishing.check(claim)
-        yield SQL["set_message_aside"].query({"message": message})
+        yield SQL["set_message_aside"].query(message=message)
         return (yield from finishing.next_message(claim))
 
     @transaction
@@ -156,7 +156,7 @@ class Conversations(StoredTurns):
     @transaction
     def release_all(self, owner: str) -> Unit[None]:
         """Release everything left by a previous run of this owner."""
-        yield SQL["release_claims"].query({"held_by": owner})
+        yield SQL["release_claims"].query(held_by=owner)
 
     async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
         """Undo the records of `begin` or `finish`, because the attempt was ended on purpose."""
@@ -216,10 +216,10 @@ class Conversations(StoredTurns):
 
     @transaction
     def _read_session(self, conversation_key: str, max_turns: int) -> Unit[Session]:
-        rows = yield SQL["newest_turns"].query_alone({"of": conversation_key, "most": max_turns})
+        rows = yield SQL["newest_turns"].query_alone(of=conversation_key, most=max_turns)
         if rows:
             return Session(rows[0][-1], tuple(decode_all("turn", reversed(rows), to_turn)))
-        found = yield SQL["session"].query_alone({"of": conversation_key})
+        found = yield SQL["session"].query_alone(of=conversation_key)
         return Session(found[0][0] if found else 1, ())
 
     async def forget(self, claim: Claim) -> int:
@@ -310,7 +310,7 @@ class Conversations(StoredTurns):
 
 
 def _messages_of(ids: Collection[int]) -> Unit[set[str]]:
-    rows = yield SQL["messages_of_listed"].query_alone({"rows": json.dumps(list(ids))})
+    rows = yield SQL["messages_of_listed"].query_alone(rows=json.dumps(list(ids)))
     return {row[0] for row in rows}
 
 
@@ -327,7 +327,6 @@ def _to_message(stored: NextMessage) -> InboxMessage:
 
 
 def _as_read(row: Mapping[str, object]) -> Turn:
-    """Return a turn as it will be when read back."""
     return to_turn([row[name] for name in TURN_COLUMNS])
 
 

@@ -24,12 +24,14 @@ class DeadLetters(ClockStore):
         """Return all dead letters, without their texts."""
         received = [_to_received(row) for row in (yield SQL["dead_messages"].query_alone())]
         unsent = yield SQL["dead_rows"].query_alone()
-        return received + [decode(_to_unsent, row) for row in unsent]
+        return received + [
+            decode(lambda row: DeadLetter(f"{_OUT}-{row[0]}", *row[1:]), row) for row in unsent
+        ]
 
     @reading
     def refusals(self, lane: str) -> Unit[Sequence[str]]:
-        """Return the reasons why a lane's recent parts were not delivered, without duplicates."""
-        rows = yield SQL["refusals"].query_alone({"of": lane})
+        """Return why the newest parts of a lane were not delivered, each reason once."""
+        rows = yield SQL["refusals"].query_alone(of=lane)
         return tuple(dict.fromkeys(decode(_first, row) for row in rows))
 
     @reading
@@ -39,7 +41,7 @@ class DeadLetters(ClockStore):
         if not kind:
             return None
         statement = SQL["dead_text" if kind == _OUT else "dead_message"]
-        found = yield statement.query({"row": row})
+        found = yield statement.query(row=row)
         if not found:
             return None
         if kind == _OUT:
@@ -62,12 +64,12 @@ class DeadLetters(ClockStore):
         """Permanently delete a dead letter's content; return False if there is none."""
         kind, row = _parse(name)
         statement = SQL["drop_dead_row" if kind == _OUT else "drop_dead_message"]
-        return bool(kind and (yield statement.query({"row": row})))
+        return bool(kind and (yield statement.query(row=row)))
 
     def _receive_again(self, row: int) -> Unit[str | None]:
-        """Receive an event again under a new key, because its turn has reported its failure."""
-        found = yield SQL["dead_message"].query({"row": row})
-        if not found or not (yield SQL["drop_dead_message"].query({"row": row})):
+        """Receive an event once more, under another key: its turn has reported its failure."""
+        found = yield SQL["dead_message"].query(row=row)
+        if not found or not (yield SQL["drop_dead_message"].query(row=row)):
             return None
         event, now = _event(found[0]), self._clock.now()
         event = replace(event, external_key=f"{event.external_key}:again{secrets.token_hex(3)}")
@@ -75,12 +77,12 @@ class DeadLetters(ClockStore):
         return event.address.conversation
 
     def _send_again(self, row: int) -> Unit[str | None]:
-        found = yield SQL["lane_of_dead_row"].query({"row": row})
+        found = yield SQL["lane_of_dead_row"].query(row=row)
         if not found:
             return None
         key: str = found[0][0]
-        yield SQL["make_due_now"].query({"of": key, "now": self._clock.now()})
-        return key if (yield SQL["send_dead_row_again"].query({"row": row})) else None
+        yield SQL["make_due_now"].query(of=key, now=self._clock.now())
+        return key if (yield SQL["send_dead_row_again"].query(row=row)) else None
 
 
 def _parse(name: str) -> tuple[str, int]:
@@ -96,10 +98,6 @@ def _first(row: Sequence[Any]) -> str:
 
 def _event(row: Sequence[Any]) -> Incoming:
     return decode_event(row[2], row[5])
-
-
-def _to_unsent(row: Sequence[Any]) -> DeadLetter:
-    return DeadLetter(f"{_OUT}-{row[0]}", *row[1:])
 
 
 def _to_received(row: Sequence[Any]) -> DeadLetter:

@@ -44,7 +44,6 @@ class FernetCodec(TextCodec):
     """Encodes texts together with the id of the key that encrypts them."""
 
     def __init__(self, encryption: TextEncryption) -> None:
-        """Load the keys; raises `SettingsError` if they are missing or malformed."""
         self._is_on = encryption.is_on
         self._keys_file = encryption.keys_file
         self._use(encryption.encryption_keys)
@@ -92,7 +91,6 @@ class KeyCipher:
     """
 
     def __init__(self, encryption_keys: Sequence[str]) -> None:
-        """Load the keys; raises `SettingsError` if they are missing or malformed."""
         made = make_fernets(encryption_keys, needed_by="keys in the database need")
         self._fernets = MultiFernet(made)
 

@@ -195,7 +195,7 @@ def _queue_answer(
         targets = yield from histories.resolve_parts(rows.result.in_place_of)
         queued = answer.rows_in_place(targets)
     elif answer.may_be_opened:
-        opened = yield SQL["opened_parts"].query({"of_turn": answer.common["turn"]})
+        opened = yield SQL["opened_parts"].query(of_turn=answer.common["turn"])
         queued = answer.rows([row[0] for row in opened])
     else:
         queued = answer.rows(())
@@ -253,8 +253,8 @@ def _session(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
 
 
 def next_message(claim: Claim) -> Unit[NextMessage | None]:
-    """Begin the oldest message; without one, release the conversation."""
-    rows = yield SQL["begin_next_message"].query({"of": claim.conversation})
+    """Begin the oldest message; if there is none, release the conversation."""
+    rows = yield SQL["begin_next_message"].query(of=claim.conversation)
     if rows:
         return NextMessage(*rows[0])
     yield SQL["settle"].query(claim_values(claim))

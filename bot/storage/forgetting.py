@@ -127,9 +127,9 @@ class PersonalData(ClockStore):
         def unit() -> Unit[None]:
             rows = yield SQL["messages_set_aside"].query()
             gone = [id_ for id_, kind, payload in rows if _is_by(person_id, kind, payload)]
-            yield SQL["drop_messages_set_aside"].query({"rows": json.dumps(gone)})
+            yield SQL["drop_messages_set_aside"].query(rows=json.dumps(gone))
             # Notes quote messages that were ignored, of which nothing else is stored.
-            yield SQL["drop_notes_of_person"].query({"person": person_id})
+            yield SQL["drop_notes_of_person"].query(person=person_id)
 
         self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
         await self._database.run(unit)
@@ -139,7 +139,7 @@ class PersonalData(ClockStore):
     def lines(self, person_id: str) -> Unit[Sequence[tuple[str, Turn]]]:
         """Return the person's messages, oldest first, with their conversations' keys."""
         lines: dict[object, tuple[str, Turn]] = {}
-        rows = yield SQL["lines_of_person"].query_alone({"person": person_id})
+        rows = yield SQL["lines_of_person"].query_alone(person=person_id)
         for id_, key, one in decode_all("turn", rows, lambda row: (*row[-2:], to_turn(row))):
             channel = address_of(key).channel  # branches of a conversation have copies
             place = id_ if one.message_id is None else (channel, one.message_id)
@@ -159,7 +159,7 @@ class PersonalData(ClockStore):
 
         The keys are numbers that are never reused.
         """
-        return pairs((yield SQL["forgotten_since"].query_alone({"since": moment})))
+        return pairs((yield SQL["forgotten_since"].query_alone(since=moment)))
 
 
 def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:

@@ -35,14 +35,14 @@ class StoredTurns(ClockStore):
         channel = {"of_lane": address.lane, "of_channel": address.channel}
         for name, part in (yield SQL["parts_of_messages"].query({"ids": asked["ids"], **channel})):
             wanted = encode_parts((f"{name}/{part}",))
-            rows += yield SQL["turns_sent_as"].query({"of": claim.conversation, "part": wanted})
+            rows += yield SQL["turns_sent_as"].query(of=claim.conversation, part=wanted)
         by_id = {row[0]: row for row in rows}
         return _read_turns(by_id[number] for number in sorted(by_id))
 
     @transaction
     def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Unit[Exchange | None]:
         """Return a person's message, its answers and up to `max_turns` earlier turns."""
-        found = yield SQL["question"].query({"of": claim.conversation, "message": message_id})
+        found = yield SQL["question"].query(of=claim.conversation, message=message_id)
         return (yield from _load_exchange(claim.conversation, found, max_turns))
 
     @transaction
@@ -73,7 +73,7 @@ class StoredTurns(ClockStore):
         A question's gathered messages precede it in the history and have the same parts. Commands
         answered by menus are included.
         """
-        rows = yield SQL["failed_questions"].query({"of": claim.conversation})
+        rows = yield SQL["failed_questions"].query(of=claim.conversation)
         return [_to_stored(row) for row in rows]
 
     @transaction
@@ -95,19 +95,18 @@ class StoredTurns(ClockStore):
 
     @transaction
     def opened_parts(self, message: InboxMessage) -> Unit[Sequence[int]]:
-        """Return the numbers of a message's opened parts, including those of earlier attempts."""
-        rows = yield SQL["sends_of_turns"].query({"names": json.dumps([message.turn])})
+        """Return the numbers of a message's parts that were opened, in earlier attempts too."""
+        rows = yield SQL["sends_of_turns"].query(names=json.dumps([message.turn]))
         return sorted(part for _, part, _ in rows)
 
 
 def _load_unanswered(
     conversation: str, question: StoredTurn, session: int, current: int
 ) -> Unit[Exchange | None]:
-    """Return a question whose answer failed; None if it was retried and is in the history."""
-    if question.turn.message_id is not None:
-        again = {"of": conversation, "message": question.turn.message_id}
-        if (yield SQL["question"].query(again)):
-            return None
+    """Return a question whose answer failed; None if it was asked again, and is in the history."""
+    message = question.turn.message_id
+    if message is not None and (yield SQL["question"].query(of=conversation, message=message)):
+        return None
     known = yield from find_parts(question.turn.sent_as)
     parts = tuple(name for name in question.turn.sent_as if name in known)
     sent_as = encode_parts(question.turn.sent_as)
@@ -132,7 +131,7 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
     known = (yield from find_parts(names)) if names else {}
     versions = []
     for one in answers:
-        rows = yield SQL["versions"].query({"answer": one.id})
+        rows = yield SQL["versions"].query(answer=one.id)
         versions.append(tuple(_read_turns(rows)))
     return Exchange(
         question,
@@ -186,7 +185,7 @@ def apply(conversation: str, change: HistoryChange, now: float) -> Unit[None]:
     the texts of its unsent parts.
     """
     for turn_id, files in change.files.items():
-        yield SQL["set_files"].query({"row": turn_id, "files": encode_files(files)})
+        yield SQL["set_files"].query(row=turn_id, files=encode_files(files))
     touched = [*change.texts, *change.versions, *change.superseded, *change.deleted]
     touched += change.observed
     if not touched:
@@ -194,21 +193,21 @@ def apply(conversation: str, change: HistoryChange, now: float) -> Unit[None]:
     [(since, first)] = yield SQL["first_of_listed"].query(_rows(touched))
     if first is None:
         return
-    yield SQL["delete_summaries_from"].query({"of": conversation, "first": first})
+    yield SQL["delete_summaries_from"].query(of=conversation, first=first)
     for turn_id, text in change.texts.items():
-        yield SQL["set_text"].query({"row": turn_id, "text": make_storable(text)})
+        yield SQL["set_text"].query(row=turn_id, text=make_storable(text))
     for turn_id, is_observed in change.observed.items():
-        yield SQL["set_observed"].query({"row": turn_id, "observed": is_observed})
+        yield SQL["set_observed"].query(row=turn_id, observed=is_observed)
     yield from _change_versions(change)
     if change.deleted:
         yield from _delete(conversation, change.deleted, since)
-        yield SQL["note_forgotten"].query({"of": conversation, "moment": now})
+        yield SQL["note_forgotten"].query(of=conversation, moment=now)
 
 
 def _change_versions(change: HistoryChange) -> Unit[None]:
     for turn_id, version in change.versions.items():
         if turn_id not in change.replaced:
-            yield SQL["keep_version"].query({"row": turn_id})
+            yield SQL["keep_version"].query(row=turn_id)
         yield SQL["set_version"].query({"row": turn_id, **to_turn_row(version)})
     if change.restored:
         yield SQL["delete_listed"].query(_rows(change.restored))
@@ -217,13 +216,13 @@ def _change_versions(change: HistoryChange) -> Unit[None]:
 
 
 def _delete(conversation: str, ids: Collection[int], since: float) -> Unit[None]:
-    yield SQL["empty_receipts_since"].query({"of": conversation, "since": since, "content": b""})
+    yield SQL["empty_receipts_since"].query(of=conversation, since=since, content=b"")
     sent_as = [row[0] for row in (yield SQL["parts_of_listed"].query(_rows(ids)))]
     names = {part.rpartition("/")[0] for parts in sent_as for part in parts.split()}
-    yield SQL["empty_unsent"].query({"names": json.dumps(sorted(names))})
+    yield SQL["empty_unsent"].query(names=json.dumps(sorted(names)))
     yield SQL["delete_listed"].query(_rows(ids))
-    yield SQL["move_unanswered"].query({"of": conversation})
-    yield SQL["end_empty_session"].query({"of": conversation})
+    yield SQL["move_unanswered"].query(of=conversation)
+    yield SQL["end_empty_session"].query(of=conversation)
 
 
 def _rows(ids: Collection[int]) -> dict[str, str]:

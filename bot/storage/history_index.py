@@ -51,10 +51,10 @@ class SqlHistoryIndex(Store):
 
     @transaction
     def begin_branch(self, key: str, place: MessagePlace) -> Unit[None]:
-        """Copy the history up to a turn to a new conversation, unless that already has turns."""
-        if (yield SQL["has_turns"].query({"of": key})):
+        """Copy the history up to a turn to a new conversation; one that has turns keeps them."""
+        if (yield SQL["has_turns"].query(of=key)):
             return
-        rows = yield SQL["turns_until"].query({"of": place.conversation, "turn": place.turn})
+        rows = yield SQL["turns_until"].query(of=place.conversation, turn=place.turn)
         copy = {"conversation": key, "session": 1, "active": True}
         if rows:
             turns = [dict(zip(TURN_COLUMNS, row[1:], strict=True)) for row in reversed(rows)]

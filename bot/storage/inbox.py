@@ -29,7 +29,7 @@ class SqlInbox(ClockStore, Intake):
     @override
     @reading
     def cursors(self, prefix: str) -> Unit[Mapping[str, str]]:
-        return pairs((yield SQL["cursors"].query_alone({"prefix": prefix})))
+        return pairs((yield SQL["cursors"].query_alone(prefix=prefix)))
 
     @reading
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:

@@ -31,13 +31,13 @@ class SqlRoleLeases(ClockStore):
 
     @transaction
     def release(self, role: str) -> Unit[None]:
-        """Release a lease held by this process, so that others need not wait."""
-        yield SQL["release_role"].query({"role": role, "owner": self._owner})
+        """Give back a lease, if this process holds it, so that another one need not wait."""
+        yield SQL["release_role"].query(role=role, owner=self._owner)
 
     @reading
     def held(self, prefix: str) -> Unit[Sequence[str]]:
-        """Return the held roles with this prefix, of any process; raises `StoreError`."""
-        rows = yield SQL["held_roles"].query_alone({"prefix": prefix, "now": self._clock.now()})
+        """Return the roles with this beginning that any process holds; raises `StoreError`."""
+        rows = yield SQL["held_roles"].query_alone(prefix=prefix, now=self._clock.now())
         return [row[0] for row in rows]
 
 
@@ -59,7 +59,7 @@ async def resolve_bot_id(database: Database, platform: str, account: str) -> str
 
 
 def _first(platform: str, account: str) -> Unit[str]:
-    """Return a platform's first account, which is this one if there was none."""
-    yield SQL["claim_first_bot"].query({"platform": platform, "account": account})
-    [[first]] = yield SQL["first_bot"].query({"platform": platform})
+    """Return the first account of a platform: this one, unless there was an earlier one."""
+    yield SQL["claim_first_bot"].query(platform=platform, account=account)
+    [[first]] = yield SQL["first_bot"].query(platform=platform)
     return str(first)

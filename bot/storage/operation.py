@@ -31,14 +31,12 @@ class NodeRegistry(ClockStore):
 
     @transaction
     def enter(self, owner: str, roles: str, version: str) -> Unit[None]:
-        """Register a process that has started."""
-        yield SQL["leave_node"].query({"owner": owner})  # of an earlier life
+        yield SQL["leave_node"].query(owner=owner)  # of an earlier life
         row = {"owner": owner, "roles": roles, "version": version}
         yield SQL["enter_node"].query({**row, **self._now()})
 
     @transaction
     def report(self, owner: str, roles: str, version: str) -> Unit[None]:
-        """Record that a process is alive."""
         row = {"owner": owner, "roles": roles, "version": version}
         yield SQL["enter_node"].query({**row, **self._now()})
 
@@ -47,7 +45,7 @@ class NodeRegistry(ClockStore):
         """Publish this process's report to the other processes, replacing its last one."""
         told = _encode_report(report)
         if len(told) <= _MAX_BYTES:
-            yield SQL["share_report"].query({"owner": owner, "report": told})
+            yield SQL["share_report"].query(owner=owner, report=told)
 
     @reading
     def reports(self, owners: Sequence[str]) -> Unit[Mapping[str, ProcessReport]]:
@@ -57,8 +55,8 @@ class NodeRegistry(ClockStore):
 
     @transaction
     def leave(self, owner: str) -> Unit[None]:
-        """Remove a process that is ending."""
-        yield SQL["leave_node"].query({"owner": owner})
+        """Remove a process that ends."""
+        yield SQL["leave_node"].query(owner=owner)
 
     @reading
     def nodes(self) -> Unit[Sequence[Node]]:
@@ -92,8 +90,6 @@ class NodeRegistry(ClockStore):
 
 
 class Pauses(ClockStore):
-    """The pauses of answering."""
-
     @reading
     def current(self) -> Unit[Sequence[Pause]]:
         """Return all pauses, oldest first."""
@@ -101,35 +97,33 @@ class Pauses(ClockStore):
 
     @transaction
     def begin(self, scope: str, by: str) -> Unit[bool]:
-        """Pause a scope; return False if it is already paused."""
-        row = {"scope": scope, "by": by, "at": self._clock.now()}
-        return bool((yield SQL["begin_pause"].query(row)))
+        """Pause a scope; return False if it is paused already."""
+        return bool((yield SQL["begin_pause"].query(scope=scope, by=by, at=self._clock.now())))
 
     @transaction
     def end(self, scope: str) -> Unit[bool]:
-        """End a scope's pause; return False if there is none."""
-        return bool((yield SQL["end_pause"].query({"scope": scope})))
+        """End the pause of a scope; return False if there is none."""
+        return bool((yield SQL["end_pause"].query(scope=scope)))
 
 
 class SqlMessageNotes(ClockStore):
     @transaction
     def add(self, notes: Sequence[MessageNote]) -> Unit[None]:
-        """Store notes."""
         at = {"at": self._clock.now()}
         rows = [{"key": one.key, "content": one.content, "person": one.person} for one in notes]
         yield SQL["add_note"].query_many([{**row, **at} for row in rows])
 
     @reading
     def newest(self, key: str, limit: int) -> Unit[Sequence[str]]:
-        """Return a key's newest notes, oldest first."""
-        rows = yield SQL["newest_notes"].query_alone({"key": key, "most": limit})
+        """Return the newest notes of a key, oldest first."""
+        rows = yield SQL["newest_notes"].query_alone(key=key, most=limit)
         return [decode(lambda row: str(row[0]), row) for row in reversed(rows)]
 
     @transaction
     def forget(self, key: str, person_id: str | None = None) -> Unit[None]:
         """Delete a key's notes, of one person or of all."""
         statement = SQL["forget_notes"] if person_id is None else SQL["forget_notes_of_person"]
-        yield statement.query({"key": key, "person": person_id})
+        yield statement.query(key=key, person=person_id)
 
 
 class AuditLog(Store):
@@ -142,5 +136,5 @@ class AuditLog(Store):
     @reading
     def newest(self, limit: int) -> Unit[Sequence[AuditEntry]]:
         """Return the newest entries, newest first."""
-        rows = yield SQL["newest_changes"].query_alone({"most": limit})
+        rows = yield SQL["newest_changes"].query_alone(most=limit)
         return [decode(lambda row: AuditEntry(*row), row) for row in rows]

@@ -72,7 +72,7 @@ class SqlOutbox(ClockStore):
             return [row for row in (given_row(columns, at) for columns in rows) if row]
         taken = []
         for key in ordered:
-            leased = yield SQL["take_lane"].query({"of": key, "now": at.now})
+            leased = yield SQL["take_lane"].query(of=key, now=at.now)
             row = (yield from _take_leased(key, self._sender, leased, at)) if leased else None
             if row is not None:
                 taken.append(row)
@@ -111,9 +111,9 @@ class SqlOutbox(ClockStore):
         """
         at = moment_of(self._clock)
         key = yield from self._give_up(row, reason)
-        if (yield SQL["deletion_of"].query({"of": key, "message": row.external_id})):
+        if (yield SQL["deletion_of"].query(of=key, message=row.external_id)):
             return (yield from _take_next(key, self._sender, at))
-        [[turn, part]] = yield SQL["changed_part"].query({"row": row.id})
+        [[turn, part]] = yield SQL["changed_part"].query(row=row.id)
         content = encode_content(row.content, row.thread)
         replaced = {"replaced": None if is_gone else row.external_id}
         yield SQL["send_again"].query({"of_turn": turn, "of_part": part, **replaced, **content})
@@ -144,13 +144,12 @@ class SqlOutbox(ClockStore):
     @transaction
     def release_all(self) -> Unit[None]:
         """Release everything left by a previous run of this sender."""
-        yield SQL["release_lanes"].query({"sender": self._sender.owner, "now": self._clock.now()})
+        yield SQL["release_lanes"].query(sender=self._sender.owner, now=self._clock.now())
 
     @reading
     def has_later(self, row: OutboxRow) -> Unit[bool]:
-        """Whether its lane contains more to send after a row."""
-        asked = {"of": row.address.lane, "row": row.id}
-        return bool((yield SQL["later_row"].query_alone(asked)))
+        """Whether its lane has more to send after a row."""
+        return bool((yield SQL["later_row"].query_alone(of=row.address.lane, row=row.id)))
 
     @transaction
     def sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
@@ -158,7 +157,7 @@ class SqlOutbox(ClockStore):
 
         Rows still to be sent are omitted.
         """
-        rows = yield SQL["sent_ids"].query_alone({"ids": json.dumps(sorted(row_ids))})
+        rows = yield SQL["sent_ids"].query_alone(ids=json.dumps(sorted(row_ids)))
         return {row: None if state == OutboxState.DEAD else sent for row, state, sent in rows}
 
     @transaction
@@ -168,9 +167,8 @@ class SqlOutbox(ClockStore):
 
     @reading
     def known_ids(self, address: Address) -> Unit[Set[str]]:
-        """The ids of this chat's messages that are accounted for."""
-        asked = {"of": address.lane, "most": _MAX_KNOWN_IDS}
-        rows = yield SQL["known_ids"].query_alone(asked)
+        """The ids of the messages in this chat that are accounted for."""
+        rows = yield SQL["known_ids"].query_alone(of=address.lane, most=_MAX_KNOWN_IDS)
         return {row[0] for row in rows}
 
     @transaction
@@ -180,17 +178,17 @@ class SqlOutbox(ClockStore):
         Returns the lease's end in Unix seconds, for `release_lane`; None if somebody is sending, or
         a row's outcome is unknown.
         """
-        leased = yield SQL["hold_settled_lane"].query({"of": lane, "now": self._clock.now()})
+        leased = yield SQL["hold_settled_lane"].query(of=lane, now=self._clock.now())
         return leased[0][0] if leased else None
 
     @transaction
     def release_lane(self, lane: str, held: float) -> Unit[None]:
         """Release a lane if it is still held by this lease; otherwise change nothing."""
         # Rows queued from now on wait for this unit.
-        if not (yield SQL["empty_held_lane"].query({"of": lane, "held": held})):
+        if not (yield SQL["empty_held_lane"].query(of=lane, held=held)):
             return
-        if (yield SQL["unsent_row"].query({"of": lane})):
-            yield SQL["make_due_now"].query({"of": lane, "now": self._clock.now()})
+        if (yield SQL["unsent_row"].query(of=lane)):
+            yield SQL["make_due_now"].query(of=lane, now=self._clock.now())
 
     def _change(self, name: str, row: OutboxRow, **values: object) -> Unit[Sequence[Any]]:
         """Change a row with a statement; raises `Fenced` unless this sender still holds it."""
@@ -202,7 +200,7 @@ class SqlOutbox(ClockStore):
 
     def _give_up(self, row: OutboxRow, reason: str) -> Unit[str]:
         """Mark a row as dead and return its lane."""
-        yield SQL["lock_lane"].query({"of": row.address.lane})
+        yield SQL["lock_lane"].query(of=row.address.lane)
         [lane] = yield from self._change("end_dead_row", row, error=reason[:_MAX_REASON])
         return str(lane)
 
@@ -212,10 +210,10 @@ class SqlOutbox(ClockStore):
         With its own clock, a slow sender would look up an unknown outcome before the platform has
         settled it.
         """
-        yield SQL["lock_lane"].query({"of": row.address.lane})
+        yield SQL["lock_lane"].query(of=row.address.lane)
         due = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
         key, moment = yield from self._change("put_off_row", row, **due)
-        yield SQL["postpone_lane"].query({"of": key, "moment": moment})
+        yield SQL["postpone_lane"].query(of=key, moment=moment)
 
     def _fenced(self, row: OutboxRow) -> Fenced:
         return Fenced(f"outbox row {row.id} is held by another sender than {self._sender.owner}")
@@ -247,29 +245,29 @@ def make_due(
 
 def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
     """Take the first unsent row of a lane that this sender holds."""
-    yield SQL["empty_lane"].query({"of": key})  # rows queued from now on wait for this unit
-    head = yield SQL["head"].query({"of": key})
+    yield SQL["empty_lane"].query(of=key)  # rows queued from now on wait for this unit
+    head = yield SQL["head"].query(of=key)
     if not head:
         return None
-    leased = yield SQL["hold_lane"].query({"of": key, "now": at.now})
+    leased = yield SQL["hold_lane"].query(of=key, now=at.now)
     return (yield from _begin(head, key, sender, leased, at))
 
 
 def _take_next_alone(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
-    """Like `_take_next`, in one statement if nothing follows; SQLite runs one unit at a time."""
-    leased = yield SQL["hold_or_empty_lane"].query({"of": key, "now": at.now})
+    """As `_take_next`, in one statement where nothing follows: on SQLite a unit is alone."""
+    leased = yield SQL["hold_or_empty_lane"].query(of=key, now=at.now)
     if leased[0][0] is None:
         return None
-    head = yield SQL["head"].query({"of": key})
+    head = yield SQL["head"].query(of=key)
     return (yield from _begin(head, key, sender, leased, at))
 
 
 def _take_leased(
     key: str, sender: SenderIdentity, leased: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
-    head = yield SQL["head"].query({"of": key})
+    head = yield SQL["head"].query(of=key)
     if not head:
-        yield SQL["empty_lane"].query({"of": key})
+        yield SQL["empty_lane"].query(of=key)
         return None
     return (yield from _begin(head, key, sender, leased, at))
 
@@ -283,14 +281,13 @@ def _begin(
     if row.state is OutboxState.SENDING:  # its sender died
         row = replace(row, state=OutboxState.UNKNOWN)
         not_before = max(not_before, (started_at or 0.0) + sender.settle_seconds)
-        yield SQL["lose_row"].query({"row": row.id, "moment": not_before})
+        yield SQL["lose_row"].query(row=row.id, moment=not_before)
     if not_before > now:
-        yield SQL["postpone_lane"].query({"of": key, "moment": not_before})
+        yield SQL["postpone_lane"].query(of=key, moment=not_before)
         return None
     is_new = row.state is OutboxState.PENDING
     begun, started = (OutboxState.SENDING, now) if is_new else (row.state, started_at)
-    values = {"row": row.id, "begun": begun, "sender": sender.owner, "started": started}
-    yield SQL["begin_row"].query(values)
+    yield SQL["begin_row"].query(row=row.id, begun=begun, sender=sender.owner, started=started)
     return row
 
 
@@ -306,7 +303,6 @@ def _notice_values(row: OutboxRow, text: str) -> dict[str, object]:
 
 
 def identity(sender: SenderIdentity | None) -> dict[str, object]:
-    """Return the values that identify a sender in database functions."""
     if sender is None:
         return {"sender": None, "settle": None}
     return {"sender": sender.owner, "settle": sender.settle_seconds}

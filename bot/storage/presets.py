@@ -15,8 +15,6 @@ _DELETED = hashlib.sha256(b"").hexdigest()
 
 
 class PresetVersions(ClockStore):
-    """All versions of all presets."""
-
     @transaction
     def save(self, versions: Sequence[PresetVersion]) -> Unit[Mapping[str, int]]:
         """Store the current presets; return their version numbers by name.
@@ -42,21 +40,19 @@ class PresetVersions(ClockStore):
 
     @reading
     def newest(self, name: str) -> Unit[PresetVersion | None]:
-        """Return the newest version; None if no service has started with this preset."""
-        rows = yield SQL["newest_preset"].query_alone({"name": name})
+        """Return the newest version, None if the service never started with such a preset."""
+        rows = yield SQL["newest_preset"].query_alone(name=name)
         return decode(lambda row: PresetVersion(name, row[2], row[0]), rows[0]) if rows else None
 
     @reading
     def find(self, name: str, version: int) -> Unit[PresetVersion | None]:
-        """Return a version, or None."""
-        rows = yield SQL["preset_content"].query_alone({"name": name, "version": version})
+        rows = yield SQL["preset_content"].query_alone(name=name, version=version)
         return decode(lambda row: PresetVersion(name, row[0], version), rows[0]) if rows else None
 
     @reading
     def history(self, name: str, limit: int) -> Unit[Sequence[tuple[int, float]]]:
-        """Return version numbers, newest first, and when each was first seen (Unix seconds)."""
-        asked = {"name": name, "deleted": _DELETED, "most": limit}
-        rows = yield SQL["preset_history"].query_alone(asked)
+        """Return the newest numbers, newest first, and when each was first seen (Unix seconds)."""
+        rows = yield SQL["preset_history"].query_alone(name=name, deleted=_DELETED, most=limit)
         return [(version, first_seen_at) for version, first_seen_at in rows]
 
 
@@ -71,7 +67,7 @@ class PresetDrafts(Store):
 
     @reading
     def find(self, name: str) -> Unit[PresetDraft | None]:
-        rows = yield SQL["draft"].query_alone({"name": make_storable(name)})
+        rows = yield SQL["draft"].query_alone(name=make_storable(name))
         return decode(_to_draft, rows[0]) if rows else None
 
     @transaction
@@ -96,7 +92,7 @@ class PresetDrafts(Store):
     @transaction
     def delete(self, name: str) -> Unit[bool]:
         """Delete a draft; return whether there was one."""
-        return bool((yield SQL["delete_draft"].query({"name": make_storable(name)})))
+        return bool((yield SQL["delete_draft"].query(name=make_storable(name))))
 
 
 def _to_draft(row: Sequence[Any]) -> PresetDraft:

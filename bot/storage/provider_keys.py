@@ -9,8 +9,6 @@ from bot.value_class import value_class
 
 @value_class
 class StoredKey:
-    """An encrypted key."""
-
     number: int
     provider: str
     token: str
@@ -22,9 +20,7 @@ class StoredKey:
 class ProviderKeys(ClockStore):
     @transaction
     def add(self, provider: str, token: str) -> Unit[None]:
-        yield SQL["add_key"].query(
-            {"provider": provider, "token": token, "added_at": self._clock.now()}
-        )
+        yield SQL["add_key"].query(provider=provider, token=token, added_at=self._clock.now())
 
     @reading
     def read(self) -> Unit[Sequence[StoredKey]]:
@@ -33,13 +29,13 @@ class ProviderKeys(ClockStore):
 
     @transaction
     def remove(self, number: int) -> Unit[bool]:
-        """Remove a key; return False if there is none with this number."""
-        return bool((yield SQL["remove_key"].query({"row": number})))
+        """Remove a key; return False if there is none of this number."""
+        return bool((yield SQL["remove_key"].query(row=number)))
 
     @transaction
     def replace_tokens(self, renew: Callable[[str, str], str]) -> Unit[int]:
         """Replace all tokens, or none if `renew` raises; return their number."""
         keys = yield SQL["keys"].query()
         for number, provider, token, _ in keys:
-            yield SQL["replace_key"].query({"row": number, "token": renew(provider, token)})
+            yield SQL["replace_key"].query(row=number, token=renew(provider, token))
         return len(keys)

@@ -65,14 +65,13 @@ class Receipts(Store):
 
     @reading
     def newest(self, conversation: str) -> Unit[Sequence[tuple[int, Receipt]]]:
-        """Return the receipts for the last answered message, one per character."""
-        return _decode_rows((yield SQL["newest_receipts"].query_alone({"of": conversation})))
+        """Return the receipts of the last answered message: one for each character."""
+        return _decode_rows((yield SQL["newest_receipts"].query_alone(of=conversation)))
 
     @reading
     def of_answer(self, conversation: str, at: float) -> Unit[Sequence[tuple[int, Receipt]]]:
-        """Return the receipts of answers at or right after a moment, in Unix seconds."""
-        asked = {"of": conversation, "at": at}
-        return _decode_rows((yield SQL["receipts_of_answer"].query_alone(asked)))
+        """Return the receipts of the answers at or right after a moment, in Unix seconds."""
+        return _decode_rows((yield SQL["receipts_of_answer"].query_alone(of=conversation, at=at)))
 
 
 def _decode_rows(rows: Rows) -> list[tuple[int, Receipt]]:

@@ -68,7 +68,7 @@ class AnswerLog(Store):
     @reading
     def find(self, number: int) -> Unit[StoredAnswer | None]:
         """Return an answer; None if it does not exist or its text was deleted."""
-        rows = yield SQL["answer"].query_alone({"number": number})
+        rows = yield SQL["answer"].query_alone(number=number)
         return next(iter(decode_all("receipt", rows, _stored_answer)), None)
 
     @reading
@@ -85,7 +85,7 @@ class AnswerLog(Store):
         None if not all of it was sent yet, or the time is no longer stored. If several characters
         answered the same message, their messages count as one answer.
         """
-        [[sent_at, unsent]] = yield SQL["delivery_of_answer"].query_alone({"number": answer.number})
+        [[sent_at, unsent]] = yield SQL["delivery_of_answer"].query_alone(number=answer.number)
         return None if unsent else sent_at
 
     @reading
@@ -170,8 +170,7 @@ class ServiceState(ClockStore):
 
     @reading
     def queues(self) -> Unit[QueueState]:
-        """Return the amount of waiting work."""
-        [[waiting, oldest, held]] = yield SQL["queues"].query({"now": self._clock.now()})
+        [[waiting, oldest, held]] = yield SQL["queues"].query(now=self._clock.now())
         [[lanes, unsent]] = yield SQL["unsent_counts"].query()
         return QueueState(waiting, oldest, held, lanes, unsent)
 
@@ -181,7 +180,7 @@ class ServiceState(ClockStore):
 
         In seconds; 0 if nothing is waiting.
         """
-        [[conversations, lanes]] = yield SQL["queue_ages"].query_alone({"now": self._clock.now()})
+        [[conversations, lanes]] = yield SQL["queue_ages"].query_alone(now=self._clock.now())
         return max(0.0, conversations or 0.0), max(0.0, lanes or 0.0)
 
     @reading
@@ -192,14 +191,14 @@ class ServiceState(ClockStore):
         named = {"platform": platform, "bot_id": bot_id, "external_key": external_key}
         rows = yield SQL["traced_message"].query(named)
         received_at, is_done, crashes = rows[0] if rows else (None, True, 0)
-        parts = yield SQL["traced_parts"].query({"of": turn})
+        parts = yield SQL["traced_parts"].query(of=turn)
         delivered = [decode(lambda row: DeliveredPart(*row), row) for row in parts]
         return MessageTrace(received_at, bool(is_done), crashes, delivered)
 
     @reading
     def channels(self, limit: int) -> Unit[Sequence[KnownChannel]]:
-        """Return the channels with answers, most recent answers first."""
-        return [KnownChannel(*row) for row in (yield SQL["channels"].query_alone({"most": limit}))]
+        """Return the channels with answers, those with the newest answers first."""
+        return [KnownChannel(*row) for row in (yield SQL["channels"].query_alone(most=limit))]
 
     @reading
     def chat_settings(self) -> Unit[Sequence[MadeSetting]]:
@@ -209,18 +208,18 @@ class ServiceState(ClockStore):
 
     @reading
     def sessions(self, conversation: str, limit: int) -> Unit[Sequence[KnownSession]]:
-        """Return a conversation's sessions, newest first."""
-        rows = yield SQL["sessions"].query_alone({"of": conversation, "most": limit})
+        """Return the sessions of a conversation, the newest first."""
+        rows = yield SQL["sessions"].query_alone(of=conversation, most=limit)
         return [KnownSession(*row) for row in rows]
 
     @reading
     def people(self, conversation: str, limit: int) -> Unit[Sequence[Person]]:
-        """Return the speakers with their newest names, most recent speaker first."""
-        rows = yield SQL["people"].query_alone({"of": conversation, "most": limit})
+        """Return the speakers under their newest names, the last speaker first."""
+        rows = yield SQL["people"].query_alone(of=conversation, most=limit)
         return [decode(lambda row: Person(*row), row) for row in rows]
 
     @reading
     def turns(self, conversation: str) -> Unit[Sequence[tuple[int, Turn]]]:
-        """Return all messages, oldest first, with their session numbers."""
-        rows = yield SQL["turns_of_conversation"].query_alone({"of": conversation})
+        """Return everything that was said, oldest first, each with the number of its session."""
+        rows = yield SQL["turns_of_conversation"].query_alone(of=conversation)
         return decode_all("turn", rows, lambda row: (row[-1], to_turn(row)))

@@ -66,12 +66,12 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
         yield SQL["forget_descriptions"].query({**of, "until": until})
     if key is None:
         return
-    found = [row[0] for row in (yield SQL["turns_until_moment"].query({"of": key, "until": until}))]
+    found = [row[0] for row in (yield SQL["turns_until_moment"].query(of=key, until=until))]
     is_whole = tombstone.is_of_whole_conversation
     gone = found if is_whole else set(found).intersection(tombstone.turns)
     yield from histories.apply(key, HistoryChange(deleted=sorted(gone)), now)
     for name in [""] if is_whole else tombstone.messages:
-        yield SQL["note_forgotten_message"].query({"of": key, "message": name, "until": until})
+        yield SQL["note_forgotten_message"].query(of=key, message=name, until=until)
     if is_whole:
         address = address_of(key)
         channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
@@ -89,7 +89,7 @@ async def read_restore(database: Database, now: float) -> Restore | None:
 
 
 def _newest_restore(now: float) -> Unit[Restore | None]:
-    rows = yield SQL["newest_restore"].query({"since": now - _MATTERS_SECONDS})
+    rows = yield SQL["newest_restore"].query(since=now - _MATTERS_SECONDS)
     if not rows:
         return None
     forgotten = [tuple(row) for row in (yield SQL["forgotten_messages"].query())]

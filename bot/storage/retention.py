@@ -105,7 +105,7 @@ def _of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
     """Return the rows of completely sent turns; a pending edit still needs its message's id."""
     rows = yield SQL["turns_of_rows"].query(_listed(ids))
     turns = {row[1] for row in rows}
-    unsent = yield SQL["unsent_turns"].query({"turns": json.dumps(list(turns))})
+    unsent = yield SQL["unsent_turns"].query(turns=json.dumps(list(turns)))
     incomplete = {row[0] for row in unsent}
     for platform, bot_id in {(row[2], row[3]) for row in rows}:
         source = f"{source_name(platform, bot_id)}:"  # as `InboxMessage.turn` spells it
@@ -165,6 +165,6 @@ def _delete_turns_of(key: str, expired: Rows) -> Unit[int]:
     yield SQL["delete_summaries_of_sessions"].query({**of, "sessions": sessions})
     parts = [name for row in expired for name in (row[4] or "").split("\n") if name]
     names = json.dumps(sorted({part.rpartition("/")[0] for part in parts}))
-    yield SQL["delete_sent_messages"].query({"channel": address_of(key).channel, "names": names})
+    yield SQL["delete_sent_messages"].query(channel=address_of(key).channel, names=names)
     yield SQL["delete_turns"].query(_listed(row[0] for row in expired))
     return len(expired)

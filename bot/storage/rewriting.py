@@ -35,7 +35,6 @@ async def rewrite_texts(database: Database, report: Report) -> int:
 
 
 async def _rewrite_table(database: Database, table: Table) -> int:
-    """Return the number of rows changed."""
     keys = [one.name for one in table.primary_key]
     columns = [one.name for one in encryptable_columns(table)]
     # Under names like `stored_text`, values are neither decoded nor encoded.

@@ -85,7 +85,6 @@ encode_event: Callable[[Incoming], bytes] = msgspec.json.Encoder().encode
 
 
 def event_kind(event: Incoming) -> str:
-    """Return an event's value for the column `kind`."""
     return _KINDS[type(event)]
 
 

@@ -4,7 +4,7 @@ A unit of work does no I/O: it yields queries and receives their rows, so that t
 runs in a thread over sqlite3 and in the event loop over asyncpg::
 
     def unit() -> Unit[int]:
-        rows = yield SQL["session"].query({"of": key})
+        rows = yield SQL["session"].query(of=key)
         return rows[0][0]
 
 The statements are in the .sql files next to this module. Migrations and copies of whole tables use
@@ -69,22 +69,21 @@ class Statement:
         self._compiled: dict[DialectName, CompiledSql] = {}
 
     def compiled(self, dialect: DialectName) -> "CompiledSql":
-        """Return the SQL for a dialect."""
         found = self._compiled.get(dialect)
         if found is None:
             found = self._compiled[dialect] = self._compile(dialect)
         return found
 
-    def query(self, values: Values | None = None) -> "Query":
-        """Return a query with these values, which returns the statement's rows."""
-        return Query(self, values or {}, ())
+    def query(self, values: Values | None = None, **named: object) -> "Query":
+        """Return this statement with its values, by name; running it gives its rows."""
+        return Query(self, values or named, ())
 
-    def query_alone(self, values: Values | None = None) -> "Query":
-        """Return this statement as a whole unit, without a transaction.
+    def query_alone(self, values: Values | None = None, **named: object) -> "Query":
+        """Return this statement as a unit of its own, without a transaction.
 
         In a read-only unit, the statements after it have no transaction either.
         """
-        return Query(self, values or {}, (), is_whole_unit=True)
+        return Query(self, values or named, (), is_whole_unit=True)
 
     def query_many(self, rows: Sequence[Values]) -> "Query":
         """Return a query that runs the statement for each of these rows and returns no rows."""
@@ -171,7 +170,6 @@ def _encode_table(codec: TextCodec, rows: Sequence[Values]) -> str:
 
 
 def decoded(rows: Rows, columns: tuple[str, ...], codec: TextCodec) -> Rows:
-    """Decode the rows for the unit."""
     places = _encrypted_places(columns)
     return [_decode_row(row, places, codec) for row in rows] if places else rows
 

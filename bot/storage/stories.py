@@ -50,10 +50,10 @@ class SqlStories(Store, Stories):
         places = {key: place for place, key in enumerate(wanted)}
         known = yield from _load_known(character)
         if {key: place for key, (place, _) in known.items()} != places:
-            yield SQL["raise_story_revision"].query({"of": character})
+            yield SQL["raise_story_revision"].query(of=character)
             known = yield from _load_known(character)  # which others may have changed until now
             for key in known.keys() - wanted.keys():
-                yield SQL["delete_story"].query({"of": character, "key": key})
+                yield SQL["delete_story"].query(of=character, key=key)
             for key, place in places.items():
                 row = {"of": character, "key": key, "place": place}
                 if key not in known:
@@ -68,7 +68,7 @@ class SqlStories(Store, Stories):
     def save_vectors(
         self, character: str, model_id: str, vectors: Sequence[StoryVector]
     ) -> Unit[None]:
-        yield SQL["raise_story_revision"].query({"of": character})
+        yield SQL["raise_story_revision"].query(of=character)
         for one in vectors:
             made = {"model": model_id, "vector": one.vector}
             yield SQL["set_story_vector"].query({"of": character, "key": _key(one.text), **made})
@@ -84,8 +84,7 @@ class SqlStories(Store, Stories):
 
     @reading
     def _texts(self, character: str, keys: Sequence[str]) -> Unit[Mapping[str, tuple[int, str]]]:
-        """Return the positions and texts of stories."""
-        rows = yield SQL["story_texts"].query_alone({"of": character, "keys": json.dumps(keys)})
+        rows = yield SQL["story_texts"].query_alone(of=character, keys=json.dumps(keys))
         return {row[0]: decode(lambda row: (row[1], row[2]), row) for row in rows}
 
     async def _load_cached(
@@ -106,11 +105,11 @@ class SqlStories(Store, Stories):
         self, character: str, model_id: str, known: _CachedVectors | None
     ) -> Unit[tuple[int, Rows | None]]:
         """Return the revision and its vectors, or None for the vectors if `known` is up to date."""
-        found = yield SQL["story_revision"].query({"of": character})
+        found = yield SQL["story_revision"].query(of=character)
         revision = found[0][0] if found else 0
         if known and (known.revision, known.model_id) == (revision, model_id):
             return revision, None
-        return revision, (yield SQL["story_vectors"].query({"of": character, "model": model_id}))
+        return revision, (yield SQL["story_vectors"].query(of=character, model=model_id))
 
     def _evict(self) -> None:
         while (
@@ -121,8 +120,8 @@ class SqlStories(Store, Stories):
 
 
 def _load_known(character: str) -> Unit[dict[str, tuple[int, str | None]]]:
-    """Return each story's position, and the model of its vector."""
-    rows = yield SQL["known_stories"].query({"of": character})
+    """Return each story's place, and the model that made its vector."""
+    rows = yield SQL["known_stories"].query(of=character)
     return {key: (place, model) for key, place, model in rows}
 
 

@@ -25,15 +25,15 @@ class SqlSummaries(Store):
 
     @reading
     def current(self, conversation_key: str) -> Unit[Summary | None]:
-        """Return the session's summary, after a cheap check that misses edits of equal length."""
-        rows = yield SQL["current_summary"].query_alone({"of": conversation_key})
+        """Return the summary of the session; a cheap check, which misses edits of equal length."""
+        rows = yield SQL["current_summary"].query_alone(of=conversation_key)
         return decode(_to_summary, rows[0]) if rows else None
 
     @transaction
     def save(self, conversation_key: str, new: Summary) -> Unit[bool]:
         """Replace the summary; return False if the turns that it covers have changed."""
         yield SQL["locked_session"].query(
-            {"of": conversation_key}
+            of=conversation_key
         )  # else a turn may be changed meanwhile
         current = yield from _load_turns(conversation_key)
         if replace(current, summary=new).has_stale_summary:

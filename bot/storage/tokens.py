@@ -56,8 +56,8 @@ class ConsoleTokens(ClockStore):
 
     @transaction
     def revoke_api_token(self, name: str) -> Unit[bool]:
-        """Delete a token; return False if there is none with this name."""
-        return bool((yield SQL["revoke_token"].query({"name": name})))
+        """Delete a token; return False if there is none of that name."""
+        return bool((yield SQL["revoke_token"].query(name=name)))
 
     @transaction
     def _add(self, digest: str, kind: str, expires_at: float) -> Unit[None]:

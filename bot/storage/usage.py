@@ -28,11 +28,11 @@ class Budgets(Store):
         yield SQL["ensure_budget"].query_many(
             [{"key": key} for key in sorted(cap.key for cap in caps)]
         )
-        spent = pairs((yield SQL["locked_budgets"].query({"keys": keys})))
+        spent = pairs((yield SQL["locked_budgets"].query(keys=keys)))
         for cap in caps:
             if spent[cap.key] + amount > cap.limit:
                 return cap
-        yield SQL["add_to_budgets"].query({"keys": keys, "amount": amount})
+        yield SQL["add_to_budgets"].query(keys=keys, amount=amount)
         return None
 
     async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
@@ -42,13 +42,13 @@ class Budgets(Store):
 
     @transaction
     def _add(self, caps: Sequence[BudgetCap], amount: int) -> Unit[None]:
-        yield SQL["locked_budgets"].query({"keys": _keys(caps)})
-        yield SQL["add_to_budgets"].query({"keys": _keys(caps), "amount": amount})
+        yield SQL["locked_budgets"].query(keys=_keys(caps))
+        yield SQL["add_to_budgets"].query(keys=_keys(caps), amount=amount)
 
     @transaction
     def spent(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
-        """Return the money spent or reserved, by cap key."""
-        return pairs((yield SQL["budgets"].query({"keys": _keys(caps)})))
+        """Return the money spent or reserved, by the key of the cap."""
+        return pairs((yield SQL["budgets"].query(keys=_keys(caps))))
 
 
 def _keys(caps: Sequence[BudgetCap]) -> str:
@@ -76,8 +76,7 @@ class UsageTotals(Store):
 
     @reading
     def of_person(self, person: str, since: datetime) -> Unit[UsageTotal]:
-        asked = {"person": person, "since": since.timestamp()}
-        [row] = yield SQL["usage_of_person"].query_alone(asked)
+        [row] = yield SQL["usage_of_person"].query_alone(person=person, since=since.timestamp())
         return UsageTotal(*map(int, row))
 
     @reading

@@ -40,7 +40,6 @@ class SqlWebChannels(Store):
         self._signals = signals
 
     async def create(self, channel: WebChannel) -> None:
-        """Add a channel without messages."""
         row = {"content": _encode(channel), "created_at": channel.created_at.timestamp()}
         await self._database.execute(SQL["create_web_channel"], of=channel.id, **row)
 
@@ -56,14 +55,14 @@ class SqlWebChannels(Store):
 
         def unit() -> Unit[None]:
             for statement in (SQL["delete_web_messages"], SQL["delete_web_channel"]):
-                yield statement.query({"of": channel_id})
+                yield statement.query(of=channel_id)
 
         await self._database.run(unit)
         self._signals.publish(_TOPIC, [channel_id])
 
     @reading
     def get(self, channel_id: str) -> Unit[WebChannel | None]:
-        rows = yield SQL["web_channel"].query_alone({"of": channel_id})
+        rows = yield SQL["web_channel"].query_alone(of=channel_id)
         return next(iter(decode_all("web_channel", rows, _to_channel)), None)
 
     @reading
@@ -80,7 +79,7 @@ class SqlWebChannels(Store):
     @transaction
     def _add(self, channel_id: str, messages: Sequence[WebMessage]) -> Unit[bool]:
         for one in messages:
-            revisions = yield SQL["next_web_revision"].query({"of": channel_id})
+            revisions = yield SQL["next_web_revision"].query(of=channel_id)
             if not revisions:
                 return False
             yield SQL["add_web_message"].query(_to_row(channel_id, one, revisions[0][0]))
@@ -94,7 +93,7 @@ class SqlWebChannels(Store):
 
     @transaction
     def _replace(self, channel_id: str, message: WebMessage) -> Unit[bool]:
-        revisions = yield SQL["next_web_revision"].query({"of": channel_id})
+        revisions = yield SQL["next_web_revision"].query(of=channel_id)
         if not revisions:
             return False
         row = _to_row(channel_id, message, revisions[0][0])
@@ -102,14 +101,14 @@ class SqlWebChannels(Store):
 
     @reading
     def find(self, channel_id: str, message_id: str) -> Unit[WebMessage | None]:
-        """Return a message, unless it is deleted."""
-        rows = yield SQL["web_message"].query_alone({"of": channel_id, "id": message_id})
+        """Return a message that was not deleted."""
+        rows = yield SQL["web_message"].query_alone(of=channel_id, id=message_id)
         return next(iter(_to_messages(rows)), None)
 
     @reading
     def newest(self, channel_id: str, limit: int) -> Unit[Sequence[WebMessage]]:
-        """Return the newest messages that are not deleted, oldest first."""
-        rows = yield SQL["newest_web_messages"].query_alone({"of": channel_id, "most": limit})
+        """Return the newest messages that were not deleted, oldest first."""
+        rows = yield SQL["newest_web_messages"].query_alone(of=channel_id, most=limit)
         return _to_messages(rows)[::-1]
 
     @reading
@@ -158,8 +157,8 @@ class HistoryCopies(Store):
 
     @reading
     def recent(self, limit: int) -> Unit[Sequence[str]]:
-        """Return the keys of conversations, most recent turns first."""
-        return [row[0] for row in (yield SQL["recent_conversations"].query_alone({"most": limit}))]
+        """Return the keys of conversations, those with the newest turns first."""
+        return [row[0] for row in (yield SQL["recent_conversations"].query_alone(most=limit))]
 
     async def copy(self, source: str, target: str) -> Sequence[Turn]:
         """Copy the newest turns of the current session; return the copies.
@@ -172,7 +171,7 @@ class HistoryCopies(Store):
 
     @transaction
     def _store(self, turns: Sequence[Turn], target: str) -> Unit[bool]:
-        if not (yield SQL["create_copy"].query({"of": target, "platform": WEB_PLATFORM})):
+        if not (yield SQL["create_copy"].query(of=target, platform=WEB_PLATFORM)):
             return False
         copy = {"conversation": target, "session": 1, "sent_as": None, "files": None}
         rows = [{**to_turn_row(one), **copy} for one in turns]

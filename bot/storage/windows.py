@@ -133,7 +133,6 @@ class SessionWindows(ConversationMemory):
         self._drop_surplus()
 
     def get(self, claim: Claim) -> SessionWindow | None:
-        """Return a claim's window."""
         entry = self._entries.get(claim.conversation)
         return entry.window if entry is not None and entry.epoch == claim.epoch else None
 

@@ -27,7 +27,7 @@ from bot.errors import UserError
 from bot.replying.answer_parts import answer_buttons, forget_buttons
 from bot.texts.text import joined, language_of, translatable, translatable_count, translate
 from bot.turn.edits import Edits
-from bot.turn.finishing import QuestionAnswers, TurnFinisher, TurnStages, with_response
+from bot.turn.finishing import Outcome, QuestionAnswers, TurnFinisher, TurnStages, with_response
 from bot.turn.message_groups import MessageGroup, user_turn
 from bot.value_class import value_class
 
@@ -45,10 +45,8 @@ class Commands:
     answers: QuestionAnswers
     finisher: TurnFinisher
 
-    async def run(
-        self, group: MessageGroup, request: CommandRequest
-    ) -> tuple[str, InboxMessage | None]:
-        """Run a command; return its outcome for the metrics, and the next message."""
+    async def run(self, group: MessageGroup, request: CommandRequest) -> Outcome:
+        """Run a command."""
         said, finisher = request.incoming, self.finisher
         is_on_message = said.quote is not None and said.quote.message_id is not None
         match request.command.name:
@@ -298,7 +296,6 @@ def _turns_since(question: Turn, turns: Sequence[Turn]) -> int:
 
 
 def _active_version(found: StoredTurn, exchange: Exchange) -> StoredTurn:
-    """Return the active version of an answer, given any of its versions."""
     sent_as = set(found.turn.sent_as)
     shown = (one for one in exchange.answers if sent_as & set(one.turn.sent_as))
     return next(shown, exchange.answers[-1])

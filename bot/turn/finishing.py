@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 import structlog
 
@@ -46,6 +47,10 @@ _PAUSED = translatable(
     "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"
     " later."
 )
+
+
+Outcome: TypeAlias = tuple[str, InboxMessage | None]
+"""What happened to a message, for the metrics, and the next message of its conversation."""
 
 
 @value_class
@@ -210,11 +215,10 @@ class QuestionAnswers:
         active: ActiveCharacters,
         removed: TurnRange | None = None,
         decide_next: Callable[[Said], Awaitable[Decision]] | None = None,
-    ) -> tuple[str, InboxMessage | None]:
-        """Answer a question; it and its answer replace the removed turns.
+    ) -> Outcome:
+        """Answer a question, and replace the removed turns by it and its answer.
 
-        `decide_next` selects later messages to answer with it; None selects none. Returns the
-        outcome for the metrics, and the next message.
+        `decide_next` decides on later messages, which may be answered with it; None: none is.
         """
         stages, finisher = self.stages, self.finisher
         limits = stages.replies.limits(asked.incoming.address)

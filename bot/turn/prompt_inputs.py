@@ -166,7 +166,6 @@ class TurnContext:
         )
 
     def part_name(self, part: int) -> str:
-        """Return the name under which a part of the answer is sent."""
         return self.message.part_name_in(self.in_place_of, part)
 
 

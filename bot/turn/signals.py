@@ -153,7 +153,6 @@ class StopRequests:
         return self._answers.keys()
 
     def is_being_answered(self, event: Incoming) -> bool:
-        """Return whether this event is being answered."""
         answer = self._answers.get(event.address.conversation)
         return answer is not None and answer.asked.external_key == event.external_key
 
@@ -271,7 +270,6 @@ class ArrivalSignals:
             self._watched[key] = False
 
     def unwatch(self, conversations: Collection[str]) -> None:
-        """Stop watching."""
         for key in conversations:
             self._watched.pop(key, None)
 
@@ -321,7 +319,6 @@ class MissedSignals:
         self._seen: frozenset[tuple[str, str]] = frozenset()
 
     async def run(self) -> None:
-        """Poll until cancelled."""
         while True:
             await self.clock.sleep(_LOOK_SECONDS)
             try:

@@ -45,7 +45,7 @@ from bot.texts.text import translatable, translatable_count
 from bot.turn.claims import LEASE_SECONDS, IsolationGate, LeaseKeeper, is_set_aside
 from bot.turn.commands import Commands
 from bot.turn.edits import Edits
-from bot.turn.finishing import QuestionAnswers, TurnFinisher, TurnStages
+from bot.turn.finishing import Outcome, QuestionAnswers, TurnFinisher, TurnStages
 from bot.turn.message_groups import (
     MessageGroup,
     MessageParts,
@@ -159,7 +159,7 @@ class ConversationWorker:
         for name, since in (("answer", began), (ROOT, received_at)):
             record_span(name, message.turn, since, now, attributes=attributes, error=failure)
 
-    async def _finish(self, group: MessageGroup) -> tuple[str, InboxMessage | None]:
+    async def _finish(self, group: MessageGroup) -> Outcome:
         message, finisher = group.message, self._finisher
         try:
             if not is_set_aside(message):
@@ -178,7 +178,7 @@ class ConversationWorker:
             _log.exception("turn_failed", turn=message.turn, error_id=message.error_id)
             return "failed", await finisher.finish_unanswered(group, _BUG)
 
-    async def _handle(self, group: MessageGroup) -> tuple[str, InboxMessage | None]:
+    async def _handle(self, group: MessageGroup) -> Outcome:
         finisher = self._finisher
         match group.message.incoming:
             case Said() as said if self._stages.is_void(said):
@@ -223,9 +223,7 @@ class ConversationWorker:
             return await self._finisher.finish_with_text(group, greeting.text)
         return await self._commands.greet(group, arrival.scopes, greeting)
 
-    async def _handle_pressed(
-        self, group: MessageGroup, pressed: Pressed
-    ) -> tuple[str, InboxMessage | None]:
+    async def _handle_pressed(self, group: MessageGroup, pressed: Pressed) -> Outcome:
         result = await self._presses.follow(group, pressed)
         if isinstance(result, tuple):
             request, done, menu = result
@@ -237,9 +235,7 @@ class ConversationWorker:
             return "pressed", await self._finisher.finish_forgetting(group, result)
         return "pressed", await self._finisher.finish(group, result)
 
-    async def _handle_edited(
-        self, group: MessageGroup, edited: Edited
-    ) -> tuple[str, InboxMessage | None]:
+    async def _handle_edited(self, group: MessageGroup, edited: Edited) -> Outcome:
         if await self._is_superseded(group, edited):
             return "superseded", await self._finisher.finish(group, TurnResult())
         if self._stages.is_paused(group.claim.conversation):  # the text changes, nobody is answered
@@ -271,9 +267,7 @@ class ConversationWorker:
         waiting = await self._conversations.waiting(claim, _MAX_LATER)
         return [one.incoming for one in waiting if one.id > message.newest.id]
 
-    async def _handle_said(
-        self, group: MessageGroup, said: Said
-    ) -> tuple[str, InboxMessage | None]:
+    async def _handle_said(self, group: MessageGroup, said: Said) -> Outcome:
         stages, finisher, conversations = self._stages, self._finisher, self._conversations
         said = await recognize_reply(conversations, group.claim, said)
         active = await stages.resolver.resolve(said.scopes)
@@ -315,7 +309,7 @@ class ConversationWorker:
         said: Said,
         active: ActiveCharacters,
         recent: Sequence[Turn],
-    ) -> tuple[str, InboxMessage | None]:
+    ) -> Outcome:
         if self._stages.command_limits is not None:
             await self._stages.command_limits.admit(said, command)
         failed: Sequence[StoredTurn] = ()

@@ -75,7 +75,6 @@ class SlotQueue:
         return len(self._waiting)
 
     def enter(self, request: SlotRequest) -> None:
-        """Add a request."""
         self._count += 1
         request.number = self._count
         self._waiting.append(request)
