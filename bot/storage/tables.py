@@ -38,13 +38,14 @@ metadata = MetaData(
 _Id = BigInteger().with_variant(Integer, "sqlite")
 
 
-def _table(name: str, *items: SchemaItem, **options: bool) -> Table:
-    return Table(name, metadata, *items, **options)
+def _table(name: str, *items: SchemaItem) -> Table:
+    return Table(name, metadata, *items)
 
 
 def _numbered_table(name: str, *items: SchemaItem) -> Table:
     """Return a table whose rows have ids that are never used again."""
-    return _table(name, Column("id", _Id, primary_key=True), *items, sqlite_autoincrement=True)
+    number = Column("id", _Id, primary_key=True)
+    return Table(name, metadata, number, *items, sqlite_autoincrement=True)
 
 
 def _partial_index(name: str, condition: str, *columns: str) -> Index:
