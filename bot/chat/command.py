@@ -66,9 +66,6 @@ def parse(text: str) -> Command | None:
     return Command(name.lower(), rest.strip())
 
 
-MAX_DATA_BYTES = 64
-
-
 class ButtonAction(StrEnum):
     STOP = "stop"
     RETRY = "retry"

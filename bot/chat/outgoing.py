@@ -33,7 +33,6 @@ class Limits:
     """Whether typing indicators are among `bot_calls`."""
     counts_responses: bool = True
     """Whether responses to native commands and to presses are among any of these calls."""
-    can_edit: bool = True
     has_drafts: bool = False
     """Whether a growing answer is shown as a draft, and sent when it is complete."""
     has_buttons: bool = False

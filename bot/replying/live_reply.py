@@ -141,7 +141,7 @@ class LiveReply:
             self._changed.set()
             if self._updates.done():
                 self._updates.result()
-        elif self._limits.can_edit and self._buffer.due_at < self._starts_at:
+        elif self._buffer.due_at < self._starts_at:
             if self._cancel_start is not None:
                 self._cancel_start()
             self._starts_at = self._buffer.due_at

@@ -349,16 +349,6 @@ async def test_feed_raises_fenced(setup: Setup) -> None:
         await answer()
 
 
-async def test_platform_without_edits_shows_nothing_live() -> None:
-    setup = Setup(replace(LIMITS, can_edit=False))
-
-    async with setup.live() as live:
-        live.feed(ENOUGH)
-        await setup.clock.advance(5)
-
-    assert setup.surface.calls == []
-
-
 # --- typing indicator and final parts ---------------------------------------------------------
 
 

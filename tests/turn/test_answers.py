@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from bot.chat.answers import AnswerSearch
 from bot.chat.incoming import Address, Joined, Person, Quote, WakeReason
-from bot.chat.outgoing import Face, Limits, MessageContent
+from bot.chat.outgoing import Face, MessageContent
 from bot.chat.prompt import Finish, FinishReason, QueuePosition, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.storage.database import Database
@@ -262,10 +262,9 @@ async def test_greeting_names_its_character_among_several(database: Database) ->
     assert (await setup.history())[-1] == ("assistant", "Well met.")
 
 
-@pytest.mark.parametrize("limits", [LIMITS, replace(LIMITS, can_edit=False)])
-async def test_character_greets_before_its_first_answer(database: Database, limits: Limits) -> None:
+async def test_character_greets_before_its_first_answer(database: Database) -> None:
     nora = {"greeting": "Well met, {{user}}.", "alternate_greetings": ["Two."], "macros": True}
-    setup = Setup(database, ["Hello."], preset=nora, limits=limits)
+    setup = Setup(database, ["Hello."], preset=nora)
     await setup.say("hi", "again")
     assert setup.texts == ["Well met, Alice.", "Hello.", "Hello."]
     assert [message.content for message in setup.backend.prompts[0].messages[-2:]] == [

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bot.chat.command import MAX_DATA_BYTES, ButtonAction, ButtonData, encode_button, read_button
+from bot.chat.command import ButtonAction, ButtonData, encode_button, read_button
 from bot.chat.incoming import Address, Person, Pressed
 from bot.chat.outgoing import Menu, MessageContent
 from bot.chat.prompt import Finish, FinishReason
@@ -20,6 +20,7 @@ from tests.turn.setup import FIRST, Setup, answering, pressed
 from tests.waiting import advance_in_steps
 
 CAROL = Person("telegram:3", "Carol")
+MAX_DATA_BYTES = 64  # on Telegram
 AWAY = BackendUnavailable("refused", notice="The model is away.")
 
 
