@@ -1,6 +1,7 @@
 """Incoming events in the form shared by all platforms; their texts can be stored."""
 
 import re
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -318,6 +319,16 @@ class ForgetRequested:
     message_id: None = None
     interaction: None = None
     locale: None = None
+
+
+def requests_to_forget(
+    keys: Iterable[str], name: str, person_id: str | None, at: datetime
+) -> list[ForgetRequested]:
+    """Return a request for each of these conversations; `name` begins their external keys."""
+    return [
+        ForgetRequested(address_of(key), f"{name}:{key}", person_id, at, scopes=(key,))
+        for key in keys
+    ]
 
 
 Incoming: TypeAlias = Said | Edited | Deleted | Pressed | Joined | ForgetRequested

@@ -12,13 +12,12 @@ from typing_extensions import override
 from bot.chat.command import CommandOption
 from bot.chat.incoming import (
     Deleted,
-    ForgetRequested,
     Incoming,
     Pressed,
     Request,
     Said,
     WakeReason,
-    address_of,
+    requests_to_forget,
 )
 from bot.chat.outgoing import Attachment
 from bot.commands.answers import find_exchange
@@ -117,17 +116,8 @@ class Forgetting:
         return sum(others.values())
 
     async def _request(self, keys: Iterable[str], asked: Request, person: str | None) -> None:
-        requests = [
-            ForgetRequested(
-                address=address_of(key),
-                external_key=f"{asked.external_key}:forget:{key}",
-                person_id=person,
-                at=asked.at,
-                scopes=(key,),
-            )
-            for key in keys
-        ]
-        if requests:
+        name = f"{asked.external_key}:forget"
+        if requests := requests_to_forget(keys, name, person, asked.at):
             await self.receive(requests)
 
     async def request_copies(self, said: Said, message_id: str) -> None:

@@ -384,9 +384,6 @@ OLDEST_REVISION = "0100"
 Raised by the migration that removes or changes what that version uses.
 """
 
-_FIRST_REVISION = "0100"
-"""That of the first release; development versions had lower ones."""
-
 _alembic_version = Table(
     "alembic_version", MetaData(), Column("version_num", String(32), primary_key=True)
 )
@@ -405,12 +402,7 @@ class TableRevisions:
         return self.newest is not None and self.newest > NEWEST_REVISION
 
     def check_supported(self) -> None:
-        """Raise `SettingsError` if this version of Troupe cannot use the tables."""
-        if self.newest is not None and self.newest < _FIRST_REVISION:
-            raise SettingsError(
-                f"the database is of an unreleased version of Troupe (revision {self.newest}) and "
-                "cannot be upgraded: set TROUPE_DATA_DIR or TROUPE_DATABASE_URL to a new one"
-            )
+        """Raise `SettingsError` if this version of Troupe cannot use them."""
         if self.is_newer and (self.oldest is None or self.oldest > NEWEST_REVISION):
             raise SettingsError(
                 f"the database was upgraded by a newer version of Troupe, to revision "

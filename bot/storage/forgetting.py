@@ -17,11 +17,11 @@ import msgspec
 from bot.chat.incoming import (
     HISTORY_MARK,
     Edited,
-    ForgetRequested,
     Incoming,
     Pressed,
     Said,
     address_of,
+    requests_to_forget,
 )
 from bot.chat.session import Turn
 from bot.errors import StoreError, Undecodable
@@ -192,15 +192,5 @@ async def request_deletion(
 
     Each conversation's worker deletes them in order, with everything derived from them.
     """
-    request, at = secrets.token_hex(6), datetime.fromtimestamp(clock.now(), UTC)
-    events = [
-        ForgetRequested(
-            address=address_of(key),
-            external_key=f"operator:{request}:{key}",
-            person_id=person,
-            at=at,
-            scopes=(key,),
-        )
-        for key in keys
-    ]
-    await SqlInbox(database, clock).receive(events, {})
+    name, at = f"operator:{secrets.token_hex(6)}", datetime.fromtimestamp(clock.now(), UTC)
+    await SqlInbox(database, clock).receive(requests_to_forget(keys, name, person, at), {})

@@ -35,6 +35,6 @@ def upgrade(connection: Connection) -> None:
         command.upgrade(config, "head")
     except CommandError as error:
         raise SettingsError(
-            f"the database was created by a newer version of Troupe; start that version: {error}"
+            f"the database is of another version of Troupe; start that version: {error}"
         ) from error
     write_oldest_revision(connection)

@@ -113,7 +113,7 @@ async def set_revision(url: str, revision: str, oldest: str | None) -> None:
     ("revision", "told"),
     [
         ("9001", r"newer version.* 9001, which needs 9000 or newer"),
-        ("0031", r"unreleased version.*0031.* set TROUPE_DATA_DIR or"),
+        ("0031", r"another version of Troupe; start that version: .*0031"),
     ],
 )
 async def test_tables_of_another_time_are_refused(tmp_path: Path, revision: str, told: str) -> None:
