@@ -202,7 +202,7 @@ class StorageContainer:
     def spending(self) -> Spending:
         rules = _budget_rules(self.settings.budgets, self.resolver)
         providers = self.settings.providers
-        return Spending(providers, self.clock, self.budgets, self.rate_limits, rules)
+        return Spending(providers, self.clock, self.budgets, self.notices, rules)
 
 
 def _lease_owner(settings: Settings, use: DataDirUse) -> str:

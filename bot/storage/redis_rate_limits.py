@@ -65,13 +65,8 @@ class RedisRateLimits(RateLimits):
         self._name = secrets.token_hex(8)
         self._processes = 1
         self._counted_at = -math.inf
-        scripts = read_sections("rate_limits.lua")
-        self._count_processes = redis.register_script(scripts["count_processes"])
-        self._take = redis.register_script(scripts["take"])
-        self._acquire = redis.register_script(scripts["acquire"])
-        self._take_call = redis.register_script(scripts["take_call"])
-        self._seconds_until_call = redis.register_script(scripts["seconds_until_call"])
-        self._refuse_calls = redis.register_script(scripts["refuse_calls"])
+        sections = read_sections("rate_limits.lua").items()
+        self._scripts = {name: redis.register_script(text) for name, text in sections}
 
     @override
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
@@ -79,7 +74,7 @@ class RedisRateLimits(RateLimits):
         given: list[str | int | float] = [max_wait_seconds]
         for rate in rates:
             given += [rate.interval, rate.tolerance]
-        answer = await self._ask(lambda: self._take(keys, given))
+        answer = await self._ask(lambda: self._scripts["take"](keys, given))
         if answer is None:
             return await self._here.take(rates, max_wait_seconds)
         return float(answer)
@@ -99,7 +94,7 @@ class RedisRateLimits(RateLimits):
             keys += [f"{self._prefix}turns:{key}", f"{self._prefix}waiters:{key}"]
             given += [waiter.name, int(waiter.urgency), waiter.seconds]
         self._untold_releases.pop((key, holder), None)  # else it would end this place
-        answer = await self._ask(lambda: self._acquire(keys, given))
+        answer = await self._ask(lambda: self._scripts["acquire"](keys, given))
         if answer is None:
             share = max(1, limit // self._processes)
             return await self._here.acquire(key, share, holder, lease_seconds, waiter)
@@ -117,7 +112,7 @@ class RedisRateLimits(RateLimits):
     @override
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
         keys, given = self._asked(scopes)
-        answer = await self._ask(lambda: self._take_call(keys, given))
+        answer = await self._ask(lambda: self._scripts["take_call"](keys, given))
         if answer is None:
             return await self._here.take_call(self._shares(scopes))
         if float(answer) <= 0:  # counted here as well, should the server go away
@@ -127,7 +122,7 @@ class RedisRateLimits(RateLimits):
     @override
     async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
         keys, given = self._asked(scopes)
-        answer = await self._ask(lambda: self._seconds_until_call(keys, given))
+        answer = await self._ask(lambda: self._scripts["seconds_until_call"](keys, given))
         if answer is None:
             return await self._here.seconds_until_call(self._shares(scopes))
         return max(0.0, float(answer))
@@ -219,7 +214,7 @@ class RedisRateLimits(RateLimits):
         for scope, until in list(self._untold.items()):
             left = max(0.0, until - self._clock.monotonic())
             given = [math.ceil(left * 1000), int(LEARNED_SECONDS * 1000)]
-            await self._refuse_calls(self._refusal_keys(scope), given)
+            await self._scripts["refuse_calls"](self._refusal_keys(scope), given)
             if self._untold.get(scope) == until:
                 del self._untold[scope]
 
@@ -239,7 +234,7 @@ class RedisRateLimits(RateLimits):
         now = self._clock.monotonic()
         if now - self._counted_at >= _COUNT_EVERY_SECONDS:
             given: list[str | float] = [self._name, _MEMBER_SECONDS]
-            self._processes = int(await self._count_processes([self._members], given))
+            self._processes = int(await self._scripts["count_processes"]([self._members], given))
             self._counted_at = now
 
     async def leave(self) -> None:

@@ -35,7 +35,6 @@ from bot.storage.forgetting import Tombstone
 from bot.storage.outbox import SenderIdentity
 from bot.storage.tables import conversation, inbox
 from bot.templates.renderer import Renderer
-from bot.turn.limits.spending import Spending
 from bot.turn.signals import CONVERSATIONS
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakePlatform, FakeSurface, ScriptStep
 from tests.media.file_samples import picture
@@ -199,7 +198,7 @@ class Setup(Delivery):
             container.prompt_sources,
             self.resolver,
             self.conversations,
-            Spending({}, self.clock),
+            container.spending,
             self.clock,
             self.router.foresee,
             dice,

@@ -15,7 +15,7 @@ from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
-from bot.turn.limits.rate_limits import AnswerLimits
+from bot.turn.limits.rate_limits import AnswerLimits, RareNotices
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetedSummaries, BudgetRules, Spending
 from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend
@@ -101,10 +101,9 @@ async def test_cheaper_model_answers_first_and_is_told_of_once(database: Databas
     assert {turn.preset for turn in turns if turn.role == "assistant"} == {"nora"}
 
 
-def test_channel_of_a_thread_is_its_parent_and_its_server_the_widest_scope() -> None:
-    clock = FakeClock()
+async def test_thread_counts_for_its_parent_and_its_group(database: Database) -> None:
     limits = {(kind, Period.MONTH): 1 for kind in BudgetKind}
-    spending = Spending({}, clock, rules=BudgetRules(limits))
+    spending = make_setup(database, budgets=limits).container.spending
     topic = make_incoming(thread="9", chat="-7")
     private = replace(make_incoming(), is_private=True)
     nora = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
@@ -212,8 +211,9 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 def make_summaries(database: Database, limit: int) -> tuple[BudgetedSummaries, Spending]:
     clock = FakeClock()
     rules = BudgetRules({(BudgetKind.PERSON, Period.DAY): limit}, max_output_tokens=100)
-    spending = Spending(PROVIDERS, clock, Budgets(database), rules=rules)
-    slots = ProviderSlots(InProcessRateLimits(clock), clock, {}, 0)
+    rates = InProcessRateLimits(clock)
+    spending = Spending(PROVIDERS, clock, Budgets(database), RareNotices(rates), rules)
+    slots = ProviderSlots(rates, clock, {}, 0)
     return BudgetedSummaries(spending, UsageLog(database, clock), slots), spending
 
 

@@ -14,7 +14,7 @@ from bot.chat.prompt import Prompt, Usage
 from bot.chat.usage import MICROS, AnswerCharge, BudgetCap, BudgetKind, Period, format_cost
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
 from bot.memory import SummaryRequest
-from bot.ports import Clock, RateLimits
+from bot.ports import Clock
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer, StopFlag
@@ -79,10 +79,8 @@ class Spending:
     providers: Mapping[str, ProviderSettings]
     """With the prices of their models."""
     clock: Clock
-    budgets: Budgets | None = None
-    """What was spent; None: nothing is limited."""
-    rates: RateLimits | None = None
-    """Counts notices, so that they are not repeated; None: they are."""
+    budgets: Budgets
+    notices: RareNotices
     rules: BudgetRules = _NO_RULES
 
     @contextlib.asynccontextmanager
@@ -97,7 +95,7 @@ class Spending:
         caps = self.caps(said, preset)
         model = self._model(preset.provider, prompt.model)
         charge = AnswerCharge(said.charged_person, server_of(said), model)
-        if self.budgets is None or not caps:
+        if not caps:
             yield Reservation(prompt, charge)
             return
         prompt = self._bounded(prompt)
@@ -114,8 +112,8 @@ class Spending:
             await self._settle(caps, reservation.reserved, reservation.spent or 0)
 
     async def reserve_continuation(self, reservation: Reservation) -> bool:
-        """Reserve the cost of another request for the same answer; False if over budget."""
-        if self.budgets is None or not reservation.caps:
+        """Reserve the cost of one more request for the same answer; False if it is too much."""
+        if not reservation.caps:
             return True
         try:
             if await self.budgets.reserve(reservation.caps, reservation.amount) is not None:
@@ -128,8 +126,8 @@ class Spending:
         return True
 
     def bounded(self, preset: Preset, said: Said, fitted: FittedPrompt) -> FittedPrompt:
-        """Return a prompt with the output limit that `reserved` would set, without reserving."""
-        if self.budgets is None or not self.caps(said, preset):
+        """Return a prompt as `reserved` would change it, without reserving anything."""
+        if not self.caps(said, preset):
             return fitted
         return replace(fitted, prompt=self._bounded(fitted.prompt))
 
@@ -190,8 +188,7 @@ class Spending:
     async def notice_of_cheaper(self, said: Said) -> Text | None:
         """Return the notice that a cheaper model answers; None if it was shown recently."""
         name = f"budget:{said.address.conversation}"
-        notices = RareNotices(self.rates) if self.rates is not None else None
-        if notices is not None and not await notices.is_due(name, _SECONDS_BETWEEN_NOTICES):
+        if not await self.notices.is_due(name, _SECONDS_BETWEEN_NOTICES):
             return None
         return translatable("⚠ A budget is used up, so a cheaper model answers for the time being.")
 
@@ -224,8 +221,7 @@ class Spending:
         return None if settings is None else settings.price_of(self._model(provider, model))
 
     async def _reserve(self, caps: Sequence[BudgetCap], amount: int) -> list[BudgetCap]:
-        """Reserve an amount for the first person within budget; return the charged budgets."""
-        assert self.budgets is not None  # noqa: S101 -- caps are reserved in it
+        """Reserve an amount for the first person who can pay; return the budgets charged."""
         people = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
         exceeded, of_all = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
         for person in people or [""]:
@@ -239,7 +235,6 @@ class Spending:
         raise BudgetUsedUp(self.describe_used_up(exceeded))
 
     async def _settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
-        assert self.budgets is not None  # noqa: S101 -- caps are reserved in it
         try:
             await self.budgets.settle(caps, reserved, spent)
         except StoreError as error:  # what was reserved stays counted as spent
