@@ -129,7 +129,8 @@ class Container(AnsweringContainer):
                         await self.clock.sleep(_DRAIN_POLL_SECONDS)
             await lanes.drain(0)
 
-        jobs = [lanes.run, self.delete_late_duplicates, self.delete_expired_rows]
+        delete_late = partial(self._sender.late_duplicates.run, lanes.wake)
+        jobs: list[Job] = [lanes.run, delete_late, self.delete_expired_rows]
         return RolePart(jobs, self.outbox.release_all, drain)
 
     @cached_property

@@ -245,10 +245,6 @@ class MessagingContainer(StorageContainer, ABC):
             clock=self.clock,
         )
 
-    async def delete_late_duplicates(self) -> None:
-        """Delete duplicates that a platform accepted late, until cancelled."""
-        await self._sender.late_duplicates.run(self.lane_pool.wake)
-
     @cached_property
     def _sender(self) -> Sender:
         return Sender(

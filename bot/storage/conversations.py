@@ -158,13 +158,9 @@ class Conversations(StoredTurns):
         """Release everything left by a previous run of this owner."""
         yield SQL["release_claims"].query(held_by=owner)
 
-    async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
-        """Undo the records of `begin` or `finish`, because the attempt was ended on purpose."""
-        await self.record_attempt(claim, message, Attempt.NONE)
-
     @transaction
     def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> Unit[None]:
-        """Record how a message is being processed, in case it crashes the process."""
+        """Record what a process does with a message, in case it dies; NONE undoes that record."""
         yield from finishing.check(claim)
         rows = [{"message": one, "attempted": int(attempt)} for one in _ids(message)]
         yield SQL["record_attempt"].query_many(rows)

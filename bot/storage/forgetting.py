@@ -48,10 +48,6 @@ class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
     person: str | None = None
     """The people whose descriptions were deleted."""
 
-    @property
-    def is_of_whole_conversation(self) -> bool:
-        return self.conversation is not None and not (self.turns or self.messages)
-
 
 def record_tombstone(path: Path, tombstone: Tombstone) -> None:
     """Append a tombstone to an owner-only file, before its data is deleted.

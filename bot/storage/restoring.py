@@ -67,7 +67,7 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
     if key is None:
         return
     found = [row[0] for row in (yield SQL["turns_until_moment"].query(of=key, until=until))]
-    is_whole = tombstone.is_of_whole_conversation
+    is_whole = not (tombstone.turns or tombstone.messages)
     gone = found if is_whole else set(found).intersection(tombstone.turns)
     yield from histories.apply(key, HistoryChange(deleted=sorted(gone)), now)
     for name in [""] if is_whole else tombstone.messages:

@@ -16,6 +16,7 @@ import structlog
 from bot.chat.command import Command
 from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
 from bot.chat.session import (
+    Attempt,
     Claim,
     ClaimedMessage,
     HistoryChange,
@@ -129,7 +130,7 @@ class ConversationWorker:
             return await self._process_admitted(group)
         except (asyncio.CancelledError, StoreError):  # neither is the message's fault
             with contextlib.suppress(Fenced, StoreError):
-                await self._conversations.undo_attempt(claim, group.message)
+                await self._conversations.record_attempt(claim, group.message, Attempt.NONE)
             raise
 
     async def _process_admitted(self, group: MessageGroup) -> InboxMessage | None:

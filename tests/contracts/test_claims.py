@@ -128,7 +128,7 @@ def writes(store: Store, claim: Claim, message: InboxMessage) -> list[Awaitable[
         store.conversations.finish(claim, message, TurnResult([said("x")], [part])),
         store.conversations.release(claim),
         store.conversations.open(claim, message, part),
-        store.conversations.undo_attempt(claim, message),
+        store.conversations.record_attempt(claim, message, Attempt.NONE),
         store.conversations.forget(claim),
     ]
 
@@ -163,7 +163,7 @@ async def test_crashes_are_counted_and_a_deliberate_stop_is_not_one(store: Store
     await store.conversations.release(claim)
     again = present(await claimed(store))
     assert again.message.crashes == 1
-    await store.conversations.undo_attempt(again.claim, again.message)
+    await store.conversations.record_attempt(again.claim, again.message, Attempt.NONE)
     await store.conversations.release(again.claim)
     third = present(await claimed(store))
     assert third.message.crashes == 1
