@@ -341,10 +341,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def make_storable(text: str) -> str:
-    """Replace NUL and lone surrogates, both valid in JSON, by U+FFFD; join surrogate pairs.
-
-    PostgreSQL cannot store NUL, and UTF-8 cannot encode surrogates.
-    """
+    """Replace NUL (PostgreSQL) and lone surrogates (UTF-8) by U+FFFD, and join surrogate pairs."""
     if "\0" not in text and text.isascii():
         return text
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -194,10 +194,7 @@ class Conversations(StoredTurns):
         return messages
 
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
-        """Return the current session's newest turns.
-
-        The epoch is not checked, so even a fenced claim may read the session.
-        """
+        """Return the newest turns of the current session, also for a claim that is fenced."""
         window = self.windows.get(claim)
         if window is None and self._shared is not None:
             window = await self._shared.find(claim)
@@ -243,10 +240,7 @@ class Conversations(StoredTurns):
         return len((yield SQL["forget_turns"].query(values)))
 
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
-        """Queue the first message of an unfinished answer.
-
-        A part of a turn is queued only once, no matter which process asks or how often.
-        """
+        """Queue the first message of an answer that is being written, each part only once."""
         row, at = finishing.to_opening_row(message, opening), moment_of(self._clock)
         number, taken = await self._database.run(
             lambda: finishing.open_part(claim, row, self._sender, at, self._database.dialect)

@@ -34,10 +34,7 @@ Report = Callable[[str, int], None]
 
 
 async def copy_rows(source: Database, target: Database, report: Report) -> int:
-    """Copy all rows, compare them, and return their number.
-
-    After a `StoreError`, it can be tried again with the same target once the reason is gone.
-    """
+    """Copy all rows, compare them, return their number; can be repeated after a `StoreError`."""
     if await source.run_reading(lambda: _is_in_use(source.is_sqlite)):
         raise StoreError(
             "a process works on this database, or was killed less than "

@@ -29,10 +29,7 @@ _HOLDERS = {
 
 
 def create_data_dir(data_dir: Path) -> Path:
-    """Create the directory if needed, for its owner only, as it contains people's messages.
-
-    Raises `SettingsError` if it cannot be used.
-    """
+    """Create the directory for its owner only; raises `SettingsError` if it cannot be used."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         close_to_others(data_dir, 0o700)

@@ -110,10 +110,7 @@ class Database:
         return float(now)
 
     async def truncate_log(self) -> None:
-        """Remove deleted text from SQLite's write-ahead log, which keeps old pages.
-
-        PostgreSQL eventually does this by itself (autovacuum).
-        """
+        """Remove deleted text from SQLite's write-ahead log; PostgreSQL does so by itself."""
         if not self.is_sqlite:
             return
         for _ in range(_CHECKPOINT_ATTEMPTS):
@@ -244,10 +241,7 @@ async def upgrade_tables(url: str) -> None:
 
 @contextlib.asynccontextmanager
 async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
-    """Open a database to copy its rows as stored; raises as `open_database`.
-
-    Also raises `SettingsError` if a newer version of Troupe has upgraded it.
-    """
+    """Open a database to copy its rows as stored; raises `SettingsError` also if it is newer."""
     async with _connect(url, StoredAsIs(), Database.migrate) as database:
         if (await database.read(read_revisions)).is_newer:
             raise SettingsError(
@@ -343,10 +337,7 @@ async def _translated(work: Awaitable[T]) -> T:
 
 
 def translate(error: Exception) -> StoreError:
-    """Describe a driver's error in one line, without the statement and its values.
-
-    Raise it `from None`, because the traceback of the driver's error contains the values.
-    """
+    """Turn a driver's error into one line; raise it `from None`, since its traceback has values."""
     origin = getattr(error, "orig", None) or error
     if getattr(origin, "sqlstate", None) == _READ_ONLY:
         return StoreError(
@@ -429,11 +420,7 @@ def write_oldest_revision(connection: Connection) -> None:
 
 
 def create_tables(connection: Connection) -> bool:
-    """Create all tables in a new SQLite file; return False if it already has some.
-
-    Running the migrations would import Alembic, which costs a first start a third of a second and
-    eight megabytes.
-    """
+    """Create the tables of a new SQLite file without importing Alembic; False: it has some."""
     if inspect(connection).get_table_names():
         return False
     metadata.create_all(connection, checkfirst=False)

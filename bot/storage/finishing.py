@@ -172,10 +172,7 @@ def _finish_by_steps(
 
 
 def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
-    """Check the epoch and mark the messages as answered.
-
-    Returns the session, and whether no messages are left, so that the conversation was released.
-    """
+    """Mark the messages as answered; return the session, and whether the claim was released."""
     done = SQL["end_message"].query_many([{"message": one} for one in rows.messages])
     if dialect == "sqlite" and rows.go_on and not rows.result.new_session:
         yield done

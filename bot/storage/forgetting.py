@@ -50,10 +50,7 @@ class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def record_tombstone(path: Path, tombstone: Tombstone) -> None:
-    """Append a tombstone to an owner-only file, before its data is deleted.
-
-    Raises `StoreError` if it cannot be written.
-    """
+    """Append a tombstone before what it names is deleted; raises `StoreError`."""
     line = msgspec.json.encode(tombstone) + b"\n"
     try:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
@@ -69,10 +66,7 @@ def record_tombstone(path: Path, tombstone: Tombstone) -> None:
 
 
 def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
-    """Read files of tombstones; missing files are empty.
-
-    Raises `StoreError` if a file cannot be read, or a complete line in it is not a tombstone.
-    """
+    """Read those of these files that exist; raises `StoreError` for a line that is damaged."""
     return [one for file in files for one in _read(file)]
 
 
@@ -151,10 +145,7 @@ class PersonalData(ClockStore):
 
     @reading
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
-        """Return the conversations with deletions since a moment, in Unix seconds.
-
-        The keys are numbers that are never reused.
-        """
+        """Return where something was forgotten since a moment, by numbers that never return."""
         return pairs((yield SQL["forgotten_since"].query_alone(since=moment)))
 
 
@@ -184,9 +175,6 @@ async def conversations_of_server(database: Database, server: str) -> Sequence[s
 async def request_deletion(
     database: Database, clock: Clock, keys: Sequence[str], person: str | None
 ) -> None:
-    """Request the deletion of conversations, or of a person's messages in them.
-
-    Each conversation's worker deletes them in order, with everything derived from them.
-    """
+    """Ask the workers to delete conversations, or what a person said in them."""
     name, at = f"operator:{secrets.token_hex(6)}", datetime.fromtimestamp(clock.now(), UTC)
     await SqlInbox(database, clock).receive(requests_to_forget(keys, name, person, at), {})

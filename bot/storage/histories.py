@@ -78,10 +78,7 @@ class StoredTurns(ClockStore):
 
     @transaction
     def find_said_by(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
-        """Return the ids of a person's turns in a conversation, and of the answers to them.
-
-        If nobody else has written anything, this includes all turns.
-        """
+        """Return a person's turns and the answers to them; all turns if nobody else spoke."""
         asked = {"of": claim.conversation, "person": person_id}
         if not (yield SQL["turn_of_others"].query(asked)):
             return [row[0] for row in (yield SQL["all_turns"].query(asked))]

@@ -96,10 +96,7 @@ def _places_of_part(
 
 
 def _is_last(turn: int, conversation: str, session: int, answered: str) -> Unit[bool]:
-    """Return whether no other message follows a turn or waits to follow it.
-
-    Other answers to the message with the key `answered` do not count.
-    """
+    """Return whether nothing but answers to `answered` follows a turn or waits to."""
     of = {"of": conversation, "in_session": session, "turn": turn, "answered": answered}
     [[is_last]] = yield SQL["is_last"].query(of)
     return bool(is_last)

@@ -33,10 +33,7 @@ class SqlInbox(ClockStore, Intake):
 
     @reading
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
-        """Return the message received under a key, and its gathered messages.
-
-        Empty once the message is finished.
-        """
+        """Return a message that is not done yet, by its key, and what was gathered with it."""
         bot = {"platform": address.platform, "bot_id": address.bot_id}
         return _events(
             (yield SQL["message_in_progress"].query_alone({**bot, "external_key": external_key}))

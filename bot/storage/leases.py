@@ -22,10 +22,7 @@ class SqlRoleLeases(ClockStore):
 
     @transaction
     def take(self, role: str, seconds: float) -> Unit[bool]:
-        """Take or renew a role's lease; return False while another process holds it.
-
-        Raises `StoreError` if it is unknown whether this process holds it.
-        """
+        """Take or renew a lease; return False while another process has it; raises `StoreError`."""
         asked = {"role": role, "owner": self._owner, "seconds": seconds}
         return bool((yield SQL["take_role"].query({**asked, "now": self._clock.now()})))
 
@@ -50,10 +47,7 @@ async def read_installation_id(database: Database) -> str:
 
 
 async def resolve_bot_id(database: Database, platform: str, account: str) -> str:
-    """Return the bot id for a bot's addresses; empty for the platform's first bot.
-
-    `account` is the platform's id of the bot.
-    """
+    """Return the bot id in a bot's addresses: empty for the first account of a platform."""
     first = await database.run(lambda: _first(platform, account))
     return "" if first == account else account
 

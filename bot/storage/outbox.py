@@ -121,10 +121,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def set_aside(self, row: OutboxRow, reason: str, notice: str) -> Unit[OutboxRow | None]:
-        """Give up a row whose outcome stays unknown, queue a notice, take the lane's next row.
-
-        If the notice cannot be delivered either, it is given up without another one.
-        """
+        """Give up a row whose outcome stays unknown, queue one notice, take the lane's next row."""
         at = moment_of(self._clock)
         key = yield from self._give_up(row, reason)
         if row.part < _NOTICE_PART:
@@ -153,10 +150,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
-        """The sent message ids by row; None for rows that will never be sent.
-
-        Rows still to be sent are omitted.
-        """
+        """The messages of rows that are settled; None for a row that will never be sent."""
         rows = yield SQL["sent_ids"].query_alone(ids=json.dumps(sorted(row_ids)))
         return {row: None if state == OutboxState.DEAD else sent for row, state, sent in rows}
 
@@ -222,10 +216,7 @@ class SqlOutbox(ClockStore):
 def queue(
     rows: Sequence[dict[str, Any]], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Append rows to their lane; if it is free, the sender takes its first row.
-
-    Rows may name the messages that they replace.
-    """
+    """Append rows, which may replace messages; where the lane is free, take its first row."""
     is_in_place = "target_turn" in rows[0]
     yield (SQL["queue_in_place"] if is_in_place else SQL["queue_row"]).query_many(rows)
     return (yield from make_due(rows[0], sender, at))
@@ -309,10 +300,7 @@ def identity(sender: SenderIdentity | None) -> dict[str, object]:
 
 
 def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
-    """Decode the columns of a head, `not_before` and `started_at`.
-
-    An unreadable row contains the reason, and its sender sets it aside.
-    """
+    """Read a head, `not_before` and `started_at`; a row that cannot be read says why."""
     try:
         return decode(lambda one: _read_row(one, at), columns)
     except Undecodable as error:

@@ -123,11 +123,7 @@ class PostgresPool(ConnectionPool):
 
     @contextlib.asynccontextmanager
     async def _acquired(self) -> AsyncIterator[Any]:
-        """Lend a connection; close it if the server takes too long to cancel a statement.
-
-        asyncpg alone would wait for that as long as for the statement: on a hung server, another 20
-        s.
-        """
+        """Lend a connection, and close it if the server takes too long to cancel a statement."""
         connection = await self._pool.acquire()
         try:
             yield connection

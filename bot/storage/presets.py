@@ -17,10 +17,7 @@ _DELETED = hashlib.sha256(b"").hexdigest()
 class PresetVersions(ClockStore):
     @transaction
     def save(self, versions: Sequence[PresetVersion]) -> Unit[Mapping[str, int]]:
-        """Store the current presets; return their version numbers by name.
-
-        A preset whose content equals its newest version keeps that number.
-        """
+        """Store the current presets; return their numbers, which change only with their content."""
         numbers = {}
         for one in versions:
             numbers[one.name] = yield from self._save(one)
@@ -72,10 +69,7 @@ class PresetDrafts(Store):
 
     @transaction
     def save(self, draft: PresetDraft) -> Unit[bool]:
-        """Store a draft if its revision follows the stored one; return whether it did.
-
-        The first revision is 1.
-        """
+        """Store a draft if its revision, at first 1, follows the stored one; else return False."""
         source = draft.source
         row = {
             "name": draft.name,

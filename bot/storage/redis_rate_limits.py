@@ -45,10 +45,7 @@ _MEMBER_SECONDS = 90.0
 
 
 class RedisRateLimits(RateLimits):
-    """Counts on the server or, while that does not respond in time, in this process.
-
-    Installations that share a server have different key prefixes.
-    """
+    """Counts in the server, under keys with a prefix, and here while it does not answer in time."""
 
     def __init__(self, redis: Redis, prefix: str, clock: Clock, answer_seconds: float) -> None:
         self._redis = redis
@@ -251,10 +248,7 @@ def _escaped(prefix: str) -> str:
 async def open_rate_limits(
     url: str, prefix: str, clock: Clock, answer_seconds: float = _ANSWER_SECONDS
 ) -> AsyncIterator[RedisRateLimits]:
-    """Share rate limits through this server during the block; raises as `open_client` does.
-
-    The server may be down.
-    """
+    """Share rate limits through this server, if it is up; raises as `open_client`."""
     async with contextlib.aclosing(open_client(url)) as redis:
         limits = RedisRateLimits(redis, prefix, clock, answer_seconds)
         try:

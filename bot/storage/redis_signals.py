@@ -141,10 +141,7 @@ class RedisSignals(InProcessSignals):
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
     async def _receive_until_silent(self, subscription: PubSub) -> None:
-        """Receive until the connection ends.
-
-        Raises `TimeoutError` if nothing arrives, not even this process's own messages.
-        """
+        """Receive until the connection ends; raises `TimeoutError` if not even own signals come."""
         now = asyncio.get_running_loop().time
         seconds = self._beat_seconds + 2 * ANSWER_SECONDS
         async with asyncio.timeout(seconds) as silence:
@@ -181,10 +178,7 @@ class RedisSignals(InProcessSignals):
 async def open_signals(
     url: str, beat_seconds: float = _BEAT_SECONDS
 ) -> AsyncIterator[RedisSignals]:
-    """Exchange signals through this server during the block; raises as `open_client`.
-
-    An unreachable server is not an error; connecting is retried.
-    """
+    """Exchange signals through this server, while it is up; raises as `open_client`."""
     async with contextlib.aclosing(open_client(url)) as redis:
         signals = RedisSignals(redis, beat_seconds)
         running = asyncio.create_task(signals.run(), name="signals")
@@ -205,10 +199,7 @@ async def check_redis(url: str) -> None:
 
 
 async def publish_once(url: str, topic: str, keys: Sequence[str]) -> None:
-    """Publish one signal from a process without a connection; raises as `open_client`.
-
-    Without the server, other processes find the change by polling.
-    """
+    """Publish a signal, if the server is up, without keeping a connection."""
     message = _Message(secrets.token_hex(8), [(topic, list(keys))])
     async with contextlib.aclosing(open_client(url)) as redis:
         with contextlib.suppress(TimeoutError, RedisError, OSError):

@@ -43,10 +43,7 @@ _decode = msgspec.msgpack.Decoder(_StoredWindow).decode
 
 
 class RedisWindows(SharedWindows):
-    """Writes queued windows in the background, all in one round trip.
-
-    Installations that share a server have different key prefixes.
-    """
+    """Writes queued windows in the background, all of them in one round trip."""
 
     def __init__(self, redis: Redis, prefix: str, codec: TextCodec, clock: Clock) -> None:
         self._redis = redis
@@ -128,10 +125,7 @@ class RedisWindows(SharedWindows):
 async def open_windows(
     url: str, prefix: str, codec: TextCodec, clock: Clock
 ) -> AsyncIterator[RedisWindows]:
-    """Share windows through this server during the block; raises as `open_client`.
-
-    The server may be down.
-    """
+    """Share windows through this server, if it is up; raises as `open_client`."""
     redis = open_client(url)
     windows = RedisWindows(redis, prefix, codec, clock)
     running = asyncio.create_task(windows.run(), name="shared windows")

@@ -90,10 +90,7 @@ class AnswerLog(Store):
 
     @reading
     def find_scene(self, answer: StoredAnswer) -> Unit[Scene | None]:
-        """Return the answered message and the history before it; None if no longer stored.
-
-        The message's quote and files are not stored.
-        """
+        """Return the answered message, without quote and files, and what was said before."""
         one, of = answer.receipt, {"of": answer.conversation}
         times = {"since": answer.at - _SECONDS_TO_FINISH, "until": answer.at}
         rows = yield SQL["answers_around"].query({**of, **times, "preset": one.preset})
@@ -151,10 +148,7 @@ def _stored_answer(row: Sequence[Any]) -> StoredAnswer:
 
 
 def _ancestors(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
-    """Return the chain of turns up to `newest`, oldest first, from rows newest first.
-
-    The chain begins after the last deleted turn.
-    """
+    """Return the turns after any deleted one up to `newest`, oldest first."""
     found: list[Turn] = []
     wanted: int | None = newest
     for row in rows:
@@ -176,10 +170,7 @@ class ServiceState(ClockStore):
 
     @reading
     def queue_ages(self) -> Unit[tuple[float, float]]:
-        """Return the waiting time of the oldest unanswered message and of the oldest unsent row.
-
-        In seconds; 0 if nothing is waiting.
-        """
+        """Return the ages of the oldest unanswered message and unsent row in seconds; 0: none."""
         [[conversations, lanes]] = yield SQL["queue_ages"].query_alone(now=self._clock.now())
         return max(0.0, conversations or 0.0), max(0.0, lanes or 0.0)
 

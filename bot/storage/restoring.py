@@ -115,10 +115,7 @@ def last_written(database: Path) -> float | None:
 
 
 def copy_backup(backup: Path, database: Path) -> Path:
-    """Copy a backup next to the database, for its owner only; return the copy.
-
-    Raises `StoreError` if it cannot be read, is damaged, or is not a Troupe database.
-    """
+    """Copy a backup beside the database and return the copy; raises `StoreError` if damaged."""
     part = Path(f"{database}.restoring")
     try:
         copy_file(backup, part, is_written=False)

@@ -118,10 +118,7 @@ def _of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
 
 
 def kept_since(clock: Clock, days: float | None) -> float:
-    """Return the time since which messages are kept, in Unix seconds.
-
-    That is 00:00 UTC some days ago; -inf if they are kept forever (None).
-    """
+    """Return since when messages are kept: 00:00 UTC some days ago; -inf: forever."""
     return -math.inf if days is None else _start_of_day(clock.now(), days)
 
 

@@ -110,10 +110,7 @@ class Statement:
 
 
 def read_sections(file: str) -> dict[str, str]:
-    """Return the sections of a file in this folder by heading, `-- name: NAME`.
-
-    `{NAME}` includes an earlier section of the file.
-    """
+    """Return the texts below each `-- name: NAME` in a file; `{NAME}` repeats an earlier one."""
     _, *parts = _HEADING.split((Path(__file__).parent / file).read_text("utf-8"))
     sections: dict[str, str] = {}
     for name, text in zip(parts[::2], parts[1::2], strict=True):

@@ -118,10 +118,7 @@ class SqlWebChannels(Store):
         return _to_messages((yield SQL["changed_web_messages"].query_alone(asked)))
 
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call a handler with the ids of changed channels; return a function to stop it.
-
-        Changes by other processes may be missed. The handler must not block or raise.
-        """
+        """Call a handler, which must not block, with changed channels; return what ends this."""
         return self._signals.subscribe(_TOPIC, handler)
 
 
@@ -161,10 +158,7 @@ class HistoryCopies(Store):
         return [row[0] for row in (yield SQL["recent_conversations"].query_alone(most=limit))]
 
     async def copy(self, source: str, target: str) -> Sequence[Turn]:
-        """Copy the newest turns of the current session; return the copies.
-
-        If the target is already in use, nothing is copied or returned.
-        """
+        """Copy the newest turns to a target that is not in use; return them as they were copied."""
         session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_TURNS)
         turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(session.turns)]
         return turns if await self._store(turns, target) else ()

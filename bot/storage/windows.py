@@ -88,10 +88,7 @@ class SharedWindows(Protocol):
         """Return the window shared by the previous claim, if found quickly."""
 
     async def drop(self, claim: Claim) -> None:
-        """Delete a conversation's shared window, even if not written yet.
-
-        If the server does not respond, it stays until it expires.
-        """
+        """Delete a shared window, even one not written yet; if that fails, it expires."""
 
 
 @dataclass(slots=True)

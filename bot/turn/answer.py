@@ -159,10 +159,7 @@ class AnswerPipeline:
     async def _write_again_if_shown(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
     ) -> None:
-        """Generate an answer that was stopped before its first word, if readers saw it start.
-
-        A process that died has already posted its messages, which would otherwise disappear.
-        """
+        """Write an answer that was stopped before its first word, if a dead process showed it."""
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
         opened = await self.sources.conversations.opened_parts(context.message)
