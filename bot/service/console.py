@@ -1,7 +1,4 @@
-"""The console's container: its pages and their services.
-
-run.py imports this module only if the console is served; other processes need no pages.
-"""
+"""The container of the console's pages, which is imported only where the console is served."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial

@@ -1,7 +1,4 @@
-"""A process's roles and options.
-
-A process has all roles unless `troupe run --role` selects some.
-"""
+"""The roles of a process, which are all unless `troupe run --role` names some, and its options."""
 
 import difflib
 from collections.abc import Mapping, Sequence

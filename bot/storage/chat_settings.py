@@ -71,10 +71,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class CachedChatSettings(ChatSettings, ConversationMemory):
-    """Caches each scope with all its settings, and drops it when a setting changes.
-
-    A `chat_settings` signal names scopes with changes. A scope includes people's own settings in
-    it, stored under `person@scope`.
+    """Caches each scope with all its settings, and drops it when a signal names it as changed.
 
     Values are trusted for `max_age_seconds` if signals may be lost; forever if None, because nobody
     else writes.

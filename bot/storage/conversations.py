@@ -42,10 +42,8 @@ _FORGET = (
 class Conversations(StoredTurns):
     """Conversations in SQL; recent turns of conversations claimed here stay cached.
 
-    Args:
-        sender: takes rows for sending in the unit that queues them; None if others send.
-        record_tombstone: records outside the database what will be deleted.
-        shared: other processes' windows; None if each process reads the history itself.
+    `sender` takes rows for sending in the same unit that queues them; None: others send.
+    `record_tombstone` records outside the database what is about to be deleted.
     """
 
     def __init__(

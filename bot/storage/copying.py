@@ -1,7 +1,4 @@
-"""Copy all rows to another database and compare them; back up SQLite's file.
-
-Rows that already exist and are equal are skipped, so an interrupted copy can be resumed.
-"""
+"""Copy a database into another one, which can be interrupted, or the file of SQLite."""
 
 import contextlib
 import os
@@ -135,9 +132,7 @@ def _continue_ids(connection: Connection, table: Table) -> None:
 
 
 def back_up(database: Path, backup: Path) -> int:
-    """Copy a database to a new owner-only file; return the file's size in bytes.
-
-    The copy contains everything committed before it ended; it is renamed only once checked.
+    """Copy a database into a new file for its owner only, check it, and return its size in bytes.
 
     Raises `StoreError` if the file exists, cannot be written, or is damaged.
     """

@@ -109,10 +109,7 @@ class PersonalData(ClockStore):
         return [row[0] for row in rows]
 
     async def forget_outside_histories(self, person_id: str) -> None:
-        """Delete what the person wrote outside histories: notes, and messages set aside.
-
-        Record the deletion of the person's descriptions in a file that outlives the database.
-        """
+        """Delete a person's notes and messages set aside; record that descriptions go, too."""
 
         def unit() -> Unit[None]:
             rows = yield SQL["messages_set_aside"].query()

@@ -68,11 +68,7 @@ class StoredTurns(ClockStore):
 
     @transaction
     def load_failed(self, claim: Claim) -> Unit[Sequence[StoredTurn]]:
-        """Return the questions with failed answers since the newest answer, newest first.
-
-        A question's gathered messages precede it in the history and have the same parts. Commands
-        answered by menus are included.
-        """
+        """Return questions whose answers failed, and menus, since the newest answer, newest first."""
         rows = yield SQL["failed_questions"].query(of=claim.conversation)
         return [_to_stored(row) for row in rows]
 

@@ -1,8 +1,4 @@
-"""Leases for roles that one process holds at a time, and each platform's first bot.
-
-The first bot's keys contain no bot id. Neither does data from before there could be several bots,
-so it belongs to the first bot.
-"""
+"""Leases of roles that one process holds at a time, and the first bot of each platform."""
 
 import secrets
 from collections.abc import Sequence

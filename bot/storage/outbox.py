@@ -80,10 +80,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def mark_sent(self, row: OutboxRow, external_id: str | None) -> Unit[OutboxRow | None]:
-        """Mark a row as sent, and take the next row of its lane.
-
-        `external_id` is the sent message's id; None for a change to a message.
-        """
+        """Mark a row as sent, under this id unless it is a change, and take the lane's next row."""
         at = moment_of(self._clock)
         if self._database.is_sqlite:
             [lane] = yield from self._change("end_sent_row", row, arrived_as=external_id)

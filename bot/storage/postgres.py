@@ -247,10 +247,7 @@ def _password_now(file: Path, url: URL) -> str:
 
 
 def to_dsn(url: URL) -> str:
-    """Convert a URL for asyncpg and libpq.
-
-    Several hosts become a single `host` in the query, and SQLAlchemy's `ssl` is `sslmode`.
-    """
+    """Return a URL as libpq reads it: several hosts are one `host`, `ssl` is called `sslmode`."""
     query = {
         name: ",".join(value) if isinstance(value, tuple) else value
         for name, value in url.query.items()

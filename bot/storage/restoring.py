@@ -105,10 +105,7 @@ _CLOCKS_DIFFER_SECONDS = 2.0
 
 
 def last_written(database: Path) -> float | None:
-    """Return when a process last used a database, in Unix seconds; None if it is missing.
-
-    Messages are stored on delivery, so no later ones were received.
-    """
+    """Return until when a process worked on a database and received; None: there is no file."""
     files = [database, Path(f"{database}-wal")]
     times = [file.stat().st_mtime for file in files if file.is_file()]
     return max(times) + _CLOCKS_DIFFER_SECONDS if times else None

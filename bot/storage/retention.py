@@ -1,7 +1,4 @@
-"""Delete old rows: answered messages, sent outbox rows, receipt contents, usage, leases.
-
-Also delete turns older than the installation keeps histories.
-"""
+"""Delete old rows: messages, outbox rows, receipts, usage, leases; turns where it is set."""
 
 import json
 import math

@@ -134,10 +134,7 @@ def address_columns(address: Address) -> dict[str, object]:
 def encode_content(
     content: MessageContent, thread: AnswerThread | None = None
 ) -> dict[str, str | None]:
-    """Return the columns; faces, buttons and menus are JSON, or NULL if there are none.
-
-    A message's target thread and folded thoughts are stored together with its buttons.
-    """
+    """Return the columns; `buttons` has menus, thoughts and the thread, too; NULL: nothing."""
     controls = _Controls(content.buttons, content.menus, thread, content.thoughts)
     return {
         "text": make_storable(content.text),

@@ -1,7 +1,4 @@
-"""Stories in SQL, each with its embedding vector, searched with numpy.
-
-A character's vectors are loaded once, and cached until its revision changes.
-"""
+"""Stories in SQL, searched with numpy by their vectors, which are cached by revision."""
 
 import asyncio
 import hashlib

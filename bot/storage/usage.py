@@ -1,7 +1,4 @@
-"""Spending in SQL: budgets, usage of requests without a receipt, and totals.
-
-Usage is in the columns that receipts keep after their text is deleted.
-"""
+"""What was spent, in SQL: budgets, usage of requests without a receipt, and totals."""
 
 import json
 from collections.abc import Mapping, Sequence
