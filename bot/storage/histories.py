@@ -68,7 +68,7 @@ class StoredTurns(ClockStore):
 
     @transaction
     def load_failed(self, claim: Claim) -> Unit[Sequence[StoredTurn]]:
-        """Return questions whose answers failed, and menus, since the newest answer, newest first."""
+        """Return what failed and menus since the newest answer, the newest question first."""
         rows = yield SQL["failed_questions"].query(of=claim.conversation)
         return [_to_stored(row) for row in rows]
 
