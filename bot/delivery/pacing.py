@@ -274,7 +274,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _wait_in_place(
         self, source: str, lane: str, scopes: list[CallScope], latest: float
     ) -> float:
-        """Wait for the bot's limit; return 0 for a counted call, else how long its chat waits."""
+        """Wait for the bot's limit; return 0 if admitted, else the chat's wait in seconds."""
         of_all = [scope for scope in scopes if scope.is_of_all]
         with self._waiting.waiting(source, lane) as changed:
             while True:

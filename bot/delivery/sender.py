@@ -130,7 +130,7 @@ class SentRows:
 
 
 def publish_sent_row(signals: Signals, row_id: int, external_id: str | None) -> None:
-    """Tell the other processes the id of a row's message."""
+    """Announce a row's message id to the other processes."""
     signals.publish(SENT_ROWS, [f"{row_id}:{external_id or ''}"])
 
 

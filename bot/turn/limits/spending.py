@@ -112,7 +112,7 @@ class Spending:
             await self._settle(caps, reservation.reserved, reservation.spent or 0)
 
     async def reserve_continuation(self, reservation: Reservation) -> bool:
-        """Reserve the cost of one more request for the same answer; False if it is too much."""
+        """Reserve the cost of another request for the same answer; False if over budget."""
         if not reservation.caps:
             return True
         try:
@@ -126,7 +126,7 @@ class Spending:
         return True
 
     def bounded(self, preset: Preset, said: Said, fitted: FittedPrompt) -> FittedPrompt:
-        """Return a prompt as `reserved` would change it, without reserving anything."""
+        """Return a prompt with the output limit that `reserved` would set, without reserving."""
         if not self.caps(said, preset):
             return fitted
         return replace(fitted, prompt=self._bounded(fitted.prompt))
@@ -221,7 +221,7 @@ class Spending:
         return None if settings is None else settings.price_of(self._model(provider, model))
 
     async def _reserve(self, caps: Sequence[BudgetCap], amount: int) -> list[BudgetCap]:
-        """Reserve an amount for the first person who can pay; return the budgets charged."""
+        """Reserve an amount for the first person within budget; return the charged budgets."""
         people = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
         exceeded, of_all = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
         for person in people or [""]:
