@@ -42,10 +42,7 @@ _ANONYMOUS = translatable(
 
 @dataclass(eq=False)
 class AdminCheck:
-    """Asks the platform at every command, because admin rights change.
-
-    Refusals are cached for 30 s. Grants never are, so a former admin loses access at once.
-    """
+    """Asks the platform when a command runs; only refusals are cached, for 30 seconds."""
 
     admin_ids: Collection[str]
     is_platform_admin: Callable[[Request], Awaitable[bool]]

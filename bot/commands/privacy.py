@@ -135,10 +135,7 @@ class Forgetting:
 
 @dataclass(eq=False)
 class SharedMemories(ConversationMemory):
-    """The in-memory state that every process must drop when a person is forgotten.
-
-    A signal tells the other processes at once; a database row reaches those that missed it.
-    """
+    """Conversations in the memory of any process; signals and rows tell all to forget them."""
 
     memories: Callable[[], Sequence[ConversationMemory]]
     """Return what this process keeps: a preset that is published may add a model."""

@@ -370,10 +370,7 @@ NEWEST_REVISION = "0100"
 """The revision in migrations/ that creates exactly the tables of `bot.storage.tables`."""
 
 OLDEST_REVISION = "0100"
-"""The oldest revision whose version of Troupe works with these tables.
-
-Raised by the migration that removes or changes what that version uses.
-"""
+"""The oldest revision whose version works with these tables; incompatible migrations raise it."""
 
 _alembic_version = Table(
     "alembic_version", MetaData(), Column("version_num", String(32), primary_key=True)

@@ -22,10 +22,7 @@ class SqlHistoryIndex(Store):
     def find(
         self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
     ) -> Unit[Sequence[MessagePlace]]:
-        """Return these platform messages' places, people's first, each oldest first.
-
-        Branches start with copies of earlier turns; copies of answers are found on request.
-        """
+        """Return the places of messages, people's first, oldest first; copies only on request."""
         ids = {"ids": json.dumps(list(message_ids))}
         places = []
         for turn, key, session, is_active in (

@@ -213,9 +213,8 @@ async def _keep(_connection: object) -> None:
 def read_password(file: Path, url: URL) -> str:
     """Return the password in the first matching line `host:port:database:user:password`.
 
-    asyncpg ignores group-readable files, as Kubernetes mounts secrets, and keeps escapes.
-
-    Raises `SettingsError` if the file cannot be read or no line matches.
+    asyncpg ignores files that a group may read, as Kubernetes mounts secrets, and keeps escapes.
+    Raises `SettingsError` if the file cannot be read, or no line fits.
     """
     given = url.query.get("host", url.host or "localhost")
     hosts = given.split(",") if isinstance(given, str) else given

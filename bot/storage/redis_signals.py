@@ -50,10 +50,7 @@ _decode = msgspec.msgpack.Decoder(_Message).decode
 
 
 class RedisSignals(InProcessSignals):
-    """Calls subscribers here at once, and those in other processes through the server.
-
-    After `beat_seconds` of silence, it sends an empty message to check that messages arrive.
-    """
+    """Calls the subscribers here at once, and those in other processes through the server."""
 
     def __init__(self, redis: Redis, beat_seconds: float) -> None:
         super().__init__()

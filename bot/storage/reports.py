@@ -80,11 +80,7 @@ class AnswerLog(Store):
 
     @reading
     def find_delivery(self, answer: StoredAnswer) -> Unit[float | None]:
-        """Return when an answer's last message was sent, in Unix seconds.
-
-        None if not all of it was sent yet, or the time is no longer stored. If several characters
-        answered the same message, their messages count as one answer.
-        """
+        """Return when an answer's last message was sent; None: not yet, or not known any more."""
         [[sent_at, unsent]] = yield SQL["delivery_of_answer"].query_alone(number=answer.number)
         return None if unsent else sent_at
 

@@ -64,10 +64,7 @@ async def _empty_receipts(database: Database, until: float) -> int:
 async def _delete_old(
     database: Database, table: str, time: str, moment: float, condition: str
 ) -> int:
-    """Read a table page by page, from its oldest row to the first recent one.
-
-    Ids grow with time, so only old rows are read, even in a large table.
-    """
+    """Read a table, which may be large, page by page from its oldest row to the first young one."""
     page = Statement(f"""
         SELECT id, {time}, {time} < :moment AND {condition} FROM {table}
         WHERE id > :last ORDER BY id LIMIT {_ROWS_PER_PAGE}

@@ -182,10 +182,7 @@ _MAX_MESSAGES = 100_000
 
 @dataclass(eq=False)
 class ForgottenWebMessages(ConversationMemory):
-    """Empties messages whose turns were forgotten, and the answers to them.
-
-    Commands, which are not turns, stay, and so do messages not processed yet.
-    """
+    """Empties messages whose turns were forgotten, and answers to them; commands stay."""
 
     channels: SqlWebChannels
     conversations: Conversations

@@ -131,10 +131,7 @@ class Commands:
     async def _retry_from(
         self, claim: Claim, request: CommandRequest
     ) -> tuple[AskedQuestion, TurnRange | None]:
-        """Return the question to answer again, and the turns that the new answer replaces.
-
-        If the answer failed, the new one replaces its notice, and no turn is removed.
-        """
+        """Return a question to answer again, and what leaves the history: nothing if it failed."""
         said, buttons = request.incoming, self.stages.buttons
         found, exchange = await buttons.find_quoted(said)
         await buttons.check_asker(said, exchange)

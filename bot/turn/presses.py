@@ -49,10 +49,7 @@ class Presses:
     async def follow(
         self, group: MessageGroup, pressed: Pressed
     ) -> TurnResult | AskedQuestion | ChosenCommand:
-        """Return the effect of a press, a question to answer, or a command; raises `UserError`.
-
-        The platform checks a press before storing it, but the state may have changed since.
-        """
+        """Return what the press changes, a question to answer, or a command; raises `UserError`."""
         data = read_button(pressed)
         if data is None or data.action is ButtonAction.STOP:  # a signal has stopped the answer
             return TurnResult()
