@@ -13,7 +13,7 @@ from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck
 from bot.commands.menus import FORM_TEXTS
 from bot.console.server import AddRoutes, webhook_routes
-from bot.delivery.pacing import RateLimitedSurface, WaitingCalls
+from bot.delivery.pacing import RateLimitedSurface
 from bot.delivery.sender import SENT_ROWS, LaneDelivery, Sender, SentRows, publish_sent_row
 from bot.errors import PlatformError, Refused, StoreError, UserError
 from bot.intake import HistoryRouter, InboxIntake
@@ -37,12 +37,10 @@ from bot.service.options import Role
 from bot.service.platform_supervisor import PlatformSupervisor, Receiver
 from bot.service.stores import StorageContainer
 from bot.storage.chat_settings import CachedChatSettings
-from bot.storage.restoring import read_restore
 from bot.telemetry.metrics import HELD_ROLES
 from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.claims import LeaseKeeper
-from bot.turn.limits.refusals import RestoredMessages
-from bot.turn.signals import CONVERSATIONS, ArrivalSignals, StopRequests
+from bot.turn.signals import CONVERSATIONS, StopRequests
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
 _LANES = "lanes"
@@ -214,19 +212,11 @@ class MessagingContainer(StorageContainer, ABC):
         if keys:
             self.signals.publish(urgent_topic(CONVERSATIONS), keys)
 
-    # stops, pauses, restored messages
+    # stops
 
     @cached_property
     def stops(self) -> StopRequests:
         return StopRequests(self.signals, self.admins.is_known_admin, self.admins.note)
-
-    @cached_property
-    def arrivals(self) -> ArrivalSignals:
-        return ArrivalSignals(self.signals)
-
-    @cached_property
-    def restored_messages(self) -> RestoredMessages:
-        return RestoredMessages(lambda: read_restore(self.database, self.clock.now()))
 
     # sending
 
@@ -255,10 +245,6 @@ class MessagingContainer(StorageContainer, ABC):
             announce=self._announce_sent,
             waiting=self._waiting_calls,
         )
-
-    @cached_property
-    def _waiting_calls(self) -> WaitingCalls:
-        return WaitingCalls(self.clock)
 
     def _announce_sent(self, row_id: int, external_id: str | None) -> None:
         """Announce a sent row to other processes' workers, unless this process is a worker."""

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from bot.chat.usage import MICROS, BudgetKind, Period
 from bot.commands.personas import UserPersonas
 from bot.console.login import ConsoleLinks
+from bot.delivery.pacing import WaitingCalls
 from bot.errors import PresetError, SettingsError, StoreError
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, Clock
@@ -35,13 +36,15 @@ from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.receipts import Receipts
 from bot.storage.reports import AnswerLog
+from bot.storage.restoring import read_restore
 from bot.storage.tokens import ConsoleTokens
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.storage.web_channels import SqlWebChannels
 from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits, RareNotices
-from bot.turn.limits.refusals import AnsweringPauses
+from bot.turn.limits.refusals import AnsweringPauses, RestoredMessages
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
+from bot.turn.signals import ArrivalSignals
 
 _SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an answer's own limit
 
@@ -70,6 +73,9 @@ class StorageContainer:
         self.personas = UserPersonas(self.chat_settings)
         self.rate_limits = resources.rate_limits or InProcessRateLimits(clock)
         self.notices = RareNotices(self.rate_limits)
+        self.arrivals = ArrivalSignals(self.signals)
+        self.restored_messages = RestoredMessages(lambda: read_restore(database, clock.now()))
+        self._waiting_calls = WaitingCalls(clock)
 
         self.answer_log = AnswerLog(database)
         self.audit_log = AuditLog(database)
