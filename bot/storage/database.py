@@ -390,7 +390,7 @@ class TableRevisions:
         return self.newest is not None and self.newest > NEWEST_REVISION
 
     def check_supported(self) -> None:
-        """Raise `SettingsError` if this version of Troupe cannot use them."""
+        """Raise `SettingsError` if this version of Troupe cannot use the tables."""
         if self.is_newer and (self.oldest is None or self.oldest > NEWEST_REVISION):
             raise SettingsError(
                 f"the database was upgraded by a newer version of Troupe, to revision "

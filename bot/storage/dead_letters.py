@@ -17,7 +17,7 @@ _IN, _OUT = "in", "out"
 
 
 class DeadLetters(ClockStore):
-    """Messages that were not processed and parts that were not delivered."""
+    """Messages that were not processed, and parts that were not delivered."""
 
     @reading
     def all(self) -> Unit[Sequence[DeadLetter]]:
@@ -30,7 +30,7 @@ class DeadLetters(ClockStore):
 
     @reading
     def refusals(self, lane: str) -> Unit[Sequence[str]]:
-        """Return why the newest parts of a lane were not delivered, each reason once."""
+        """Return the reasons why a lane's recent parts were not delivered, without duplicates."""
         rows = yield SQL["refusals"].query_alone(of=lane)
         return tuple(dict.fromkeys(decode(_first, row) for row in rows))
 
@@ -67,7 +67,7 @@ class DeadLetters(ClockStore):
         return bool(kind and (yield statement.query(row=row)))
 
     def _receive_again(self, row: int) -> Unit[str | None]:
-        """Receive an event once more, under another key: its turn has reported its failure."""
+        """Receive an event again under a new key, because its turn has reported its failure."""
         found = yield SQL["dead_message"].query(row=row)
         if not found or not (yield SQL["drop_dead_message"].query(row=row)):
             return None

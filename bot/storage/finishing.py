@@ -247,7 +247,7 @@ def _session(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
 
 
 def next_message(claim: Claim) -> Unit[NextMessage | None]:
-    """Begin the oldest message; if there is none, release the conversation."""
+    """Begin the oldest message; without one, release the conversation."""
     rows = yield SQL["begin_next_message"].query(of=claim.conversation)
     if rows:
         return NextMessage(*rows[0])

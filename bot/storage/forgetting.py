@@ -92,7 +92,7 @@ def record_nothing(_: Tombstone) -> None:
 
 
 class PersonalData(ClockStore):
-    """What is stored about a person, across all conversations."""
+    """A person's stored data, across all conversations."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from bot.storage.statements import SQL, Rows, Unit
 
 
 class StoredTurns(ClockStore):
-    """Finds turns by the messages that people see."""
+    """Finds turns by the messages shown on the platform."""
 
     @transaction
     def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Unit[Sequence[StoredTurn]]:
@@ -88,7 +88,7 @@ class StoredTurns(ClockStore):
 
     @transaction
     def opened_parts(self, message: InboxMessage) -> Unit[Sequence[int]]:
-        """Return the numbers of a message's parts that were opened, in earlier attempts too."""
+        """Return the numbers of a message's opened parts, including those of earlier attempts."""
         rows = yield SQL["sends_of_turns"].query(names=json.dumps([message.turn]))
         return sorted(part for _, part, _ in rows)
 
@@ -96,7 +96,7 @@ class StoredTurns(ClockStore):
 def _load_unanswered(
     conversation: str, question: StoredTurn, session: int, current: int
 ) -> Unit[Exchange | None]:
-    """Return a question whose answer failed; None if it was asked again, and is in the history."""
+    """Return a question whose answer failed; None if it was retried and is in the history."""
     message = question.turn.message_id
     if message is not None and (yield SQL["question"].query(of=conversation, message=message)):
         return None

@@ -48,7 +48,7 @@ class SqlHistoryIndex(Store):
 
     @transaction
     def begin_branch(self, key: str, place: MessagePlace) -> Unit[None]:
-        """Copy the history up to a turn to a new conversation; one that has turns keeps them."""
+        """Copy the history up to a turn to a new conversation, unless that already has turns."""
         if (yield SQL["has_turns"].query(of=key)):
             return
         rows = yield SQL["turns_until"].query(of=place.conversation, turn=place.turn)

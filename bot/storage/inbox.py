@@ -17,7 +17,7 @@ _LISTED = ("platform", "bot_id", "external_key", "conversation", "kind", "payloa
 
 
 class SqlInbox(ClockStore, Intake):
-    """Stores messages, makes their conversations ready and advances cursors, all in one unit."""
+    """Stores messages, makes their conversations ready, and advances cursors, in one unit."""
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:

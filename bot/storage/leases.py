@@ -9,10 +9,10 @@ from bot.storage.statements import SQL, Unit
 
 
 class SqlRoleLeases(ClockStore):
-    """A row for each role; retention deletes those of processes that ended long ago."""
+    """A row per role; retention deletes those of processes that ended long ago."""
 
     def __init__(self, database: Database, owner: str, clock: Clock) -> None:
-        """Create the leases of this process; `owner` is unique among running processes."""
+        """Create this process's leases; `owner` is unique among running processes."""
         super().__init__(database, clock)
         self._owner = owner
 
@@ -24,12 +24,12 @@ class SqlRoleLeases(ClockStore):
 
     @transaction
     def release(self, role: str) -> Unit[None]:
-        """Give back a lease, if this process holds it, so that another one need not wait."""
+        """Release a lease held by this process, so that others need not wait."""
         yield SQL["release_role"].query(role=role, owner=self._owner)
 
     @reading
     def held(self, prefix: str) -> Unit[Sequence[str]]:
-        """Return the roles with this beginning that any process holds; raises `StoreError`."""
+        """Return the held roles with this prefix, of any process; raises `StoreError`."""
         rows = yield SQL["held_roles"].query_alone(prefix=prefix, now=self._clock.now())
         return [row[0] for row in rows]
 
@@ -49,7 +49,7 @@ async def resolve_bot_id(database: Database, platform: str, account: str) -> str
 
 
 def _first(platform: str, account: str) -> Unit[str]:
-    """Return the first account of a platform: this one, unless there was an earlier one."""
+    """Return a platform's first account, which is this one if there was none."""
     yield SQL["claim_first_bot"].query(platform=platform, account=account)
     [[first]] = yield SQL["first_bot"].query(platform=platform)
     return str(first)

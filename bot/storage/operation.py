@@ -27,7 +27,7 @@ _decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
 
 
 class NodeRegistry(ClockStore):
-    """The processes of an installation. All ages are by the clock of the database."""
+    """The processes of an installation. All ages use the database's clock."""
 
     @transaction
     def enter(self, owner: str, roles: str, version: str) -> Unit[None]:
@@ -55,7 +55,7 @@ class NodeRegistry(ClockStore):
 
     @transaction
     def leave(self, owner: str) -> Unit[None]:
-        """Remove a process that ends."""
+        """Remove a process that is ending."""
         yield SQL["leave_node"].query(owner=owner)
 
     @reading
@@ -97,12 +97,12 @@ class Pauses(ClockStore):
 
     @transaction
     def begin(self, scope: str, by: str) -> Unit[bool]:
-        """Pause a scope; return False if it is paused already."""
+        """Pause a scope; return False if it is already paused."""
         return bool((yield SQL["begin_pause"].query(scope=scope, by=by, at=self._clock.now())))
 
     @transaction
     def end(self, scope: str) -> Unit[bool]:
-        """End the pause of a scope; return False if there is none."""
+        """End a scope's pause; return False if there is none."""
         return bool((yield SQL["end_pause"].query(scope=scope)))
 
 
@@ -115,7 +115,7 @@ class SqlMessageNotes(ClockStore):
 
     @reading
     def newest(self, key: str, limit: int) -> Unit[Sequence[str]]:
-        """Return the newest notes of a key, oldest first."""
+        """Return a key's newest notes, oldest first."""
         rows = yield SQL["newest_notes"].query_alone(key=key, most=limit)
         return [decode(lambda row: str(row[0]), row) for row in reversed(rows)]
 
@@ -127,7 +127,7 @@ class SqlMessageNotes(ClockStore):
 
 
 class AuditLog(Store):
-    """Who changed what over the console, with the command line, or as an admin in a chat."""
+    """Changes made in the console, on the command line, or by admins in chats."""
 
     @transaction
     def record(self, entry: AuditEntry) -> Unit[None]:

@@ -142,7 +142,7 @@ class SqlOutbox(ClockStore):
 
     @reading
     def has_later(self, row: OutboxRow) -> Unit[bool]:
-        """Whether its lane has more to send after a row."""
+        """Whether its lane contains more to send after a row."""
         return bool((yield SQL["later_row"].query_alone(of=row.address.lane, row=row.id)))
 
     @transaction
@@ -158,7 +158,7 @@ class SqlOutbox(ClockStore):
 
     @reading
     def known_ids(self, address: Address) -> Unit[Set[str]]:
-        """The ids of the messages in this chat that are accounted for."""
+        """The ids of this chat's messages that are accounted for."""
         rows = yield SQL["known_ids"].query_alone(of=address.lane, most=_MAX_KNOWN_IDS)
         return {row[0] for row in rows}
 
@@ -242,7 +242,7 @@ def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow |
 
 
 def _take_next_alone(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
-    """As `_take_next`, in one statement where nothing follows: on SQLite a unit is alone."""
+    """Like `_take_next`, in one statement if nothing follows; SQLite runs one unit at a time."""
     leased = yield SQL["hold_or_empty_lane"].query(of=key, now=at.now)
     if leased[0][0] is None:
         return None

@@ -37,7 +37,7 @@ class PresetVersions(ClockStore):
 
     @reading
     def newest(self, name: str) -> Unit[PresetVersion | None]:
-        """Return the newest version, None if the service never started with such a preset."""
+        """Return the newest version; None if no service has started with this preset."""
         rows = yield SQL["newest_preset"].query_alone(name=name)
         return decode(lambda row: PresetVersion(name, row[2], row[0]), rows[0]) if rows else None
 
@@ -48,13 +48,13 @@ class PresetVersions(ClockStore):
 
     @reading
     def history(self, name: str, limit: int) -> Unit[Sequence[tuple[int, float]]]:
-        """Return the newest numbers, newest first, and when each was first seen (Unix seconds)."""
+        """Return version numbers, newest first, and when each was first seen (Unix seconds)."""
         rows = yield SQL["preset_history"].query_alone(name=name, deleted=_DELETED, most=limit)
         return [(version, first_seen_at) for version, first_seen_at in rows]
 
 
 class PresetDrafts(Store):
-    """Drafts of presets, by the name of the preset."""
+    """Drafts of presets, by preset name."""
 
     @reading
     def all(self) -> Unit[Sequence[PresetDraft]]:

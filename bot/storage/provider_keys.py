@@ -29,7 +29,7 @@ class ProviderKeys(ClockStore):
 
     @transaction
     def remove(self, number: int) -> Unit[bool]:
-        """Remove a key; return False if there is none of this number."""
+        """Remove a key; return False if there is none with this number."""
         return bool((yield SQL["remove_key"].query(row=number)))
 
     @transaction

@@ -61,16 +61,16 @@ def _compress(content: bytes) -> bytes:
 
 
 class Receipts(Store):
-    """The receipts of recent answers, each with its number."""
+    """The receipts of recent answers, by number."""
 
     @reading
     def newest(self, conversation: str) -> Unit[Sequence[tuple[int, Receipt]]]:
-        """Return the receipts of the last answered message: one for each character."""
+        """Return the receipts for the last answered message, one per character."""
         return _decode_rows((yield SQL["newest_receipts"].query_alone(of=conversation)))
 
     @reading
     def of_answer(self, conversation: str, at: float) -> Unit[Sequence[tuple[int, Receipt]]]:
-        """Return the receipts of the answers at or right after a moment, in Unix seconds."""
+        """Return the receipts of answers at or right after a moment, in Unix seconds."""
         return _decode_rows((yield SQL["receipts_of_answer"].query_alone(of=conversation, at=at)))
 
 

@@ -44,7 +44,7 @@ _CONDITIONS = {
 
 
 class AnswerLog(Store):
-    """The answers whose receipts are kept."""
+    """The answers whose receipts are still stored."""
 
     async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
         """Return at most `limit` answers, newest first.
@@ -156,7 +156,7 @@ def _ancestors(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
 
 
 class ServiceState(ClockStore):
-    """The backlog of an installation, its channels, and what was said in them."""
+    """An installation's backlog, channels, and messages."""
 
     @reading
     def queues(self) -> Unit[QueueState]:
@@ -184,7 +184,7 @@ class ServiceState(ClockStore):
 
     @reading
     def channels(self, limit: int) -> Unit[Sequence[KnownChannel]]:
-        """Return the channels with answers, those with the newest answers first."""
+        """Return the channels with answers, most recent answers first."""
         return [KnownChannel(*row) for row in (yield SQL["channels"].query_alone(most=limit))]
 
     @reading
@@ -195,18 +195,18 @@ class ServiceState(ClockStore):
 
     @reading
     def sessions(self, conversation: str, limit: int) -> Unit[Sequence[KnownSession]]:
-        """Return the sessions of a conversation, the newest first."""
+        """Return a conversation's sessions, newest first."""
         rows = yield SQL["sessions"].query_alone(of=conversation, most=limit)
         return [KnownSession(*row) for row in rows]
 
     @reading
     def people(self, conversation: str, limit: int) -> Unit[Sequence[Person]]:
-        """Return the speakers under their newest names, the last speaker first."""
+        """Return the speakers with their newest names, most recent speaker first."""
         rows = yield SQL["people"].query_alone(of=conversation, most=limit)
         return [decode(lambda row: Person(*row), row) for row in rows]
 
     @reading
     def turns(self, conversation: str) -> Unit[Sequence[tuple[int, Turn]]]:
-        """Return everything that was said, oldest first, each with the number of its session."""
+        """Return all messages, oldest first, with their session numbers."""
         rows = yield SQL["turns_of_conversation"].query_alone(of=conversation)
         return decode_all("turn", rows, lambda row: (row[-1], to_turn(row)))

@@ -32,7 +32,7 @@ class _CachedVectors:
 
 
 class SqlStories(Store, Stories):
-    """Writes for one character wait for each other, so workers that start together agree."""
+    """Serializes writes for the same character, so that workers starting together agree."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -117,7 +117,7 @@ class SqlStories(Store, Stories):
 
 
 def _load_known(character: str) -> Unit[dict[str, tuple[int, str | None]]]:
-    """Return each story's place, and the model that made its vector."""
+    """Return each story's position, and the model of its vector."""
     rows = yield SQL["known_stories"].query(of=character)
     return {key: (place, model) for key, place, model in rows}
 

@@ -25,7 +25,7 @@ class SqlSummaries(Store):
 
     @reading
     def current(self, conversation_key: str) -> Unit[Summary | None]:
-        """Return the summary of the session; a cheap check, which misses edits of equal length."""
+        """Return the session's summary, after a cheap check that misses edits of equal length."""
         rows = yield SQL["current_summary"].query_alone(of=conversation_key)
         return decode(_to_summary, rows[0]) if rows else None
 

@@ -10,7 +10,7 @@ _LOGIN, _SESSION, _API = "login", "session", "api"
 
 
 class ConsoleTokens(ClockStore):
-    """The tokens of the console, known by their SHA-256 only."""
+    """The console's tokens, stored only as SHA-256 hashes."""
 
     async def add_login(self, digest: str, expires_at: float) -> None:
         """Store a one-time login token."""
@@ -56,7 +56,7 @@ class ConsoleTokens(ClockStore):
 
     @transaction
     def revoke_api_token(self, name: str) -> Unit[bool]:
-        """Delete a token; return False if there is none of that name."""
+        """Delete a token; return False if there is none with this name."""
         return bool((yield SQL["revoke_token"].query(name=name)))
 
     @transaction

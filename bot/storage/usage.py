@@ -44,7 +44,7 @@ class Budgets(Store):
 
     @transaction
     def spent(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
-        """Return the money spent or reserved, by the key of the cap."""
+        """Return the money spent or reserved, by cap key."""
         return pairs((yield SQL["budgets"].query(keys=_keys(caps))))
 
 
@@ -53,7 +53,7 @@ def _keys(caps: Sequence[BudgetCap]) -> str:
 
 
 class UsageLog(ClockStore):
-    """Usage of requests without a receipt, such as those for summaries."""
+    """Usage of requests without receipts, such as summaries."""
 
     @transaction
     def record(
@@ -69,7 +69,7 @@ _DAY_SECONDS = 86_400
 
 
 class UsageTotals(Store):
-    """What answers cost, added up."""
+    """The total costs of answers."""
 
     @reading
     def of_person(self, person: str, since: datetime) -> Unit[UsageTotal]:

@@ -33,7 +33,7 @@ _decode_message = msgspec.json.Decoder(WebMessage).decode
 
 
 class SqlWebChannels(Store):
-    """Channels in SQL; other processes hear of a change by a signal."""
+    """Channels in SQL; signals tell other processes about changes."""
 
     def __init__(self, database: Database, signals: Signals) -> None:
         super().__init__(database)
@@ -101,13 +101,13 @@ class SqlWebChannels(Store):
 
     @reading
     def find(self, channel_id: str, message_id: str) -> Unit[WebMessage | None]:
-        """Return a message that was not deleted."""
+        """Return a message, unless it is deleted."""
         rows = yield SQL["web_message"].query_alone(of=channel_id, id=message_id)
         return next(iter(_to_messages(rows)), None)
 
     @reading
     def newest(self, channel_id: str, limit: int) -> Unit[Sequence[WebMessage]]:
-        """Return the newest messages that were not deleted, oldest first."""
+        """Return the newest messages that are not deleted, oldest first."""
         rows = yield SQL["newest_web_messages"].query_alone(of=channel_id, most=limit)
         return _to_messages(rows)[::-1]
 
@@ -146,7 +146,7 @@ _MAX_TURNS = 400
 
 
 class HistoryCopies(Store):
-    """Copies what was said in a conversation to a new one."""
+    """Copies a conversation's history to a new one."""
 
     def __init__(self, database: Database, conversations: Conversations) -> None:
         super().__init__(database)
@@ -154,7 +154,7 @@ class HistoryCopies(Store):
 
     @reading
     def recent(self, limit: int) -> Unit[Sequence[str]]:
-        """Return the keys of conversations, those with the newest turns first."""
+        """Return the keys of conversations, most recent turns first."""
         return [row[0] for row in (yield SQL["recent_conversations"].query_alone(most=limit))]
 
     async def copy(self, source: str, target: str) -> Sequence[Turn]:
