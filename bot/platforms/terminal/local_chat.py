@@ -111,7 +111,7 @@ class PrintingSurface(Surface):
             return self._by_nonce[message.nonce]
         self._sent += 1
         message_id = f"{self._run}:{self._sent}"
-        self._show(message_id, message.text)
+        self._show(message_id, message.content.text)
         if message.file is not None:
             self.print_plain(_printed_file(message.file, self._language))
         self._by_nonce[message.nonce] = message_id

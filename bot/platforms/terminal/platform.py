@@ -95,16 +95,14 @@ class TerminalSurface(PrintingSurface):
             self._write("\n")
 
     @override
-    def _print_message(self, message_id: str, message: OutgoingMessage) -> None:
-        text = message.content.text
-        if message.file is not None:
-            text = f"{text}\n{printed_file(message.file, self._language)}"
-        self._print_whole(message_id, text)
-
-    def _print_whole(self, message_id: str, text: str) -> None:
-        self.end_line()
-        self._write(text)
-        self._shown[message_id] = text
+    def _show(self, message_id: str, text: str) -> None:
+        newest = next(reversed(self._texts), None)
+        shown = self._texts[message_id] if message_id == newest else None
+        if shown is not None and text.startswith(shown):
+            self._write(text[len(shown) :])
+        else:  # its printed text changed, or is not the newest
+            self.print_plain(text)
+        self._texts[message_id] = text
 
     def _write(self, text: str) -> None:
         text = strip_control_characters(text)

@@ -180,12 +180,7 @@ class ScreenSurface(PrintingSurface):
         self._print(self._renderer.answer(strip_control_characters(text)) + "\n")
 
     @override
-    def _print_message(self, message_id: str, message: OutgoingMessage) -> None:
-        self._grow(message_id, message.content.text)
-        if message.file is not None:
-            self.print_plain(printed_file(message.file, self._language))
-
-    def _grow(self, message_id: str, text: str) -> None:
+    def _show(self, message_id: str, text: str) -> None:
         if message_id != self._growing:
             self.end_message()
         self._growing, self._texts[message_id] = message_id, text
