@@ -18,9 +18,7 @@ from bot.backends.llama_cpp.hardware import free_bytes
 from bot.backends.llama_cpp.settings import local_settings
 from bot.backends.model_files import hub
 from bot.backends.model_files.gguf import read_metadata
-from bot.backends.openai_compatible.azure import PROVIDER as AZURE
-from bot.backends.openai_compatible.azure import read_azure_address
-from bot.backends.openai_compatible.services import KEYLESS
+from bot.backends.openai_compatible.services import AZURE, KEYLESS, read_azure_address
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TroupeError, UserError

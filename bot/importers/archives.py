@@ -11,7 +11,6 @@ from contextlib import closing
 from bot.errors import CharacterError, PresetError
 from bot.prompting.haruhi import CharacterData, with_default_placeholder
 from bot.prompting.text.confusables import strip_hidden_text
-from bot.texts.text import marked
 
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 """Python unpacks the others in whole blocks: 700 bytes of bzip2 may become gigabytes."""
@@ -90,16 +89,15 @@ def _check_entries(entries: Iterable[zipfile.ZipInfo]) -> None:
     sizes: dict[str, int] = {}
     for entry in entries:
         path, size = entry.filename, entry.file_size
-        if path.startswith("/") or "\\" in path or ":" in path or ".." in path.split("/"):
-            problem = marked("the path {path} leads out of the archive; do not trust this file")
-        elif path in sizes:
-            problem = marked("{path} is in the archive twice; zip it again")
-        elif size > max(_MAX_RATIO * entry.compress_size, _MIN_SUSPICIOUS_BYTES):
-            problem = marked("{path} in the archive is a zip bomb; do not trust this file")
-        else:
-            sizes[path] = size
-            continue
-        raise PresetError.translatable(problem, path=repr(path[:80]))
+        leads_out = path.startswith("/") or "\\" in path or ":" in path or ".." in path.split("/")
+        is_bomb = size > max(_MAX_RATIO * entry.compress_size, _MIN_SUSPICIOUS_BYTES)
+        if leads_out or is_bomb or path in sizes:
+            raise PresetError.translatable(
+                "{path} leads out of the archive, is in it twice, or is a zip bomb; do not trust"
+                " this file",
+                path=repr(path[:80]),
+            )
+        sizes[path] = size
     if sum(sizes.values()) > _MAX_UNPACKED_BYTES or len(sizes) > _MAX_ENTRIES:
         raise PresetError.translatable(
             "it unpacks to more than {limit} MiB or {files} files",

@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence
 
 from bot.importers.card import Card, Json
-from bot.importers.sillytavern_settings import scripts_of
-from bot.importers.unsupported import unsupported_features
+from bot.importers.sillytavern_settings import scripts_of, unsupported_features
 from bot.prompting.compose.card_macros import DEPTH_NOTE, ORIGINAL_SYSTEM
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem

@@ -205,10 +205,7 @@ class _Translator:
             raise self._error(marked("unexpected {{{{{word}}}}}"), word=stop.text)
 
     def _translate_nodes(self) -> _Token:
-        """Translate up to an `end`, an `else` or the end of the file; return that token.
-
-        In the last turn, text after the first `.Response` is omitted.
-        """
+        """Translate up to an `end`, an `else` or the end of the file; return that token."""
         was_cut, is_guarded = self._is_cut, False
         while True:
             token = self._next()
@@ -219,7 +216,7 @@ class _Translator:
                     break
             if token.kind == "eof":
                 break
-            if self._is_cut and not was_cut and not is_guarded:
+            if self._is_cut and not was_cut and not is_guarded:  # after the first `.Response`
                 is_guarded = True
                 self._emit("{%- if not turn.last %}")
                 self._indent += 1
@@ -348,11 +345,7 @@ class _Translator:
         self.lines.append("  " * self._indent + line)
 
     def _read_pipe(self, context: str, closing: str = "}}") -> tuple[_Value, tuple[str, ...], bool]:
-        """Read `$x := first | second "argument"`.
-
-        Return its value, the variables, and whether they are declared (`:=`) or assigned (`=`).
-        Each command's value becomes the last argument of the next command.
-        """
+        """Return the value of `$x := first | second`, its variables, and if it declares them."""
         self._enter()
         variables, declares = self._read_variables(context)
         value = self._read_command(context, [])

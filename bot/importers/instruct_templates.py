@@ -121,11 +121,7 @@ class _InstructSequences:
         )
 
     def _opening(self) -> str:
-        """Write the output sequence, and the character's name if names are shown.
-
-        If the usual output sequence ends in a space, it precedes the name, as in SillyTavern for
-        Mistral's sequences.
-        """
+        """Write the output sequence, and the character's name if names are shown."""
         usual, last = self._texts["output_sequence"], self._texts["last_output_sequence"]
         sequence, name = last or usual, "(char or '')"
         begin = "{%- if not ns.on_new_line -%}{{- '\\n' -}}{%- endif -%}" if self._newline else ""
@@ -134,6 +130,7 @@ class _InstructSequences:
         shown = self._shown_name(name, separator=":")
         if not shown:
             return begin + plain
+        # As SillyTavern does it for Mistral's sequences.
         space = usual[-1:] if last and usual[-1:].isspace() and not last[-1:].isspace() else ""
         named = _print(self._expression(sequence + self._newline + space, name), shown)
         return (

@@ -14,8 +14,11 @@ from bot.importers.instruct_templates import (
     keys_of_system_prompt,
 )
 from bot.importers.modelfile import import_notes, parse_modelfile, preset_from_modelfile
-from bot.importers.sillytavern_settings import keys_of_chat_completion, keys_of_sampler
-from bot.importers.unsupported import unsupported_features
+from bot.importers.sillytavern_settings import (
+    keys_of_chat_completion,
+    keys_of_sampler,
+    unsupported_features,
+)
 from bot.prompting.presets.fields import MAX_NAME_CHARS, STRING_TEMPLATES
 from bot.prompting.presets.files import parse_preset, validate_preset
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
@@ -233,10 +236,7 @@ def _is_path(source: str, folder: Path) -> bool:
 
 
 def _preset_name(source: str, text: str) -> str:
-    """Return `Phi-3-mini-4k-instruct-q4` for `./Phi-3-mini-4k-instruct-q4.gguf`.
-
-    `ollama show --modelfile` gives a file's hash, and the model's name in a comment.
-    """
+    """Return `Phi-3-q4` for `./Phi-3-q4.gguf`; for ollama's own file the name in its comment."""
     name = PureWindowsPath(source).name  # splits at both kinds of slashes
     if _BLOB.fullmatch(name):
         comment = _FROM_COMMENT.search(text)

@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from bot.importers.instruct_templates import Json
 from bot.prompting.macros import unknown_macros
-from bot.prompting.presets.preset import MarkerName
+from bot.prompting.presets.preset import MarkerName, Preset
 from bot.prompting.presets.regex_scripts import RegexScript
 from bot.prompting.text.jsonc import JsonFields
+from bot.texts.text import Text, translatable
 
 _SAMPLERS = tomllib.loads((Path(__file__).parent / "samplers.toml").read_text("utf-8"))
 _ORDERS = ("order", "sampler_order", "sampler_priority", "samplers")
@@ -206,3 +207,44 @@ def _prompt(identifier: str, read: JsonFields, settings: JsonFields) -> Json:
         prompt["depth"] = _DEFAULT_DEPTH if depth is None else max(0, depth)
         prompt["order"] = 100 if order is None else order
     return prompt
+
+
+_MAX_NAMES = 40
+_MAX_PROBLEMS = 20
+
+
+def unsupported_features(preset: Preset) -> Sequence[Text]:
+    """Return a note for each kind of unsupported feature in a preset."""
+    notes: list[Text] = []
+    if preset.has_macros and (unknown := unknown_macros(_texts_of(preset))):
+        names = [f"{{{{{name}}}}}" for name in unknown[:_MAX_NAMES]]
+        names += ["…"] * (len(unknown) > _MAX_NAMES)
+        notes.append(
+            translatable(
+                "macros that have no value here stay as they are written: {names}",
+                names=", ".join(names),
+            )
+        )
+    book = preset.parsed_lorebook
+    entries = book.entries if book else ()
+    similar = [one for one in entries if one.vectorized and not (one.keys or one.constant)]
+    if similar:
+        notes.append(
+            translatable(
+                "{number} lorebook entries without keys are never used: only SillyTavern finds them"
+                " by similarity (vectorized); give them keys",
+                number=len(similar),
+            )
+        )
+    return [*notes, *(book.problems[:_MAX_PROBLEMS] if book else ())]
+
+
+def _texts_of(preset: Preset) -> Iterator[str]:
+    own = (preset.system, preset.persona, preset.personality, preset.scenario, preset.story_string)
+    others = (preset.post_history_instructions, *preset.greetings, *preset.group_greetings)
+    yield from filter(None, (*own, *others))
+    yield from (message.text for message in preset.messages)
+    yield from (prompt.content for prompt in preset.prompts)
+    book = preset.parsed_lorebook
+    for entry in book.entries if book else ():
+        yield from (entry.content, *entry.keys, *entry.secondary_keys)

@@ -5,6 +5,7 @@ from typing import Generic, Self, TypeVar
 
 import structlog
 from pydantic import Field, SecretStr, model_validator
+from typing_extensions import override
 
 from bot.errors import TokenRejected
 from bot.platforms.spec import PlatformSettings
@@ -25,6 +26,11 @@ class BotTokenSettings(PlatformSettings):
         description="A file with the token instead, such as a mounted secret. It may be replaced"
         " while the service runs: the new token is used within seconds.",
     )
+
+    @property
+    @override
+    def is_configured(self) -> bool:
+        return self.token is not None
 
     @model_validator(mode="after")
     def _read_token_file(self) -> Self:

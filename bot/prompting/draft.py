@@ -104,10 +104,8 @@ class Draft:
     def layout(self) -> tuple[PromptSpan, ...]:
         spans = [*_part_spans(self.system, 0, self.stories)]
         at = 1 if spans else 0
-        for section, messages in (
-            ("pinned", len(self.pinned)),
-            ("summary", 1 if self.summary else 0),
-        ):
+        stable = {"pinned": len(self.pinned), "summary": 1 if self.summary else 0}
+        for section, messages in stable.items():
             if messages:
                 spans.append(PromptSpan(section, at, messages))
                 at += messages

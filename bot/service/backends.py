@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from bot.backends.factory import make_backend, parameter_problems
-from bot.backends.model_files.settings import ModelFileSettings
 from bot.backends.model_files.store import find_model, is_pulled_at_start
 from bot.backends.registry import backend_spec
-from bot.backends.spec import ProviderSettings
+from bot.backends.spec import ModelFileSettings, ProviderSettings
 from bot.errors import PresetError, SettingsError
 from bot.ports import Backend
 from bot.prompting.presets.preset import Preset

@@ -1,6 +1,6 @@
 """Chat templates, which turn messages into the prompt text that a model was trained on."""
 
-from bot.templates import family_templates, lmdeploy
+from bot.templates import lmdeploy
 from bot.templates.jinja_template import JinjaTemplate
 from bot.templates.registry import get, names, register
 from bot.templates.role_template import BaseTemplate, RoleTemplate, StringTemplate
@@ -10,7 +10,6 @@ __all__ = [
     "JinjaTemplate",
     "RoleTemplate",
     "StringTemplate",
-    "family_templates",
     "get",
     "lmdeploy",
     "names",

@@ -113,7 +113,9 @@ class RenderProcessPool:
             except RenderUnavailable:  # once more, in another process
                 answer = await self._ask(request)
         except TemplateLimitExceeded:
-            self._add_strike(source)
+            if len(self._strikes) >= MAX_REMEMBERED_STRIKES:
+                self._strikes.clear()
+            self._strikes[source] += 1
             raise
         text = answer[1:].decode(errors="surrogatepass")
         if answer.startswith(TEMPLATE_FAILED):
@@ -128,7 +130,9 @@ class RenderProcessPool:
         except BaseException:
             # This process is dead, or may still work on the abandoned request.
             process.kill()
-            self._replace(process)
+            task = asyncio.create_task(self._restart(process), name="replace a render process")
+            self._replacing.add(task)
+            task.add_done_callback(self._replacing.discard)
             raise
         self._idle.put_nowait(process)
         if answer.startswith(OUT_OF_MEMORY):
@@ -146,16 +150,6 @@ class RenderProcessPool:
             raise RenderUnavailable(
                 f"no render process was free for {SECONDS_UNTIL_IDLE:.0f} s; try again"
             ) from None
-
-    def _add_strike(self, source: str) -> None:
-        if len(self._strikes) >= MAX_REMEMBERED_STRIKES:
-            self._strikes.clear()
-        self._strikes[source] += 1
-
-    def _replace(self, process: "_RenderProcess") -> None:
-        task = asyncio.create_task(self._restart(process), name="replace a render process")
-        self._replacing.add(task)
-        task.add_done_callback(self._replacing.discard)
 
     async def _restart(self, process: "_RenderProcess") -> None:
         await process.stop()

@@ -6,6 +6,7 @@ a GGUF) are rendered in a process that can be killed.
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
@@ -33,9 +34,8 @@ from bot.templates.control_tokens import (
     render_messages,
     render_spans,
 )
-from bot.templates.family_templates import detect_family
 from bot.templates.jinja_template import JinjaTemplate
-from bot.templates.registry import get
+from bot.templates.registry import detect_family, get
 from bot.templates.render_pool import RenderProcessPool
 from bot.templates.role_template import RoleTemplate, StringTemplate
 from bot.templates.tool_forms import (
@@ -269,3 +269,34 @@ def _turn_end(prompt: str) -> tuple[str, ...]:
     token = leading_control_token(between)
     # A template without control tokens marks its roles with headings at the start of a line.
     return (token,) if token else ("\n" + between.splitlines()[0],)
+
+
+_PROBE = (
+    Message("system", "Zq system zq."),
+    Message("user", "Zq question zq."),
+    Message("assistant", "Zq answer zq."),
+    Message("user", "Zq question zq."),
+)
+_MARKUP = re.compile(r"<[^<>\s]{1,40}>|\[/?(?:[A-Z_]{2,20}|gMASK)\]")
+_WORD = re.compile(r"[^\W\d_]+")
+_ROLES = frozenset(
+    {
+        *("system", "sys", "user", "human", "assistant", "ai", "bot", "gpt", "model", "developer"),
+        *("tool", "instruction", "instructions", "input", "response", "question", "answer", "sop"),
+        *("系统", "用户", "助手", "人类", "问", "答"),
+    }
+)
+
+
+async def find_added_text(template: ModelTemplate, renderer: Renderer) -> str:
+    """Return the words that a model's template adds to every prompt; raises as `Renderer.render`.
+
+    Templates published with our families count as adding nothing, because we reviewed them.
+    """
+    if template.source is None or detect_family(template.source) is not None:
+        return ""
+    rendered = await renderer.render(_PROBE, TemplateChoice(), template)
+    added = " ".join(span.text for span in rendered.spans if span.trusted)
+    plain = " ".join(_MARKUP.sub(" ", added).split())
+    is_plain = all(word.casefold() in _ROLES for word in _WORD.findall(plain))
+    return "" if is_plain else plain

@@ -36,6 +36,8 @@ def test_persona_and_stories_are_read_from_the_file(tmp_path: Path) -> None:
 
     assert loaded.presets["nora"].persona == "P\n{{RAG-dialogue}}"
     assert loaded.stories["nora"] == ("one", "two")
+    folder = preset_folder(tmp_path, character="nora.jsonl", role_name="Nora", persona="Q")
+    assert read_character_folder(folder).presets["nora"].persona == "Q"  # its own keys win
 
 
 def test_card_in_the_presets_folder_is_named_with_the_command_that_takes_it(
@@ -50,16 +52,6 @@ def test_card_in_the_presets_folder_is_named_with_the_command_that_takes_it(
         f"{folder}/ilse.json is a character card (JSON); make a preset of it with"
         f" `troupe character import {folder}/ilse.json`, and move it out of the presets folder"
     )
-
-
-def test_keys_of_the_preset_win(tmp_path: Path) -> None:
-    save_character(tmp_path)
-
-    found = read_character_folder(
-        preset_folder(tmp_path, character="nora.jsonl", role_name="Nora", persona="Q")
-    )
-
-    assert found.presets["nora"].persona == "Q"
 
 
 def test_built_in_role_needs_no_file(tmp_path: Path) -> None:

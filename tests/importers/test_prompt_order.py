@@ -11,7 +11,7 @@ import pytest
 from bot.importers.card import read_card
 from bot.importers.card_to_preset import card_notes, preset_from_card
 from bot.importers.preset_files import ImportedPreset, preset_from_text
-from bot.importers.unsupported import unsupported_features
+from bot.importers.sillytavern_settings import unsupported_features
 from bot.prompting.macros import Macros
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset

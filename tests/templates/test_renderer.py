@@ -6,7 +6,7 @@ from bot.chat.prompt import Message, TemplateChoice
 from bot.errors import RenderUnavailable, TemplateError
 from bot.templates import get
 from bot.templates.control_tokens import TextSpan
-from bot.templates.family_templates import FAMILY_BY_SHA256, detect_family
+from bot.templates.registry import FAMILY_BY_SHA256, detect_family
 from bot.templates.renderer import ModelTemplate, Renderer
 from tests.templates.published_templates import published_templates
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from pydantic import SecretStr
 from typing_extensions import override
 
-from bot.backends.anthropic.parameters import can_continue
 from bot.backends.anthropic.settings import AnthropicSettings
-from bot.backends.anthropic.wire import AnthropicParser, to_wire
+from bot.backends.anthropic.wire import AnthropicParser, can_continue, to_wire
 from bot.backends.chat_completions.http_backend import HttpChatBackend
 from bot.backends.chat_completions.key_rotation import KeyedConnection, KeyRotation
 from bot.backends.chat_completions.request_runner import (
@@ -106,11 +105,8 @@ class AnthropicConnection(KeyedConnection):
         deadline = asyncio.get_running_loop().time() + _LIST_SECONDS
         response = await request_again_if_idle(self._client, "GET", "/models", None, deadline)
         await raise_for_status(response, deadline)
-        try:
-            body = await response.read_all(deadline, _MAX_LIST_BYTES)
-        finally:
-            await response.close()
-        return read_model_list(body)
+        async with response:
+            return read_model_list(await response.read_all(deadline, _MAX_LIST_BYTES))
 
     @override
     async def close(self) -> None:

@@ -36,5 +36,5 @@ SPEC = BackendSpec(
     factory="bot.backends.anthropic.backend:make",
     provider_ids=frozenset({"anthropic"}),
     calls_tools=True,
-    parameter_check="bot.backends.anthropic.parameters:parameter_problems",
+    parameter_check="bot.backends.anthropic.wire:parameter_problems",
 )

@@ -162,14 +162,11 @@ class _PartialCall:
 
     @property
     def arguments(self) -> str:
-        """The arguments, as one JSON object if possible.
-
-        Some services repeat everything at the end, or send an empty object first, so only the last
-        pieces form valid JSON.
-        """
+        """The arguments, as one JSON object if possible."""
         whole = "".join(self._pieces)
         if _is_object(whole):
             return whole
+        # Some services repeat everything at the end, or send an empty object first.
         begins = [at for at, piece in enumerate(self._pieces) if piece.lstrip()[:1] == "{"]
         ends = ("".join(self._pieces[at:]) for at in (*begins[1:2], *begins[-1:]))
         return next(filter(_is_object, ends), whole)

@@ -32,13 +32,13 @@ from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, Te
 from bot.ports import Backend, ConversationMemory, TextTokenCounter
 from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.subprocesses import ChildFailed
-from bot.templates.added_text import find_added_text
-from bot.templates.family_templates import detect_family
+from bot.templates.registry import detect_family
 from bot.templates.renderer import (
     FALLBACK_TEMPLATE,
     ModelTemplate,
     RenderedPrompt,
     Renderer,
+    find_added_text,
 )
 from bot.texts.text import translatable
 
@@ -323,18 +323,18 @@ async def warn_of_added_text(
     if settings.template_sha256 is not None:
         return
     try:
-        added, nearest = await find_added_text(template, renderer)
+        added = await find_added_text(template, renderer)
     except TemplateError as error:  # the first prompt will report it
         _log.info("model_template_unchecked", model=model.name, reason=str(error))
         return
     if added:
-        other = f'set "template": "{nearest}" in the preset, or ' if nearest else ""
         _log.warning(
             "model_template_adds_text",
             model=model.name,
             text=added[:_MAX_TEXT_CHARS],
             sha256=_sha256(template.source or ""),
-            remedy=f"{other}accept it and pin it with {setting_prefix(provider)}TEMPLATE_SHA256",
+            remedy="set `template` in the preset to another one, or accept this one and pin it with"
+            f" {setting_prefix(provider)}TEMPLATE_SHA256",
         )
 
 

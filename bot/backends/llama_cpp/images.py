@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bot.backends.llama_cpp.engine import IMAGE_PLACEHOLDER
 from bot.backends.model_files.gguf import read_header
-from bot.backends.model_files.settings import ModelFileSettings
 from bot.backends.model_files.store import find_model
+from bot.backends.spec import ModelFileSettings
 from bot.chat.prompt import Image, Message, Prompt
 from bot.errors import BackendUnavailable, SettingsError
 from bot.prompting.text.tokens import image_tokens

@@ -6,8 +6,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt
 from typing_extensions import override
 
-from bot.backends.model_files.settings import ModelFileSettings
-from bot.backends.spec import FREE, BackendSpec, ModelPrice, ProviderSettings
+from bot.backends.spec import FREE, BackendSpec, ModelFileSettings, ModelPrice, ProviderSettings
 
 
 class LlamaCppSettings(ModelFileSettings):

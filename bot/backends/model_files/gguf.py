@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bot.backends.model_files.settings import ModelFileSettings
+from bot.backends.spec import ModelFileSettings
 from bot.errors import SettingsError
-from bot.templates.family_templates import detect_family
+from bot.templates.registry import detect_family
 from bot.templates.renderer import ModelTemplate
 from bot.value_class import value_class
 
@@ -58,26 +58,7 @@ class SpecialTokens:
 
 def read_special_tokens(path: Path) -> SpecialTokens:
     """Read the special tokens; raises `SettingsError` for an invalid file."""
-    return _tokens(read_header(path))
-
-
-def read_pooling(path: Path) -> int | None:
-    """Return llama.cpp's pooling type, if any; raises `SettingsError` if not a GGUF file."""
-    values = read_header(path)
-    found = next((value for key, value in values.items() if key.endswith(_POOLING_SUFFIX)), None)
-    return found if isinstance(found, int) else None
-
-
-def read_header(path: Path) -> Mapping[str, Any]:
-    """Return the metadata, except long lists; raises `SettingsError`."""
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _GgufParser(data).header()
-    except (OSError, ValueError, LookupError, OverflowError, RecursionError, struct.error) as error:
-        raise SettingsError(f"{path} cannot be read as a GGUF file: {error}") from None
-
-
-def _tokens(metadata: Mapping[str, Any]) -> SpecialTokens:
+    metadata = read_header(path)
     texts = metadata.get("tokenizer.ggml.tokens", ())
     types = metadata.get("tokenizer.ggml.token_type", ())
 
@@ -98,6 +79,22 @@ def _tokens(metadata: Mapping[str, Any]) -> SpecialTokens:
         control=of_type(_CONTROL_TYPE),
         added=of_type(_USER_DEFINED_TYPE),
     )
+
+
+def read_pooling(path: Path) -> int | None:
+    """Return llama.cpp's pooling type, if any; raises `SettingsError` if not a GGUF file."""
+    values = read_header(path)
+    found = next((value for key, value in values.items() if key.endswith(_POOLING_SUFFIX)), None)
+    return found if isinstance(found, int) else None
+
+
+def read_header(path: Path) -> Mapping[str, Any]:
+    """Return the metadata, except long lists; raises `SettingsError`."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _GgufParser(data).header()
+    except (OSError, ValueError, LookupError, OverflowError, RecursionError, struct.error) as error:
+        raise SettingsError(f"{path} cannot be read as a GGUF file: {error}") from None
 
 
 class _GgufParser:

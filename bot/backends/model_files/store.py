@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bot.backends.model_files.settings import ModelFileSettings
+from bot.backends.spec import ModelFileSettings
 from bot.errors import SettingsError
 from bot.runtime.subprocesses import child_environment
 

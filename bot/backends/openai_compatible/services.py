@@ -7,11 +7,43 @@ from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
-from bot.backends.openai_compatible import azure
 from bot.chat.prompt import ALL_CAPABILITIES
 from bot.value_class import value_class
+
+AZURE = "azure_openai"
+_HOSTS = (
+    *(".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com"),
+    *(".openai.azure.us", ".openai.azure.cn", ".api.cognitive.microsoft.com"),
+)
+_DEFAULT_API_VERSION = "2024-10-21"
+
+
+def is_azure(provider: str, address: str) -> bool:
+    parts = urlsplit(address)
+    is_its_host = (parts.hostname or "").endswith(_HOSTS)
+    return provider == AZURE or is_its_host or "/openai/deployments/" in parts.path
+
+
+def read_azure_address(address: str, api_version: str | None) -> tuple[str, str | None, str | None]:
+    """Return base URL, api-version and deployment, in either form (docs/sources.md#azure)."""
+    parts = urlsplit(address)
+    before, _, behind = parts.path.rstrip("/").partition("/openai")
+    queried = next(iter(parse_qs(parts.query).get("api-version", ())), None)
+    if not behind and (parts.hostname or "").endswith(_HOSTS):
+        if before.startswith("/models"):  # the inference API, whose versions are others
+            queried = None
+        before = ""  # of a project: /api/projects/NAME
+    api_version = api_version or queried
+    root = f"{parts.scheme}://{parts.netloc}{before}/openai"
+    deployment = re.match(r"/deployments/([^/]+)", behind)
+    if deployment or (api_version and not behind.startswith("/v1")):
+        name = unquote(deployment[1]) if deployment else None
+        return root, api_version or _DEFAULT_API_VERSION, name
+    return f"{root}/v1", api_version, None
+
 
 _SYSTEM_FIRST = replace(ALL_CAPABILITIES, accepts_late_system=False)
 _STRICT = replace(_SYSTEM_FIRST, accepts_repeated_roles=False, accepts_assistant_first=False)
@@ -76,8 +108,8 @@ def known_service(provider: str, base_url: str) -> KnownService | None:
     """Return the service at an address, or the self-hosted server that a provider's id names."""
     if base_url in _BY_ADDRESS:
         return _BY_ADDRESS[base_url]
-    if azure.is_azure(provider, base_url):
-        return SERVICES[azure.PROVIDER]
+    if is_azure(provider, base_url):
+        return SERVICES[AZURE]
     return SERVICES[provider] if provider in KEYLESS else None
 
 

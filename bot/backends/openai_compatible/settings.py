@@ -6,13 +6,14 @@ from pydantic import Field, PrivateAttr
 from typing_extensions import override
 
 from bot.backends.chat_completions.settings import HttpProviderSettings, well_known_address
-from bot.backends.openai_compatible import azure
 from bot.backends.openai_compatible.services import (
     KEYLESS,
     SERVICES,
     WELL_KNOWN,
     KnownService,
+    is_azure,
     known_service,
+    read_azure_address,
 )
 from bot.backends.spec import FREE, BackendSpec
 from bot.runtime.addresses import is_near_address
@@ -90,8 +91,8 @@ class OpenAISettings(HttpProviderSettings):
         found |= {name: each for name, each in given.items() if each is not None}
         found |= {"base_url": base_url, "session_header": self._session_header(service)}
         completed = self.model_copy(update=found)
-        if azure.is_azure(provider, base_url):
-            address, version, deployment = azure.read_azure_address(base_url, self.api_version)
+        if is_azure(provider, base_url):
+            address, version, deployment = read_azure_address(base_url, self.api_version)
             completed._is_azure = True  # noqa: SLF001 # of this class
             completed.base_url, completed.api_version = address, version
             completed.model = self.model or deployment

@@ -15,9 +15,14 @@ from bot.errors import PresetError, RequestRefused, UserError
 from bot.importers.character_files import merge_character_file
 from bot.ports import Clock
 from bot.prompting.presets.fields import preset_id
-from bot.prompting.presets.files import load_preset_lorebook, read_lorebook_file
+from bot.prompting.presets.files import (
+    CheckedPreset,
+    PresetProblem,
+    check_preset,
+    load_preset_lorebook,
+    read_lorebook_file,
+)
 from bot.prompting.presets.preset import Preset
-from bot.prompting.presets.problems import CheckedPreset, PresetProblem, check_preset
 from bot.prompting.text.confusables import skeleton
 from bot.prompting.text.jsonc import JsonDocument
 from bot.routing.presets import PresetResolver

@@ -51,6 +51,7 @@ from bot.importers.character_files import merge_character_file
 from bot.prompting.fit import prompt_tokens
 from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
 from bot.prompting.presets.files import (
+    PresetProblem,
     delete_preset_file,
     export_preset,
     find_preset_file,
@@ -60,7 +61,6 @@ from bot.prompting.presets.files import (
     write_whole_file,
 )
 from bot.prompting.presets.preset import Preset
-from bot.prompting.presets.problems import PresetProblem
 from bot.texts.text import text_of, translatable
 from bot.value_class import value_class
 

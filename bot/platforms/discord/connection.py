@@ -190,10 +190,7 @@ class ShardClient(DiscordClient):
 
 
 def _guild_id(event: Any) -> int:
-    """Return the guild of a message, edit or deletion; 0 for direct messages.
-
-    discord.py's edit event names the guild only if it is cached, but always the channel.
-    """
+    """Return the guild of a message, edit or deletion, cached or not; 0 for direct messages."""
     message = event if isinstance(event, discord.Message) else getattr(event, "message", None)
     if message is None:
         return event.guild_id or 0

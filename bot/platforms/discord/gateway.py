@@ -1,8 +1,10 @@
 """The gateway connection: a queue of events in Discord's order."""
 
 import asyncio
-from collections.abc import Mapping, Set
-from datetime import timedelta
+import contextlib
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import field
+from datetime import datetime, timedelta
 
 import discord
 import structlog
@@ -10,21 +12,51 @@ from discord import InteractionResponseType as ResponseType
 from discord.utils import MISSING, utcnow
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Pressed, Said
+from bot.chat.incoming import Incoming, Pressed, Said
 from bot.errors import OutcomeUnknown, PlatformError, Unreachable
 from bot.platforms.discord import commands, incoming
 from bot.platforms.discord.connection import ShardClient
-from bot.platforms.discord.events import (
-    CommandReceived,
-    GatewayEvent,
-    SessionResumed,
-    SessionStarted,
-)
 from bot.platforms.discord.internals import skip_unreadable
 from bot.platforms.discord.rest import AlreadyAcknowledged, RestClient, RestEndpoint
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import IdentifyLimits, Shard
 from bot.platforms.spec import EditableText, PlatformContext
+from bot.value_class import value_class
+
+
+@value_class
+class SessionStarted:
+    """A new session started; messages since the last session must be fetched."""
+
+    at: datetime
+    guilds_known: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@value_class
+class SessionResumed:
+    """All missed events have been replayed; the following ones are new."""
+
+
+@value_class
+class CommandReceived:
+    interaction: discord.Interaction
+    deferred: asyncio.Future[bool]
+    """Whether it could be acknowledged; set when that is known."""
+
+
+GatewayEvent = Incoming | CommandReceived | SessionStarted | SessionResumed
+
+
+async def take_events(queue: asyncio.Queue[GatewayEvent], seconds: float) -> Sequence[GatewayEvent]:
+    """Wait for an event; return all queued ones, up to and including a session start."""
+    taken: list[GatewayEvent] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            taken.append(await queue.get())
+    while taken and not isinstance(taken[-1], SessionStarted) and not queue.empty():
+        taken.append(queue.get_nowait())
+    return taken
+
 
 _log = structlog.get_logger(__name__)
 _COMMANDS = frozenset(

@@ -27,11 +27,10 @@ from bot.platforms.discord.rest import RestClient, RestEndpoint, WithId, decode_
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import IdentifyLimits, Shard, read_gateway_info
 from bot.platforms.discord.surface import READ_MESSAGE, READ_MESSAGES, DiscordSurface
-from bot.platforms.file_download import download_file
 from bot.platforms.spec import PlatformContext
 from bot.platforms.tokens import BotToken
 from bot.ports import FileSource, HistoryReader, Intake, PrivateChats, ShardedPlatform
-from bot.runtime.http_client import ConnectionFailed
+from bot.runtime.http_client import ConnectionFailed, download_file
 from bot.runtime.tasks import cancel_and_wait
 from bot.texts.text import translatable
 

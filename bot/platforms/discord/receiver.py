@@ -13,14 +13,14 @@ from discord.utils import snowflake_time, time_snowflake
 
 from bot.chat.incoming import Incoming, Said, source_name
 from bot.errors import Refused, StoreError
-from bot.platforms.discord.events import (
+from bot.platforms.discord.gateway import (
     CommandReceived,
+    Gateway,
     GatewayEvent,
     SessionResumed,
     SessionStarted,
     take_events,
 )
-from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import command_to_incoming
 from bot.platforms.discord.shards import GatewaySession, Shard
 from bot.platforms.receiving import mark_late, read_cursors, read_number, to_number

@@ -45,11 +45,6 @@ class DiscordSettings(BotTokenSettings):
 
     @property
     @override
-    def is_configured(self) -> bool:
-        return self.token is not None
-
-    @property
-    @override
     def bot_account(self) -> str:
         """The bot's user id, taken from the start of the token; empty if there is none."""
         encoded = self.token.get_secret_value().partition(".")[0] if self.token else ""

@@ -20,12 +20,11 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from bot import errors
-from bot.platforms.file_download import download_file
 from bot.platforms.telegram.model_building import build_response_type
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.tokens import BotToken
 from bot.ports import Clock
-from bot.runtime.http_client import ConnectionFailed, HttpClient, InvalidAddress
+from bot.runtime.http_client import ConnectionFailed, HttpClient, InvalidAddress, download_file
 from bot.texts.text import translatable
 
 Result = TypeVar("Result")

@@ -104,11 +104,6 @@ class TelegramSettings(BotTokenSettings):
 
     @property
     @override
-    def is_configured(self) -> bool:
-        return self.token is not None
-
-    @property
-    @override
     def bot_account(self) -> str:
         """The number before the token's colon; empty without one."""
         number = self.token.get_secret_value().partition(":")[0] if self.token else ""

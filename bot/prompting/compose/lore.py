@@ -23,8 +23,7 @@ from bot.prompting.lorebook.entries import (
     RegexTimeBudget,
 )
 from bot.prompting.lorebook.search import KEYS_NOT_FOUND, LorebookSearch
-from bot.prompting.macro_variables import Variables
-from bot.prompting.macros import Macros
+from bot.prompting.macros import Macros, Variables
 from bot.prompting.text.tokens import counter_for_model
 from bot.texts.text import StoredPattern, marked
 

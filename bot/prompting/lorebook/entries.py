@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -300,12 +300,6 @@ def _shortened(line: str, key: str) -> str:
     begin = max(0, min(at - _MAX_QUOTED_CHARS // 3, len(line) - _MAX_QUOTED_CHARS))
     end = begin + _MAX_QUOTED_CHARS
     return f"{'… ' if begin else ''}{line[begin:end]}{' …' if end < len(line) else ''}"
-
-
-def join_newest(messages: Sequence[str], depth: int) -> str:
-    """Join the newest messages, newest first, so that no key matches across two of them."""
-    newest = list(reversed(messages))[:depth]
-    return "".join(f"\x01{message}\n" for message in newest)
 
 
 def has_macros(entry: LoreEntry) -> bool:

@@ -15,7 +15,6 @@ from bot.prompting.lorebook.entries import (
     compile_key,
     has_macros,
     is_regex,
-    join_newest,
 )
 from bot.texts.text import StoredPattern, marked
 from bot.value_class import value_class
@@ -153,8 +152,9 @@ class LorebookSearch:
         depth = self._book.scan_depth if entry.scan_depth is None else entry.scan_depth
         others = len(self._recursion_texts)
         if (depth, others) not in self._scan_texts:  # most entries share one
-            contents = "".join(f"\x01{text}\n" for text in self._recursion_texts)
-            self._scan_texts[depth, others] = join_newest(self._messages, depth) + contents
+            # Newest first; no key matches across the separators.
+            texts = [*list(reversed(self._messages))[:depth], *self._recursion_texts]
+            self._scan_texts[depth, others] = "".join(f"\x01{text}\n" for text in texts)
         return self._scan_texts[depth, others]
 
     def _why_not_found(self, entry: LoreEntry) -> str:
@@ -164,10 +164,8 @@ class LorebookSearch:
         return KEYS_NOT_FOUND if entry.keys else marked("it has no keys")
 
     def _activate(self, triggered: Sequence[LoreEntry]) -> list[LoreEntry]:
-        """Activate the entries that win their groups, pass their probability and fit the budget.
-
-        Contents are expanded only now, so that macros of other entries set no variables.
-        """
+        """Activate the entries that win their groups, pass their probability and fit the budget."""
+        # Only now, so that macros of other entries set no variables.
         triggered = [
             replace(entry, content=self._expand(entry.content)) if has_macros(entry) else entry
             for entry in triggered

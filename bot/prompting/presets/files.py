@@ -3,22 +3,24 @@
 import difflib
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from bot.chat.session import PresetVersion
 from bot.errors import PresetError, UserError
-from bot.prompting.lorebook.files import read_lorebook
-from bot.prompting.presets.fields import name_problem, preset_id
+from bot.prompting.lorebook.files import PlacedPresetError, read_lorebook
+from bot.prompting.presets.fields import Parameters, name_problem, preset_id
 from bot.prompting.presets.preset import Preset
-from bot.prompting.presets.problems import preset_problems
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.prompting.text.preset_folder import is_lorebook, json_files, path_inside, read_preset_text
 from bot.runtime.shipped_files import writable_presets_folder
-from bot.texts.text import joined, marked, text_of, translatable
+from bot.runtime.validation_errors import describe_problem
+from bot.texts.text import Text, joined, marked, text_of, translatable, translatable_count
 from bot.value_class import value_class
 
 _NO_REASONS: Mapping[str, str] = {}
@@ -43,16 +45,12 @@ class ReadPresets:
     def find(self, word: str) -> Preset:
         return find_preset(self.presets, word, self.disabled)
 
-    def require_all(self) -> None:
-        """Raise `PresetError` with all problems, one per line, if there are any."""
-        if self.problems:
-            raise PresetError(joined(self.problems.values()))
-
 
 def load_presets(directory: Path) -> dict[str, Preset]:
     """Load all `*.json` files of a folder, by preset name; raises `PresetError`."""
     found = read_presets(directory)
-    found.require_all()
+    if found.problems:
+        raise PresetError(joined(found.problems.values()))
     return found.presets
 
 
@@ -100,12 +98,15 @@ def _name_in(text: str) -> str | None:
 
 def parse_preset(text: str, source: str) -> Preset:
     """Parse a preset, allowing comments and trailing commas; raises `PresetError`."""
-    document = _read_document(text, source)
-    if not isinstance(document.value, dict):
-        raise PresetError.translatable(
-            "{file}: a preset is one JSON object: {example}", file=source, example="{...}"
-        )
-    return validate_preset(document.value, source, document)
+    checked = check_preset(text)
+    if checked.preset is None:
+        raise PresetError(joined(_placed(one, source) for one in checked.problems))
+    return checked.preset
+
+
+def _placed(problem: "PresetProblem", source: str) -> Text:
+    pattern = marked("{file}, line {line}: {problem}")
+    return translatable(pattern, file=source, line=problem.line, problem=problem.text)
 
 
 def load_preset_lorebook(preset: Preset, file: Path) -> Preset:
@@ -126,35 +127,22 @@ def read_lorebook_file(name: str, file: Path) -> object:
             name=repr(name),
             folder=folder,
         )
-    value = _read_document(read_preset_text(book), str(book)).value
+    try:
+        value = read_json(read_preset_text(book)).value
+    except JsonSyntaxError as error:
+        raise PresetError(_placed(PresetProblem(error.line, error.problem), str(book))) from error
     read_lorebook(value, str(book))
     return value
 
 
-def _read_document(text: str, source: str) -> JsonDocument:
-    try:
-        return read_json(text)
-    except JsonSyntaxError as error:
-        raise PresetError.translatable(
-            "{file}, line {line}: {problem} (column {column})",
-            file=source,
-            line=error.line,
-            column=error.column,
-            problem=error.problem,
-        ) from error
-
-
-def validate_preset(data: object, source: str, document: JsonDocument | None = None) -> Preset:
-    """Create a preset from data; raises `PresetError` with all problems and their lines."""
-    placed, unplaced = marked("{file}, line {line}: {problem}"), marked("{file}: {problem}")
-    pattern = placed if document else unplaced
+def validate_preset(data: object, source: str) -> Preset:
+    """Create a preset from data; raises `PresetError` with all problems."""
     try:
         return Preset.model_validate(data)
     except ValidationError as error:
-        problems = preset_problems(error, document or JsonDocument(data))
-        lines = [
-            translatable(pattern, file=source, line=one.line, problem=one.text) for one in problems
-        ]
+        problems = preset_problems(error, JsonDocument(data))
+        pattern = marked("{file}: {problem}")
+        lines = [translatable(pattern, file=source, problem=one.text) for one in problems]
         raise PresetError(joined(lines)) from error
 
 
@@ -250,3 +238,125 @@ def _holds(file: Path, preset: Preset) -> bool:
         return parse_preset(text, str(file)).id == preset.id
     except PresetError:
         return file.stem == preset.id  # it is replaced by what is valid
+
+
+MAX_PROBLEMS = 100
+"""The most mistakes to describe; each takes some tenths of a millisecond."""
+
+_NO_OBJECT = translatable("a preset is one JSON object: {example}", example="{...}")
+
+
+@value_class
+class PresetProblem:
+    line: int
+    text: str
+
+
+@value_class
+class CheckedPreset:
+    preset: Preset | None
+    """None: there are problems."""
+    problems: Sequence[PresetProblem] = ()
+    document: JsonDocument | None = None
+    """None: the text is not a JSON object."""
+
+    @property
+    def value(self) -> dict[str, object] | None:
+        """The JSON, even with problems; None if the text is not an object."""
+        found = self.document and self.document.value
+        return found if isinstance(found, dict) else None
+
+
+def check_preset(text: str) -> CheckedPreset:
+    """Parse a preset's text and collect all problems, ordered by line."""
+    try:
+        document = read_json(text)
+    except JsonSyntaxError as error:
+        return CheckedPreset(None, [PresetProblem(error.line, error.problem)])
+    if not isinstance(document.value, dict):
+        return CheckedPreset(None, [PresetProblem(1, _NO_OBJECT)])
+    try:
+        return CheckedPreset(Preset.model_validate(document.value), document=document)
+    except ValidationError as error:
+        return CheckedPreset(None, preset_problems(error, document), document)
+
+
+def preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[PresetProblem]:
+    """Describe a document's first problems, ordered by line."""
+    found = [(document.line_of(_path_of(one)), one) for one in error.errors()]
+    found.sort(key=lambda one: one[0])
+    problems = [PresetProblem(line, _describe(one)) for line, one in found[:MAX_PROBLEMS]]
+    if more := found[MAX_PROBLEMS:]:
+        told = translatable_count("1 more problem", "{count} more problems", len(more))
+        problems.append(PresetProblem(more[0][0], told))
+    return problems
+
+
+def _describe(problem: ErrorDetails) -> Text:
+    path = problem["loc"]
+    key = _dotted(path)
+    match problem["type"]:
+        case "extra_forbidden":
+            hint = _nearest_name(path)
+            return translatable("unknown key {key}{hint}", key=repr(key), hint=hint)
+        case "missing":
+            return translatable("the key {key} is missing", key=repr(key))
+        case "value_error":
+            return translatable("{key}: {reason}", key=key, reason=describe_problem(problem))
+        case _:
+            message = describe_problem(problem)
+            return translatable(
+                "{key}: {message}, not {given}",
+                key=key,
+                message=message,
+                given=_shown(problem["input"]),
+            )
+
+
+def _path_of(problem: ErrorDetails) -> tuple[str | int, ...]:
+    """Return a problem's path, including the part within a value checked by one validator."""
+    error = problem.get("ctx", {}).get("error")
+    return (*problem["loc"], *(error.path if isinstance(error, PlacedPresetError) else ()))
+
+
+def _dotted(path: Iterable[str | int]) -> str:
+    """("messages", 0, "role") -> messages[0].role."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return text.removeprefix(".")
+
+
+def _nearest_name(path: tuple[str | int, ...]) -> Text:
+    unknown = str(path[-1])
+    known = _keys_at(path[:-1])
+    parameters = list(Parameters.__annotations__) if len(path) == 1 else []
+    wanted = unknown.lower().replace("-", "_")
+    match difflib.get_close_matches(wanted, known + parameters, n=1):
+        case [near] if near in parameters:
+            inside = f"'parameters': {{\"{near}\": ...}}"
+            return translatable("; did you mean {name}?", name=inside)
+        case [near]:
+            return translatable("; did you mean {name}?", name=repr(near))
+        case _:
+            return translatable("; known keys: {names}", names=", ".join(known))
+
+
+def _keys_at(path: tuple[str | int, ...]) -> list[str]:
+    model: type[BaseModel] = Preset
+    for step in path:
+        if isinstance(step, str):
+            model = _model_in(model.model_fields[step].annotation)
+    return list(model.model_fields)
+
+
+def _model_in(annotation: object) -> type[BaseModel]:
+    """tuple[Wake, ...] -> Wake."""
+    while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        annotation = typing.get_args(annotation)[0]
+    return annotation
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."

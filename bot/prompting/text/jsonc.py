@@ -33,13 +33,12 @@ _OF_PYTHON = (
 
 
 class JsonSyntaxError(Exception):
-    """The text is not valid JSON with comments; `line` and `column` count from 1."""
+    """The text is not valid JSON with comments; `line` counts from 1."""
 
-    def __init__(self, problem: Text, line: int = 1, column: int = 1) -> None:
+    def __init__(self, problem: Text, line: int = 1) -> None:
         super().__init__(problem)
         self.problem = problem
         self.line = line
-        self.column = column
 
 
 class JsonDocument:
@@ -89,7 +88,7 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
         json.dumps(value if not level else 0, ensure_ascii=False, allow_nan=False).encode()
     except json.JSONDecodeError as error:
         problem = looked_up(error.msg[0].lower() + error.msg[1:])
-        raise JsonSyntaxError(problem, error.lineno, error.colno) from None
+        raise JsonSyntaxError(problem, error.lineno) from None
     except RecursionError:
         level = [text]
     except UnicodeEncodeError:

@@ -13,11 +13,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-# The public batch_count() reads the limits of the control group each time, which takes longer than
-# to count a page of text. This is the encoding that it uses, and a test compares their counts.
 from toktok import _encoding as load_encoding
 
 from bot.chat.prompt import Image, Prompt
+
+# The public batch_count() reads the limits of the control group each time, which takes longer than
+# to count a page of text. This is the encoding that it uses, and a test compares their counts.
+
 
 _LONGEST_SIDE, _SHORTEST_SIDE, _TILE = 2048, 768, 512
 _BASE_TOKENS, _TOKENS_PER_TILE = 85, 170  # GPT-4o's; most services are cheaper
@@ -142,14 +144,12 @@ class EncodingCounter:
         return tokens
 
 
+_shared_counter = cache(EncodingCounter)
+
+
 def get_counter(name: str) -> EncodingCounter:
     """Return an encoding's shared counter, by any of the encoding's names."""
     return _shared_counter(ENCODINGS[name])
-
-
-@cache
-def _shared_counter(encoding: str) -> EncodingCounter:
-    return EncodingCounter(encoding)
 
 
 @lru_cache(_MAX_CACHED_MODELS)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bot.backends.chat_completions.reasoning import (
     ANY_FORMAT,
+    FIRST_CHARS,
     NO_FORMAT,
     ReasoningFormat,
     ReasoningParser,
@@ -19,7 +20,6 @@ from bot.backends.chat_completions.reasoning import (
     detect_open_tag,
     separate_reasoning,
 )
-from bot.backends.chat_completions.reasoning_families import FIRST_CHARS
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.templates.control_tokens import TextSpan
 

@@ -10,13 +10,13 @@ import pytest
 import pytest_asyncio
 
 from bot.backends.llama_cpp.backend import LlamaCpp
+from bot.backends.llama_cpp.loaded_model import Tokenizer
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.backends.model_files.gguf import SpecialTokens, read_special_tokens
 from bot.chat.prompt import Message, TemplateChoice
 from bot.templates import JinjaTemplate, get
 from bot.templates.control_tokens import TextSpan
-from bot.templates.family_templates import detect_family
+from bot.templates.registry import detect_family
 from bot.templates.renderer import Renderer
 from tests.attacks import attacks
 from tests.backends.local_model import ENGINES, lend_model

@@ -14,8 +14,8 @@ from bot.chat.drafts import PresetDraft
 from bot.chat.session import PresetVersion
 from bot.console.presets.editing import MAX_CONTENT_CHARS
 from bot.errors import UserError
+from bot.prompting.presets.files import MAX_PROBLEMS, check_preset
 from bot.prompting.presets.preset import Preset
-from bot.prompting.presets.problems import MAX_PROBLEMS, check_preset
 from bot.service.backends import preset_problems
 from bot.settings import Settings, read_settings
 from bot.texts.text import translate

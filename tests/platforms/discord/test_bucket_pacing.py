@@ -14,7 +14,7 @@ from typing import TypeAlias
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bot.platforms.discord.rate_limits import BucketLimits
+from bot.platforms.discord.rest import BucketLimits
 
 LIMIT, WINDOW_SECONDS = 5, 5.0
 HOURS = 3

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from bot.platforms.discord.rate_limits import BucketLimits
+from bot.platforms.discord.rest import BucketLimits
 
 SEND = "POST /channels/{}/messages"
 

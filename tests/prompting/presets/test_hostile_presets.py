@@ -7,8 +7,7 @@ import pytest
 
 from bot.errors import CharacterError, PresetError
 from bot.importers.character_files import read_character_file
-from bot.prompting.presets.files import load_presets, parse_preset, read_lorebook_file
-from bot.prompting.presets.problems import check_preset
+from bot.prompting.presets.files import check_preset, load_presets, parse_preset, read_lorebook_file
 
 TABLES = json.loads((Path(__file__).parent / "mistakes.json").read_text("utf-8"))
 LEAST = {"name": "nova", "provider": "local", "model": "default"}

@@ -9,7 +9,7 @@ import pytest
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate, get, names
-from bot.templates.family_templates import FAMILIES
+from bot.templates.registry import FAMILIES
 from tests.shared_data import golden
 from tests.templates.published_templates import published_templates
 
