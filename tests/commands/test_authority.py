@@ -1,6 +1,7 @@
 """Every command and every button: who may use it, asked when it is used.
 
-A new button fails here until it has a row in the table; a command, in test_handlers.py.
+A new button fails here until it has a row in the table. A command is for admins if its summary says
+so, for anyone if not; exceptions are in commands.json.
 """
 
 import asyncio

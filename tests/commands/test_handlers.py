@@ -23,10 +23,6 @@ from tests.turn.setup import Setup as TurnSetup
 ANYONE, ADMIN, ASKER, ASKER_ALONE = "anyone", "admin", "asker or admin", "asker alone"
 DATA = json.loads(Path(__file__).with_name("commands.json").read_text("utf-8"))
 ARGUMENTS = DATA["arguments"]
-WHO_MAY_USE: dict[str, str] = {
-    use: who for who, uses in DATA["who_may_use"].items() for use in uses
-}
-"""Whose answer /stop ends is asked before: tests/turn/test_commands.py."""
 HERE = replace(make_incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:1"))
 BY = HERE.author.id
 CHANNEL, SERVER = HERE.scopes[0], HERE.scopes[-1]
@@ -65,20 +61,25 @@ class Setup(TurnSetup):
         return [preset.name for preset in (await self.resolver.resolve(scopes)).presets]
 
 
-def every_use() -> Iterator[str]:
-    """Yield each command with each of its actions and choices."""
+def every_use() -> Iterator[tuple[str, str]]:
+    """Yield each command with its actions and choices, and who may use it by its summary."""
     for spec in COMMANDS:
         for action in spec.actions or (spec,):
             name = spec.name if action is spec else f"{spec.name} {action.name}"
+            who = ADMIN if action.summary.endswith("(admins)") else ANYONE
             options = action.options
             if not options or not options[0].required or not options[0].choices:
-                yield name
+                yield name, who
             if options:
-                yield from (f"{name} {choice}" for choice in options[0].choices)
+                yield from ((f"{name} {choice}", who) for choice in options[0].choices)
 
 
-def test_table_says_who_may_use_each_command() -> None:
-    assert set(every_use()) == set(WHO_MAY_USE)
+WHO_MAY_USE = {**dict(every_use()), **DATA["who_may_use"]}
+"""Whose answer /stop ends is asked before: tests/turn/test_commands.py."""
+
+
+def test_exceptions_are_uses_of_commands() -> None:
+    assert set(DATA["who_may_use"]) <= dict(every_use()).keys()
 
 
 @pytest.fixture
