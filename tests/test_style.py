@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from bot import errors
@@ -70,6 +71,22 @@ def test_imports_stand_at_the_top() -> None:
         if isinstance(inner, ast.Import | ast.ImportFrom)
     ]
     assert hidden == []
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """Yield the modules that a statement imports, or a string names for `import_module`."""
+    if isinstance(node, ast.ImportFrom) and node.module:
+        yield from (node.module, *(f"{node.module}.{each.name}" for each in node.names))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value.partition(":")[0]
+
+
+def test_modules_do_not_import_each_other_even_by_name() -> None:
+    files = {".".join(Path(named(file)).with_suffix("").parts): file for file in trees()}
+    imports: dict[Path, set[Path]] = defaultdict(set)
+    for file, node in nodes():
+        imports[file] |= {files[name] for name in imported(node) if name in files} - {file}
+    TopologicalSorter(imports).prepare()  # it raises CycleError
 
 
 def test_error_classes_are_in_the_tree() -> None:

@@ -1,6 +1,6 @@
 """The available kinds of backends, whose code is imported only when used.
 
-To add a kind, add a package with a `SPEC` and one line here (docs/architecture.md).
+To add a kind, add a package, and a spec here that names its functions (docs/architecture.md).
 """
 
 from collections.abc import Sequence
@@ -8,9 +8,10 @@ from typing import Literal
 
 from typing_extensions import override
 
-from bot.backends.anthropic.settings import SPEC as ANTHROPIC
-from bot.backends.llama_cpp.settings import SPEC as LLAMA_CPP
-from bot.backends.openai_compatible.settings import SPEC as OPENAI
+from bot.backends.anthropic.settings import AnthropicSettings
+from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.backends.openai_compatible.services import KEYLESS, SERVICES
+from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.spec import FREE, BackendSpec, ModelPrice, ProviderSettings
 
 
@@ -24,6 +25,33 @@ class EchoSettings(ProviderSettings):
         return super().price_of(model) or FREE
 
 
+OPENAI = BackendSpec(
+    kind="openai",
+    settings=OpenAISettings,
+    factory="bot.backends.openai_compatible.backend:make",
+    provider_ids=frozenset(SERVICES),
+    providers_without_settings=KEYLESS,
+    calls_tools=True,
+)
+ANTHROPIC = BackendSpec(
+    kind="anthropic",
+    settings=AnthropicSettings,
+    factory="bot.backends.anthropic.backend:make",
+    provider_ids=frozenset({"anthropic"}),
+    calls_tools=True,
+    parameter_check="bot.backends.anthropic.wire:parameter_problems",
+)
+LLAMA_CPP = BackendSpec(
+    kind="llama_cpp",
+    settings=LlamaCppSettings,
+    factory="bot.backends.llama_cpp.backend:make",
+    provider_ids=frozenset({"local"}),
+    calls_tools=True,
+    providers_without_settings=frozenset({"local"}),
+    parameter_check="bot.backends.llama_cpp.sampling:parameter_problems",
+    preparation="bot.backends.llama_cpp.engine:prepare_model",
+    model_trials="bot.backends.llama_cpp.model_trial:model_trials",
+)
 ECHO = BackendSpec(kind="echo", settings=EchoSettings, factory="bot.backends.echo:make")
 DEFAULT_KIND = OPENAI.kind
 

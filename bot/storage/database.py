@@ -27,14 +27,7 @@ from bot.runtime.addresses import require_encoded_login
 from bot.storage.codec import StoredAsIs, TextCodec, TextEncryption
 from bot.storage.column_types import encryptable_columns
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
-from bot.storage.statements import (
-    Rows,
-    StartUnit,
-    Statement,
-    Unit,
-    Values,
-    to_store_error,
-)
+from bot.storage.statements import Rows, StartUnit, Statement, Unit, Values, to_store_error
 from bot.storage.tables import metadata, supported_revision
 from bot.value_class import value_class
 
@@ -140,7 +133,7 @@ class Database:
         try:
             is_current = revisions.is_newer or revisions.newest == NEWEST_REVISION
             if not (is_current or (self.is_sqlite and await self.write(create_tables))):
-                await self.maintain(import_module("bot.storage.migrations").upgrade)
+                await self.maintain(_upgrade)
             if not self.is_sqlite:
                 await self.write(import_module("bot.storage.functions").install_functions)
         except StoreError as error:
@@ -410,7 +403,12 @@ def read_revisions(connection: Connection) -> TableRevisions:
     return TableRevisions(newest, oldest)
 
 
-def write_oldest_revision(connection: Connection) -> None:
+def _upgrade(connection: Connection) -> None:
+    import_module("bot.storage.migrations").upgrade(connection)
+    _write_oldest_revision(connection)
+
+
+def _write_oldest_revision(connection: Connection) -> None:
     """Record which versions may use the tables, at the end of an upgrade."""
     connection.execute(delete(supported_revision))
     connection.execute(insert(supported_revision).values(oldest=OLDEST_REVISION))
@@ -423,5 +421,5 @@ def create_tables(connection: Connection) -> bool:
     metadata.create_all(connection, checkfirst=False)
     _alembic_version.create(connection, checkfirst=False)
     connection.execute(insert(_alembic_version).values(version_num=NEWEST_REVISION))
-    write_oldest_revision(connection)
+    _write_oldest_revision(connection)
     return True

@@ -7,7 +7,6 @@ from sqlalchemy import Connection
 
 from bot.errors import SettingsError
 from bot.runtime.shipped_files import shipped_folder
-from bot.storage.database import write_oldest_revision
 
 _ADVISORY_LOCK = 0x7472_6F75_7065  # "troupe" in ASCII
 
@@ -34,4 +33,3 @@ def upgrade(connection: Connection) -> None:
         raise SettingsError(
             f"the database is of another version of Troupe; start that version: {error}"
         ) from error
-    write_oldest_revision(connection)

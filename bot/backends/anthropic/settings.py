@@ -6,7 +6,6 @@ from pydantic import Field
 from typing_extensions import override
 
 from bot.backends.chat_completions.settings import HttpProviderSettings, well_known_address
-from bot.backends.spec import BackendSpec
 
 ADDRESS = "https://api.anthropic.com/v1"
 
@@ -28,13 +27,3 @@ class AnthropicSettings(HttpProviderSettings):
         if not base_url.endswith("/v1"):  # as in ANTHROPIC_BASE_URL of other programs
             base_url += "/v1"
         return self.model_copy(update={"base_url": base_url})
-
-
-SPEC = BackendSpec(
-    kind="anthropic",
-    settings=AnthropicSettings,
-    factory="bot.backends.anthropic.backend:make",
-    provider_ids=frozenset({"anthropic"}),
-    calls_tools=True,
-    parameter_check="bot.backends.anthropic.wire:parameter_problems",
-)

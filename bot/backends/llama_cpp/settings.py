@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt
 from typing_extensions import override
 
-from bot.backends.spec import FREE, BackendSpec, ModelFileSettings, ModelPrice, ProviderSettings
+from bot.backends.spec import FREE, ModelFileSettings, ModelPrice, ProviderSettings
 
 
 class LlamaCppSettings(ModelFileSettings):
@@ -46,16 +46,3 @@ def local_settings(providers: Mapping[str, ProviderSettings]) -> LlamaCppSetting
     ordered = sorted(providers, key=lambda name: name != "local")
     own = (providers[name] for name in ordered)
     return next((each for each in own if isinstance(each, LlamaCppSettings)), LlamaCppSettings())
-
-
-SPEC = BackendSpec(
-    kind="llama_cpp",
-    settings=LlamaCppSettings,
-    factory="bot.backends.llama_cpp.backend:make",
-    provider_ids=frozenset({"local"}),
-    calls_tools=True,
-    providers_without_settings=frozenset({"local"}),
-    parameter_check="bot.backends.llama_cpp.sampling:parameter_problems",
-    preparation="bot.backends.llama_cpp.engine:prepare_model",
-    model_trials="bot.backends.llama_cpp.model_trial:model_trials",
-)

@@ -8,14 +8,13 @@ from typing_extensions import override
 from bot.backends.chat_completions.settings import HttpProviderSettings, well_known_address
 from bot.backends.openai_compatible.services import (
     KEYLESS,
-    SERVICES,
     WELL_KNOWN,
     KnownService,
     is_azure,
     known_service,
     read_azure_address,
 )
-from bot.backends.spec import FREE, BackendSpec
+from bot.backends.spec import FREE
 from bot.runtime.addresses import is_near_address
 
 _NEAR_SECONDS = {"first_token_seconds": 300.0, "total_seconds": 600.0}
@@ -103,13 +102,3 @@ class OpenAISettings(HttpProviderSettings):
             is_public = service is not None and not service.is_own_server
             return None if is_public else _SESSION_HEADER
         return self.session_header.strip("-") or None
-
-
-SPEC = BackendSpec(
-    kind="openai",
-    settings=OpenAISettings,
-    factory="bot.backends.openai_compatible.backend:make",
-    provider_ids=frozenset(SERVICES),
-    providers_without_settings=KEYLESS,
-    calls_tools=True,
-)
