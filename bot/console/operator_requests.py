@@ -15,7 +15,8 @@ from bot.errors import BackendUnavailable, SettingsError, UserError
 from bot.ports import Backend, Clock
 from bot.prompting.compose.compose import bare_prompt, template_of
 from bot.prompting.presets.preset import Preset
-from bot.replying.generate import GeneratedAnswer, StopFlag, generate_answer
+from bot.replying.generate import GeneratedAnswer, generate_answer
+from bot.runtime.tasks import StopFlag
 from bot.storage.reports import AnswerLog
 from bot.storage.usage import UsageLog
 from bot.texts.text import translatable

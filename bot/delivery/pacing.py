@@ -8,10 +8,11 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache, partial
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
+from pydantic import BaseModel, Field
 from typing_extensions import override
 
 from bot.chat.incoming import Address
@@ -20,6 +21,30 @@ from bot.chat.rate import CallScope, CallWindow
 from bot.errors import RateLimited, ResponseRefused
 from bot.ports import BucketSurface, Clock, DraftingSurface, RateLimits, Surface
 from bot.telemetry.metrics import RATE_LIMIT_REFUSALS, RATE_LIMIT_SECONDS
+
+
+class DeliverySettings(BaseModel, extra="forbid"):
+    """How messages are delivered."""
+
+    settle_seconds: float = Field(
+        10,
+        ge=0,
+        description="How long after a request without a response the platform may still carry it"
+        " out. Only then is it checked whether the message arrived.",
+    )
+    pacing: Literal["strict", "learned"] = Field(
+        "strict",
+        description="When a platform's approximate rates hold for what is sent (Telegram: 10 calls"
+        " in 10 s in a chat, 30 a second in all; Discord: 50 a second). `strict`: always;"
+        " `learned`: in the hour after the platform has refused a call.",
+    )
+    answerable_minutes: float = Field(
+        5,
+        ge=0,
+        description="How old a message may be that a platform delivers only when the service is"
+        " back. An older one is not answered, only kept as background for later questions.",
+    )
+
 
 _MAX_ASKING = 32
 """As many as a pool claims at once: their answers tell whether to take more."""
@@ -132,7 +157,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
     """A surface whose calls wait until the platform allows them.
 
     With `best_effort`, for live edits, it never waits, and it leaves some calls to the outbox.
-    With `learns_rates`, approximate limits apply to the outbox only in the hour after a refusal.
+    With learned pacing, approximate limits apply to the outbox only in the hour after a refusal.
     """
 
     surface: Surface
@@ -141,7 +166,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
     clock: Clock
     _: KW_ONLY
     best_effort: bool = False
-    learns_rates: bool = False
+    settings: DeliverySettings = field(default_factory=DeliverySettings)
     waiting: WaitingCalls | None = None
 
     def __post_init__(self) -> None:
@@ -252,7 +277,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
 
     def _windows_of(self, limits: Limits, *, is_message: bool) -> _Windows:
         """Return the limits for this kind of call in the chat, for the chat, and for the bot."""
-        learns, edits = self.learns_rates, self.best_effort
+        learns, edits = self.settings.pacing == "learned", self.best_effort
         if not is_message:
             of_bot = limits.bot_calls if limits.counts_typing else ()
             return (), (), _windows_in_force(of_bot, learns=learns, reserves=True)

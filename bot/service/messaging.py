@@ -287,7 +287,7 @@ class MessagingContainer(StorageContainer, ABC):
                 self.rate_limits,
                 self.clock,
                 best_effort=best_effort,
-                learns_rates=self.settings.delivery.pacing == "learned",
+                settings=self.settings.delivery,
                 waiting=self._waiting_calls,
             )
             for name, platform in self.platforms.items()

@@ -174,22 +174,15 @@ class StorageContainer:
         """None in the terminal, where the operator may ask without limits."""
         if self.is_in_terminal:
             return None
-        limits = self.settings.limits
-        return AnswerLimits(
-            self.rate_limits,
-            self.clock,
-            per_person=limits.answers_per_person,
-            per_channel=limits.answers_per_channel,
-            seconds=limits.seconds,
-        )
+        return AnswerLimits(self.rate_limits, self.clock, self.settings.limits)
 
     @cached_property
     def command_limits(self) -> CommandLimits | None:
         """None in the terminal, and if answers are unlimited."""
-        limits, most = self.settings.limits, self.settings.limits.answers_per_person
-        if self.is_in_terminal or not most:
+        limits = self.settings.limits
+        if self.is_in_terminal or not limits.answers_per_person:
             return None
-        return CommandLimits.beside_answers(self.rate_limits, answers=most, seconds=limits.seconds)
+        return CommandLimits.beside_answers(self.rate_limits, limits)
 
     @cached_property
     def provider_slots(self) -> ProviderSlots:

@@ -30,10 +30,11 @@ from bot.replying.answer_parts import (
     shorten,
     supported_form,
 )
-from bot.replying.generate import StopFlag, end_marks
+from bot.replying.generate import end_marks
 from bot.replying.live_reply import LiveReplies, LiveReply, final_parts
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
+from bot.runtime.tasks import StopFlag
 from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.limits.rate_limits import AnswerLimits, RareNotices
 from bot.turn.message_groups import MessageGroup

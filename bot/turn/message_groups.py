@@ -18,9 +18,8 @@ from bot.commands.request import AskedQuestion
 from bot.errors import StoreError
 from bot.ports import Clock
 from bot.prompting.presets.preset import BusyMode, BusyRules
-from bot.replying.generate import StopFlag
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable
-from bot.runtime.tasks import cancel_and_wait
+from bot.runtime.tasks import StopFlag, cancel_and_wait
 from bot.storage.conversations import Conversations
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.turn.claims import CRASHES_OF_A_SUSPECT

@@ -21,7 +21,6 @@ from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.text.tokens import counter_for_model
 from bot.replying.generate import (
     GeneratedAnswer,
-    StopFlag,
     VisibleLimit,
     build_receipt,
     generate_answer,
@@ -29,6 +28,7 @@ from bot.replying.generate import (
 )
 from bot.replying.live_reply import LiveReply
 from bot.routing.presets import ActivePreset
+from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
 from bot.tools import MAX_TOOL_TOKENS
 from bot.turn.limits.refusals import OperatorNotes

@@ -22,8 +22,8 @@ from bot.chat.session import Claim, InboxMessage, described_text
 from bot.commands.request import StopOutcome
 from bot.errors import StoreError
 from bot.ports import Clock, Signals
-from bot.replying.generate import StopFlag
 from bot.runtime.in_process import BoundedDict
+from bot.runtime.tasks import StopFlag
 from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode_all
 from bot.value_class import value_class

@@ -19,10 +19,9 @@ from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
 from bot.delivery.pacing import RateLimitedSurface
 from bot.errors import RateLimited
 from bot.ports import BucketSurface, Clock, RateLimits
-from bot.replying.generate import StopFlag
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
-from bot.runtime.tasks import cancel_and_wait
+from bot.runtime.tasks import StopFlag, cancel_and_wait
 from bot.storage.redis_rate_limits import open_rate_limits
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from tests.fakes import LIMITS, FakeClock, FakeSurface

@@ -9,7 +9,7 @@ import pytest
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.chat.rate import CallScope, CallWindow
-from bot.delivery.pacing import RateLimitedSurface
+from bot.delivery.pacing import DeliverySettings, RateLimitedSurface
 from bot.errors import RateLimited, RefusedScope
 from bot.platforms.discord.surface import LIMITS as DISCORD
 from bot.platforms.telegram.limits import GROUP as TELEGRAM_GROUP
@@ -27,7 +27,8 @@ class Setup:
     def __init__(self, surface: FakeSurface, *, learns: bool = False) -> None:
         self.clock, self.surface = FakeClock(), surface
         rates = InProcessRateLimits(self.clock)
-        self.outbox = RateLimitedSurface(surface, rates, self.clock, learns_rates=learns)
+        settings = DeliverySettings(pacing="learned" if learns else "strict")
+        self.outbox = RateLimitedSurface(surface, rates, self.clock, settings=settings)
         self.live = RateLimitedSurface(surface, rates, self.clock, best_effort=True)
 
     async def send(self, address: Address = CHAT) -> None:

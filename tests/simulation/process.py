@@ -12,6 +12,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
+from bot.delivery.pacing import DeliverySettings
 from bot.errors import StoreError
 from bot.memory import no_stories
 from bot.platforms.spec import PlatformSpec
@@ -24,10 +25,11 @@ from bot.service.exclusive_role import ExclusiveReceiver
 from bot.service.jobs import Job, delete_expired_once, repeat
 from bot.service.options import RunOptions
 from bot.service.resources import Models, Resources
-from bot.settings import DeliverySettings, LimitSettings, Settings
+from bot.settings import Settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
 from bot.templates.renderer import Renderer
+from bot.turn.limits.rate_limits import LimitSettings
 from tests.fakes import FakeBackend, FakePlatform
 from tests.simulation.database import DatabaseServer, SimulatedConnections
 from tests.simulation.event_loop import LoopProcess, SimulatedLoop

@@ -16,6 +16,7 @@ from bot.chat.incoming import Address, Incoming, MediaItem, Person, Pressed, Quo
 from bot.chat.outgoing import Limits, OutboxRow
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
 from bot.console.prompt_preview import PromptPreview
+from bot.delivery.pacing import DeliverySettings
 from bot.errors import PlatformError, StoreError
 from bot.memory import RetrieveStories, no_stories
 from bot.platforms.spec import PlatformSpec
@@ -27,7 +28,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
 from bot.service.options import RunOptions
 from bot.service.resources import Models, Resources
-from bot.settings import DeliverySettings, LimitSettings, Settings
+from bot.settings import Settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
@@ -35,6 +36,7 @@ from bot.storage.forgetting import Tombstone
 from bot.storage.outbox import SenderIdentity
 from bot.storage.tables import conversation, inbox
 from bot.templates.renderer import Renderer
+from bot.turn.limits.rate_limits import LimitSettings
 from bot.turn.signals import CONVERSATIONS
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakePlatform, FakeSurface, ScriptStep
 from tests.media.file_samples import picture

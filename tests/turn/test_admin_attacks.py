@@ -14,7 +14,7 @@ from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.storage.tables import choice
-from bot.turn.limits.rate_limits import AnswerLimits
+from bot.turn.limits.rate_limits import AnswerLimits, LimitSettings
 from tests.fakes import FakeClock
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.budgets import DONE, PERSON_A_DAY, make_setup
@@ -43,9 +43,8 @@ async def test_answering_again_is_charged_to_who_wants_it(database: Database) ->
 
 async def test_answering_again_counts_against_the_rate_of_who_wants_it(database: Database) -> None:
     clock = FakeClock()
-    limits = AnswerLimits(
-        InProcessRateLimits(clock), clock, per_person=2, per_channel=0, seconds=3600
-    )
+    settings = LimitSettings(answers_per_person=2, seconds=3600)
+    limits = AnswerLimits(InProcessRateLimits(clock), clock, settings)
     setup = Setup(database, clock=clock, answer_limits=limits)
     await setup.say(make_incoming("hello", author=BOB))
     for number in range(3):

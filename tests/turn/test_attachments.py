@@ -22,12 +22,12 @@ from bot.chat.prompt import Prompt
 from bot.chat.session import Turn, ask_again
 from bot.errors import BackendUnavailable, PlatformError
 from bot.media.voice_messages import VoiceMessages
-from bot.replying.generate import StopFlag
 from bot.runtime.in_process import InProcessRateLimits
+from bot.runtime.tasks import StopFlag
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.storage.tables import turn
-from bot.turn.limits.rate_limits import AnswerLimits
+from bot.turn.limits.rate_limits import AnswerLimits, LimitSettings
 from bot.turn.message_groups import user_turn
 from tests.fakes import FakeBackend, FakeClock, FakeSurface
 from tests.media.file_samples import picture
@@ -291,9 +291,8 @@ async def test_spoken_words_are_asked(database: Database, caption: str, question
 
 async def test_voice_messages_over_the_limit_are_not_written_down() -> None:
     clock, backend = FakeClock(), TranscribingFakeBackend("hello")
-    limits = AnswerLimits(
-        InProcessRateLimits(clock), clock, per_person=2, per_channel=3, seconds=3600
-    )
+    settings = LimitSettings(answers_per_person=2, answers_per_channel=3, seconds=3600)
+    limits = AnswerLimits(InProcessRateLimits(clock), clock, settings)
     voices = VoiceMessages(download, {"p": backend}, limits.admits_voice)
     texts = []
     for author in (ALICE, ALICE, ALICE, BOB, BOB):

@@ -18,7 +18,7 @@ from bot.errors import PresetError
 from bot.prompting.presets.files import parse_preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
-from bot.turn.limits.rate_limits import AnswerLimits
+from bot.turn.limits.rate_limits import AnswerLimits, LimitSettings
 from tests.attacks import expand, expanded, with_ours
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import BOB, make_incoming
@@ -103,9 +103,8 @@ async def flood_is_slowed_down(database: Database, given: Any) -> None:
     burst = 15 if len(senders) == 1 else 30
     clock = FakeClock()
     limiters_clock = LimitersClock(clock)
-    limits = AnswerLimits(
-        InProcessRateLimits(clock), limiters_clock, per_person=15, per_channel=30, seconds=30
-    )
+    settings = LimitSettings(answers_per_person=15, answers_per_channel=30, seconds=30)
+    limits = AnswerLimits(InProcessRateLimits(clock), limiters_clock, settings)
     backend = TimingBackend(clock)
     parts: dict[str, Any] = {"clock": clock, "answer_limits": limits}
     setup = Setup(database, backend=backend, preset={"busy": "queue"}, **parts)
@@ -149,9 +148,8 @@ async def budget_is_not_renewed_by_a_time_zone(database: Database, given: Any) -
 async def retry_button_is_limited(database: Database, given: Any) -> None:
     clock = FakeClock()
     limiters_clock = LimitersClock(clock)
-    limits = AnswerLimits(
-        InProcessRateLimits(clock), limiters_clock, per_person=5, per_channel=0, seconds=86_400
-    )
+    settings = LimitSettings(answers_per_person=5, seconds=86_400)
+    limits = AnswerLimits(InProcessRateLimits(clock), limiters_clock, settings)
     setup = Setup(database, clock=clock, answer_limits=limits)
     await setup.say("a")
     await setup.receive(

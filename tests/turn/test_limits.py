@@ -14,10 +14,9 @@ from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
 from bot.chat.rate import Rate
 from bot.commands.answers import NOT_YOURS
 from bot.runtime.in_process import InProcessRateLimits
-from bot.settings import LimitSettings
 from bot.storage.database import Database
 from bot.storage.tables import inbox
-from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits
+from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits, LimitSettings
 from bot.turn.limits.slots import ProviderSlots
 from tests.fakes import FakeBackend, FakeClock, ScriptStep, run_ready_tasks
 from tests.samples import ALICE, BOB, make_incoming
@@ -49,7 +48,8 @@ def make_setup(
 ) -> tuple[Setup, RecordingRateLimits]:
     clock = FakeClock()
     rates = RecordingRateLimits(clock)
-    limits = AnswerLimits(rates, clock, per_person=per_person, per_channel=0, seconds=seconds)
+    settings = LimitSettings(answers_per_person=per_person, answers_per_channel=0, seconds=seconds)
+    limits = AnswerLimits(rates, clock, settings)
     backend = FakeBackend(*([f"answer {number}"] for number in range(1, 9)))
     return Setup(database, backend=backend, clock=clock, answer_limits=limits), rates
 
@@ -110,7 +110,7 @@ async def test_commands_are_not_limited(database: Database) -> None:
 async def test_person_is_counted_over_all_channels(database: Database) -> None:
     clock = FakeClock()
     rates = RecordingRateLimits(clock)
-    limits = AnswerLimits(rates, clock, per_person=15, per_channel=15, seconds=30)
+    limits = AnswerLimits(rates, clock, LimitSettings())
     setup = Setup(database, ["Hi."], clock=clock, answer_limits=limits)
     await setup.say("hello")
     assert rates.taken == [Rate("person:telegram:1", 15, 30), Rate("channel:telegram:5", 15, 30)]
@@ -311,7 +311,8 @@ async def test_menus_can_be_used_where_few_answers_are_admitted(
     clock: FakeClock, answers: int, seconds: float, admitted: int
 ) -> None:
     rates = InProcessRateLimits(clock)
-    limits = CommandLimits.beside_answers(rates, answers=answers, seconds=seconds)
+    settings = LimitSettings(answers_per_person=answers, seconds=seconds)
+    limits = CommandLimits.beside_answers(rates, settings)
     refusals = [
         await limits.press_refusal(pressed(ButtonAction.SETTINGS, key=str(number)))
         for number in range(admitted + 1)

@@ -14,9 +14,8 @@ from typing_extensions import override
 from bot.backends.chat_shares import ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
-from bot.replying.generate import StopFlag
 from bot.runtime.in_process import InProcessRateLimits, InProcessSignals
-from bot.runtime.tasks import cancel_and_wait
+from bot.runtime.tasks import StopFlag, cancel_and_wait
 from bot.storage.database import Database
 from bot.texts.text import translate
 from bot.turn.limits import slots as provider_slots

@@ -15,7 +15,7 @@ from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
-from bot.turn.limits.rate_limits import AnswerLimits, RareNotices
+from bot.turn.limits.rate_limits import AnswerLimits, LimitSettings, RareNotices
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetedSummaries, BudgetRules, Spending
 from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend
@@ -193,7 +193,8 @@ async def test_who_asks_too_much_delays_nobody_elses_answer(database: Database) 
     """Bob writes last: before, both were refused an answer."""
     clock = FakeClock()
     rates = InProcessRateLimits(clock)
-    limits = AnswerLimits(rates, clock, per_person=1, per_channel=0, seconds=3600)
+    settings = LimitSettings(answers_per_person=1, seconds=3600)
+    limits = AnswerLimits(rates, clock, settings)
     scripts = ["For Bob."], ["Both of you."]
     group: dict[str, Any] = {"limits": LIMITS_OF_CHATS, "preset": {"context": "all"}}
     setup = Setup(database, *scripts, clock=clock, answer_limits=limits, **group)

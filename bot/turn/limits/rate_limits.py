@@ -3,15 +3,55 @@
 from dataclasses import KW_ONLY, dataclass, replace
 
 import structlog
+from pydantic import BaseModel, Field
 
 from bot.chat.command import ButtonAction, Command, read_button
 from bot.chat.incoming import Pressed, Request, Said
 from bot.chat.rate import Rate
 from bot.errors import AlreadyNotified, UserError
 from bot.ports import Clock, RateLimits
-from bot.replying.generate import StopFlag
+from bot.runtime.tasks import StopFlag
 from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import Text, translatable, translatable_count
+
+
+class LimitSettings(BaseModel, extra="forbid"):
+    """Limits on answers per person and channel, and on waiting messages."""
+
+    answers_per_person: int = Field(
+        15,
+        ge=0,
+        description="How many answers a person gets at once, and half of how many commands and"
+        " presses of buttons, of which 30 in 30 s are always followed; 0: no limit.",
+    )
+    answers_per_channel: int = Field(
+        15, ge=0, description="How many answers a channel gets at once; 0: no limit."
+    )
+    seconds: float = Field(
+        30,
+        gt=0,
+        description="The time for these answers, in seconds. Further ones follow evenly: with 15"
+        " in 30 s, one every 2 s.",
+    )
+    waiting: int = Field(
+        500,
+        ge=0,
+        description="How many requests may wait for a provider that takes no more at once, in the"
+        " whole installation; later ones are told that the model is busy. 0: no limit.",
+    )
+    waiting_in_conversation: int = Field(
+        100,
+        ge=0,
+        description="How many questions may wait for their answers in a conversation; later ones"
+        " are told so, kept, and not answered. 0: no limit.",
+    )
+    conversations_at_once: int = Field(
+        4000,
+        ge=1,
+        description="How many conversations a process answers at once. Further ones wait in the"
+        " database, from which every worker takes them.",
+    )
+
 
 _SECONDS_BETWEEN_NOTICES = 60.0
 
@@ -42,13 +82,7 @@ class AnswerLimits:
 
     rates: RateLimits
     clock: Clock
-    _: KW_ONLY
-    per_person: int
-    """Burst size in answers; 0: no limit."""
-    per_channel: int
-    """The same for everybody in a channel together."""
-    seconds: float
-    """The time in which a burst refills."""
+    settings: LimitSettings
 
     def __post_init__(self) -> None:
         self._notices = RareNotices(self.rates)
@@ -92,17 +126,18 @@ class AnswerLimits:
     def _rates_of(self, said: Said, person: str | None = None) -> list[Rate]:
         """Return the rate limits that apply; in a private chat, person and channel are the same."""
         counted = {
-            f"person:{person or said.charged_person}": self.per_person,
-            f"channel:{said.address.channel}": self.per_channel,
+            f"person:{person or said.charged_person}": self.settings.answers_per_person,
+            f"channel:{said.address.channel}": self.settings.answers_per_channel,
         }
-        return [Rate(key, count, self.seconds) for key, count in counted.items() if count]
+        seconds = self.settings.seconds
+        return [Rate(key, count, seconds) for key, count in counted.items() if count]
 
     async def _notice(
         self, said: Said, rates: list[Rate], wait: float, *, is_refused: bool
     ) -> Text | None:
         if not await self._notices.is_due(said.address.channel, _SECONDS_BETWEEN_ANSWER_NOTICES):
             return None
-        most, seconds = min(rate.count for rate in rates), f"{self.seconds:g}"
+        most, seconds = min(rate.count for rate in rates), f"{self.settings.seconds:g}"
         rule = translatable_count(
             "That is more than one message in {seconds} s.",
             "That is more than {count} messages in {seconds} s.",
@@ -147,9 +182,9 @@ class CommandLimits:
         self._notices = RareNotices(self.rates)
 
     @classmethod
-    def beside_answers(cls, rates: RateLimits, *, answers: int, seconds: float) -> "CommandLimits":
+    def beside_answers(cls, rates: RateLimits, settings: LimitSettings) -> "CommandLimits":
         """Allow two commands or presses per answer, and always 30 in 30 s."""
-        count = _PER_ANSWER * answers
+        count, seconds = _PER_ANSWER * settings.answers_per_person, settings.seconds
         if count / seconds < _ALWAYS_ADMITTED / _ALWAYS_SECONDS:
             count, seconds = _ALWAYS_ADMITTED, _ALWAYS_SECONDS
         return cls(rates, per_person=count, seconds=seconds)

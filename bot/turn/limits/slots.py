@@ -14,8 +14,8 @@ from bot.chat.prompt import QueuePosition
 from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
 from bot.ports import Clock, RateLimits, Signals
-from bot.replying.generate import StopFlag
 from bot.runtime.in_process import BoundedDict, InProcessSignals
+from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
 
 _MAX_CHATS_REMEMBERED = 1000

@@ -17,7 +17,8 @@ from bot.memory import SummaryRequest
 from bot.ports import Clock
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
-from bot.replying.generate import GeneratedAnswer, StopFlag
+from bot.replying.generate import GeneratedAnswer
+from bot.runtime.tasks import StopFlag
 from bot.storage.usage import Budgets, UsageLog
 from bot.texts.text import Text, translatable
 from bot.turn.limits.rate_limits import RareNotices
