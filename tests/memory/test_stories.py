@@ -15,7 +15,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
 from bot.storage.stories import SqlStories
 from tests.fakes import FakeClock, FakeEmbedder
-from tests.waiting import wait_until
+from tests.waiting import settle, wait_until
 
 LAMP, STORM, GULL = "Nora trims the lamp.", "A storm took the roof.", "The gull stole a herring."
 TEXTS = [LAMP, STORM, GULL]
@@ -116,12 +116,12 @@ async def test_indexing_is_retried_after_an_error(database: Database) -> None:
     embedder.is_down = True
     stories = SqlStories(database)
     indexing = asyncio.create_task(index_stories({"nora": TEXTS}, embedder, stories, clock))
-    await asyncio.sleep(0.1)
+    await settle()
 
     embedder.is_down = False
     while not indexing.done():
         await clock.advance(1)
-        await asyncio.sleep(0.02)
+        await settle()
 
     assert embedder.documents == TEXTS
 

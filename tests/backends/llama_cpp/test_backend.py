@@ -51,10 +51,13 @@ def engine() -> psutil.Process:
     return child
 
 
-async def is_idle(process: psutil.Process) -> bool:
-    process.cpu_percent()
-    await asyncio.sleep(0.5)
-    return bool(process.cpu_percent() < 30)
+async def cpu_seconds_when_idle(process: psutil.Process) -> float:
+    """Wait until a process computes no more; return what it has computed since its start."""
+    before, now = -1.0, process.cpu_times().user
+    while now > before + 0.05:
+        await asyncio.sleep(0.5)  # in which a process that computes gets at least a tenth
+        before, now = now, process.cpu_times().user
+    return float(now)
 
 
 @pytest.mark.service
@@ -151,12 +154,14 @@ async def test_image_for_a_model_without_vision_is_refused(local: LlamaCpp) -> N
 
 @pytest.mark.service
 async def test_closing_the_generator_stops_the_engine(local: LlamaCpp) -> None:
+    began = await cpu_seconds_when_idle(engine())
     async with aclosing(local.generate(STORY)) as pieces:
         await anext(pieces)
+    stopped = await cpu_seconds_when_idle(engine())
 
-    await asyncio.sleep(0.3)
+    await ask(local, STORY)
 
-    assert await is_idle(engine())
+    assert stopped - began < (await cpu_seconds_when_idle(engine()) - stopped) / 2
 
 
 @pytest.mark.service
