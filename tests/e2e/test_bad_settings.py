@@ -15,6 +15,7 @@ from tests.support.kill_load import wait_until_settled
 from tests.support.model_server import Model
 from tests.support.service_process import Service
 from tests.support.transcripts import check_transcripts
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = ON_THE_WIRES
 
@@ -47,7 +48,7 @@ async def installed(platforms: Platforms, service: Service) -> Service:
         platforms.open(kind)
     await service.start_and_wait()
     ask_everywhere(platforms)
-    await wait_until_settled(platforms, 20)
+    await wait_until_settled(platforms, PATIENCE_SECONDS)
     assert await service.stop() == 0
     return service
 
@@ -121,26 +122,26 @@ async def test_second_process_exits(installed: Service, platforms: Platforms, mo
     line = await start_error(other)
     assert f"process {installed.process.pid}" in line
     assert "TROUPE_DATA_DIR" in line
-    await wait_until_settled(platforms, 20)
+    await wait_until_settled(platforms, PATIENCE_SECONDS)
     assert await installed.stop() == 0
 
 
 async def test_full_disk_later_loses_nothing(installed: Service, platforms: Platforms) -> None:
     await installed.start_and_wait()
-    await wait_until_settled(platforms, 20)
+    await wait_until_settled(platforms, PATIENCE_SECONDS)
     pid = installed.process.pid
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     ask_everywhere(platforms)
     await installed.wait_until_ready(status=503)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     await installed.wait_until_ready()
-    await wait_until_settled(platforms, 20)
+    await wait_until_settled(platforms, PATIENCE_SECONDS)
     assert await installed.stop() == 0
 
 
 async def test_questions_meanwhile_are_answered(installed: Service, platforms: Platforms) -> None:
     await installed.start_and_wait()
-    await wait_until_settled(platforms, 30)
+    await wait_until_settled(platforms, PATIENCE_SECONDS)
     assert await installed.stop() == 0
     result = check_transcripts(platforms.messages())
     assert result.is_clean, str(result)

@@ -176,17 +176,12 @@ async def test_rare_kills_delay_by_a_lease(shape: Shape, platforms: Platforms, s
         (
             "blind_resend",
             {"repeated": ["discord:", "telegram:"]},
-            {
-                "kills": 4,
-                "dropped_responses": 0.3,
-                "points": ("after_http", "random"),
-                "give_up_seconds": 6,
-            },
+            {"kills": 4, "dropped_responses": 0.3, "points": ("after_http", "random")},
         ),
         (
             "acknowledge_first",
             {"lost": [""]},
-            {"questions": 90, "kills": 10, "points": ("after_received",), "give_up_seconds": 6},
+            {"questions": 90, "kills": 10, "points": ("after_received",)},
         ),
         ("answer_edits_anew", {"repeated": ["one was edited"]}, EDITED_AND_PRESSED),
         ("ignore_changes", {"ignored": ["has become", "is still there"]}, EDITED_AND_PRESSED),
@@ -205,7 +200,9 @@ async def test_fault_of_a_build_is_found(
         write_tester(shape.services[0], role_name="Nora")
     load = LoadPlan(
         seed,
-        **{"questions": 60, "questions_a_second": 8, "give_up_seconds": 4, "build": build, **plan},
+        **{"questions": 60, "questions_a_second": 8, "build": build, **plan},
+        give_up_seconds=30 if "repeated" in found else 6,
+        repeated=tuple(found.get("repeated", ())),
     )
     outcome = report(await run_under_kills(shape.services, platforms, load))
     for kind, words in found.items():

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from redis.asyncio import Redis
@@ -23,6 +24,7 @@ from tests.support.crash_points import CRASH_POINTS
 from tests.support.service_process import Service
 from tests.support.transcripts import ANSWER_END, CheckResult, PeoplesChanges, check_transcripts
 from tests.valkey import find_valkey, frozen_valkey
+from tests.waiting import PATIENCE_SECONDS
 
 Disturbance: TypeAlias = Callable[[random.Random], Coroutine[None, None, None]]
 
@@ -35,7 +37,6 @@ _RARE = {"after_open", "before_again", "between_parts", "during_reconcile"}
 # What a worker, a sender or a holder of a role logs when it does not write because it was too late.
 _STALE_WRITE = re.compile(r"\] (fenced|sender_fenced|sender_late|role_lost) ")
 _VALKEY_SECONDS = 5.0
-_START_SECONDS = 90.0  # on a busy machine
 _LONG_ANSWERS = (700, 1300)  # words: two and three messages on Discord
 
 
@@ -59,6 +60,7 @@ class LoadPlan:
     max_passes: int = 10  # of a crash point until the kill
     clock_seconds: float = 0.0  # each start of a process gets a clock so far ahead or behind
     give_up_seconds: float = 100.0  # without any change after the last kill; groups wait a minute
+    repeated: tuple[str, ...] = ()  # words of faults of a wrong build, which are waited for
 
 
 @dataclass(slots=True)
@@ -174,10 +176,11 @@ async def run_under_kills(
                 tasks.create_task(_kill_until_enough(service, outcome, its_rng))
         if disturbing is not None:
             disturbing.cancel()
-        await wait_until_settled(platforms, plan.give_up_seconds, minds.changes)
+        settled = partial(wait_until_settled, platforms, plan.give_up_seconds, minds.changes)
+        await settled(repeated=plan.repeated)
         if plan.edits or plan.presses:
             await minds.change_everywhere()
-            await wait_until_settled(platforms, plan.give_up_seconds, minds.changes)
+            await settled(repeated=plan.repeated)
         watching.cancel()
     await _stop_all(services)
     outcome.seconds = time.monotonic() - began
@@ -257,7 +260,7 @@ async def _kill_until_enough(service: Service, outcome: LoadResult, rng: random.
         outcome.kills_by_point[point] += 1
     await service.start_with_crash_point("never", 1, plan.build, *_clock(plan, rng))
     # Before it is ready, SIGTERM would end it as a failure.
-    await service.wait_until_ready(_START_SECONDS, may_end=True)
+    await service.wait_until_ready(PATIENCE_SECONDS, may_end=True)
     while outcome.pauses < plan.pauses:
         outcome.pauses += 1
         await asyncio.sleep(rng.uniform(*plan.uptime_seconds))
@@ -276,7 +279,7 @@ async def _wait_seconds(service: Service, point: str, plan: LoadPlan, rng: rando
     """Return for how long it may go on; before that, wait until it was paused, say."""
     if point == _STOPPED:
         return rng.uniform(0.2, 4)  # it may still be starting
-    await service.wait_until_ready(_START_SECONDS, may_end=True)
+    await service.wait_until_ready(PATIENCE_SECONDS, may_end=True)
     if point in CRASH_POINTS:
         return plan.reach_seconds
     seconds = rng.uniform(*plan.uptime_seconds)
@@ -305,13 +308,19 @@ async def wait_until_settled(
     changes: PeoplesChanges | None = None,
     *,
     early: bool = True,
+    repeated: Sequence[str] = (),
 ) -> None:
-    """Wait until every answer is right, if `early`, or nothing changed for so long; 2 s more."""
+    """Wait until nothing changed for so long, and 2 s more.
+
+    If `early`, only until every answer is right, or until these words are in faults.
+    """
     before, changed_at = None, time.monotonic()
     while time.monotonic() < changed_at + seconds:
         messages = list(platforms.messages())
         # in a thread, because the platforms and the model answer in this loop
-        if early and (await asyncio.to_thread(check_transcripts, messages, changes)).is_clean:
+        found = await asyncio.to_thread(check_transcripts, messages, changes)
+        is_found = all(any(word in one for one in found.repeated) for word in repeated)
+        if early and (is_found if repeated else found.is_clean):
             break
         if messages != before:
             before, changed_at = messages, time.monotonic()

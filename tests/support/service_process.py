@@ -19,13 +19,12 @@ from tests.checkout import CHECKOUT
 from tests.support.chats import Platforms
 from tests.support.child_launcher import ChildLauncher, LaunchedChild
 from tests.support.model_server import Model
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 _FINISHED = re.compile(r"^troupe_finished_total\{.*\} (.+)$", re.MULTILINE)
 _ADDRESS = re.compile(r"health at (http://\S+)/readyz")
 _LOG_LINES = 80
 _INHERITED = {"PATH", "HOME", "LANG"}
-_PATIENCE_SECONDS = 90.0  # on a busy machine
 
 
 Process: TypeAlias = asyncio.subprocess.Process | LaunchedChild
@@ -185,7 +184,7 @@ class Service:
         await self.wait_until_ready()
 
     async def wait_until_ready(
-        self, seconds: float = _PATIENCE_SECONDS, status: int = 200, *, may_end: bool = False
+        self, seconds: float = PATIENCE_SECONDS, status: int = 200, *, may_end: bool = False
     ) -> None:
         """Wait for this status of /readyz; the process fails if it ends before, or it `may_end`."""
         async with asyncio.timeout(seconds):
@@ -205,7 +204,7 @@ class Service:
         status, text = await self.read("readyz") or (0, '{"parts": {}}')
         return status, json.loads(text)["parts"]
 
-    async def wait_until_finished(self, messages: int, seconds: float = _PATIENCE_SECONDS) -> None:
+    async def wait_until_finished(self, messages: int, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until this start of the service has finished so many messages."""
         async with asyncio.timeout(seconds):
             while await self._finished_messages() < messages:  # noqa: ASYNC110 # another process makes it so
@@ -242,7 +241,7 @@ class Service:
             self.process.send_signal(signal.SIGTERM)
         return await self.wait_for_exit()
 
-    async def wait_for_exit(self, seconds: float = _PATIENCE_SECONDS) -> int:
+    async def wait_for_exit(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Return its exit code; if it does not exit, log its tasks' stacks and fail."""
         if not await self.exits_within(seconds):
             self.process.send_signal(signal.SIGUSR1)

@@ -15,8 +15,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.service.run import Service, running
 from bot.settings import Settings, read_settings
 from bot.storage.web_channels import SqlWebChannels
-
-_TIMEOUT_SECONDS = 60.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Channel:
@@ -62,7 +61,7 @@ class Channel:
     async def wait_for(
         self, condition: Callable[[Sequence[WebMessage]], bool]
     ) -> Sequence[WebMessage]:
-        async with asyncio.timeout(_TIMEOUT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not condition(shown := await self.messages()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return shown
