@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from bot.storage.sqlite import SqliteWriter
@@ -19,14 +18,12 @@ _STUCK_SECONDS = 30.0
 """A thread that works for longer is held up by the test."""
 
 T = TypeVar("T")
-P = ParamSpec("P")
 _in_threads = WeakSet[asyncio.Future[Any]]()
 
 
-def _watched(start: Callable[P, asyncio.Future[T]]) -> Callable[P, asyncio.Future[T]]:
-    @wraps(start)
-    def begin(*args: P.args, **named: P.kwargs) -> asyncio.Future[T]:
-        work = start(*args, **named)
+def _watched(start: Callable[..., asyncio.Future[Any]]) -> Callable[..., asyncio.Future[Any]]:
+    def begin(*args: Any) -> asyncio.Future[Any]:
+        work = start(*args)
         _in_threads.add(work)
         return work
 

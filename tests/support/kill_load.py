@@ -310,10 +310,7 @@ async def wait_until_settled(
     early: bool = True,
     repeated: Sequence[str] = (),
 ) -> None:
-    """Wait until nothing changed for so long, and 2 s more.
-
-    If `early`, only until every answer is right, or until these words are in faults.
-    """
+    """Wait until every answer is right, if `early`, or nothing changed for so long; 2 s more."""
     before, changed_at = None, time.monotonic()
     while time.monotonic() < changed_at + seconds:
         messages = list(platforms.messages())

@@ -35,18 +35,11 @@ WEBHOOK = {"mode": "webhook", "webhook_url": ADDRESS, "webhook_secret": SecretSt
 
 
 @asynccontextmanager
-async def called(
-    rig: Rig,
-    *,
-    is_standby: bool = False,
-    store_seconds: float = PATIENCE_SECONDS,
-    body_seconds: float = PATIENCE_SECONDS,
-) -> AsyncIterator[str]:
+async def called(rig: Rig, *, is_standby: bool = False, **seconds: float) -> AsyncIterator[str]:
     """Serve the webhook of a bot, which Telegram is told of unless it stands by."""
     bot = rig.bot(**WEBHOOK)
-    routes = webhook_routes(
-        [bot], rig.intake, body_seconds=body_seconds, store_seconds=store_seconds
-    )
+    most = dict.fromkeys(("body_seconds", "store_seconds"), PATIENCE_SECONDS)
+    routes = webhook_routes([bot], rig.intake, **(most | seconds))
     async with serve_http(ConsoleSettings(port=0), [routes]) as address:
         bot._settings.webhook_url = f"{address}{PATH}"
         run = None if is_standby else asyncio.create_task(bot.run(rig.intake))
@@ -189,11 +182,11 @@ async def test_hostile_call(rig: Rig, title: str, given: Mapping[str, Any]) -> N
             body = json.dumps(update).encode()
         case _:
             pass
-    body_seconds = PATIENCE_SECONDS
+    seconds: dict[str, float] = {}
     if "net" in given:
-        body, body_seconds = slow_body(), BODY_SECONDS
+        body, seconds = slow_body(), {"body_seconds": BODY_SECONDS}
     rig.intake.failures = math.inf if "env" in given else 0
-    async with called(rig, is_standby=True, body_seconds=body_seconds) as address:
+    async with called(rig, is_standby=True, **seconds) as address:
         calls = 2 if "replay" in given else 1
         statuses = {
             await call(address, body, given.get("headers"), given.get("path", PATH))
