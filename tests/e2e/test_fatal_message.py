@@ -15,7 +15,7 @@ from tests.support.service_process import Service
 from tests.support.shapes import Installer
 from tests.support.transcripts import CheckResult, check_transcripts
 
-pytestmark = [pytest.mark.timeout(400), *ON_THE_WIRES]
+pytestmark = ON_THE_WIRES
 _NOTICE = "crashed the service repeatedly"
 _OWN_DEATHS = 3
 _MAX_SHARED_DEATHS = 6

@@ -18,7 +18,6 @@ _NOTICE = re.compile(r"⏳ (I am busy|\d+ more message)")
 _SECONDS_BETWEEN_NOTICES = 60
 
 pytestmark = [
-    pytest.mark.timeout(300),
     *ON_THE_WIRES,
     pytest.mark.runs_with(  # with the default limits
         preset_json("tester", system="You are a tester."),

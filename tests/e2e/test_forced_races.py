@@ -24,7 +24,7 @@ from tests.support.shapes import Installer
 from tests.support.transcripts import check_transcripts
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(300), *ON_THE_WIRES]
+pytestmark = ON_THE_WIRES
 _SETTLE_SECONDS = 25.0
 """For so long nothing changes any more; the late process has gone on by then."""
 

@@ -59,7 +59,7 @@ both_shapes = pytest.mark.parametrize("shape", ["embedded", "distributed"], indi
 
 
 @embedded
-@pytest.mark.timeout(450)
+@pytest.mark.timeout(1200)
 async def test_kills_lose_and_repeat_nothing(shape: Shape, platforms: Platforms, seed: int) -> None:
     plan = LoadPlan(seed, questions=200, questions_a_second=6, kills=16, pause_seconds=(1, 5))
     outcome = report(await run_under_kills(shape.services, platforms, plan))
@@ -67,7 +67,7 @@ async def test_kills_lose_and_repeat_nothing(shape: Shape, platforms: Platforms,
 
 
 @embedded
-@pytest.mark.timeout(450)
+@pytest.mark.timeout(1200)
 async def test_edits_and_presses_hold(shape: Shape, platforms: Platforms, seed: int) -> None:
     write_tester(shape.services[0], role_name="Nora")  # on Discord, webhooks speak
     plan = LoadPlan(seed, 120, 6, kills=10, pause_seconds=(1, 5), edits=0.25, presses=0.6)
@@ -84,7 +84,7 @@ async def test_edits_and_presses_hold(shape: Shape, platforms: Platforms, seed: 
 
 
 @distributed
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1200)
 async def test_kills_of_three_lose_nothing(shape: Shape, platforms: Platforms, seed: int) -> None:
     plan = LoadPlan(
         seed,
@@ -169,7 +169,7 @@ async def test_rare_kills_delay_by_a_lease(shape: Shape, platforms: Platforms, s
 
 
 @embedded
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("build", "found", "plan"),
     [

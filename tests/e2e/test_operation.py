@@ -13,7 +13,7 @@ from tests.support.features import ON_THE_WIRES
 from tests.support.service_process import Service
 from tests.support.shapes import Installer
 
-pytestmark = [pytest.mark.timeout(300), *ON_THE_WIRES]
+pytestmark = ON_THE_WIRES
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=["one", "two"])

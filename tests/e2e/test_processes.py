@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 
-import pytest
 import pytest_asyncio
 
 from tests.support.chats import Chat, Platforms, running_platforms
@@ -147,7 +146,6 @@ async def test_each_process_delivers_its_own_bot(
 _ROLES = ("gateway", "worker", "sender", "console")
 
 
-@pytest.mark.timeout(300)
 async def test_roles_answer_once_and_in_order_while_the_worker_is_killed(
     installer: Installer, platforms: Platforms, database_url: str
 ) -> None:

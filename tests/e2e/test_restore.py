@@ -25,7 +25,7 @@ from tests.support.shapes import Installer
 from tests.support.transcripts import CheckResult, check_transcripts, expected_answer
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(300), *ON_THE_WIRES]
+pytestmark = ON_THE_WIRES
 _BEFORE, _SINCE = "CANARY-0f3a", "CANARY-9b7c"
 """Words that were forgotten after the backup: said before it, and said since."""
 

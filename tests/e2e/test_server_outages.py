@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
 import pytest_asyncio
 
 from tests.gate import Gate
@@ -20,7 +19,7 @@ from tests.support.service_process import Service
 from tests.valkey import run_valkey
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(600), *ON_THE_WIRES]
+pytestmark = ON_THE_WIRES
 
 
 @pytest_asyncio.fixture(loop_scope="session")

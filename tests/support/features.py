@@ -8,7 +8,6 @@ EVERYWHERE = (*GROUPS, *PRIVATE)
 
 ON_THE_WIRES = [
     pytest.mark.service,
-    pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

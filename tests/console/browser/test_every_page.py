@@ -16,7 +16,7 @@ from bot.console.login import make_login_link
 from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab, skip_without_axe
 from tests.console.browser.conftest import Browser, has_buttons_at
 
-pytestmark = [pytest.mark.service, NEEDS_CHROMIUM, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.service, NEEDS_CHROMIUM]
 
 _HOSTILE = (
     "<script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">"

@@ -5,7 +5,7 @@ import pytest
 from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab
 from tests.console.browser.conftest import Browser
 
-pytestmark = [pytest.mark.service, NEEDS_CHROMIUM, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.service, NEEDS_CHROMIUM]
 
 _NEWEST = "#log > li.msg:last-of-type"
 

@@ -9,7 +9,7 @@ from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab, skip_without_axe
 from tests.console.browser.conftest import Browser
 from tests.support.console import call
 
-pytestmark = [pytest.mark.service, NEEDS_CHROMIUM, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.service, NEEDS_CHROMIUM]
 
 _HOSTILE = "</textarea><img src=x onerror=\"document.title='run'\"><script>document.title='run'"
 _PARTS = (
