@@ -375,11 +375,11 @@ async def test_place_given_back_to_a_frozen_server_is_free_later(tmp_path: Path)
 
 @pytest.mark.service
 async def test_process_that_stood_still_takes_no_server_for_frozen(tmp_path: Path) -> None:
-    async with on_valkey(tmp_path, SystemClock(), 0.3, ANSWER_SECONDS) as (_, here, there):
+    async with on_valkey(tmp_path, SystemClock(), 1.0, ANSWER_SECONDS) as (_, here, there):
         await here.take([SLOW])  # it is connected
         asking = asyncio.create_task(here.take([SLOW]))
         await asyncio.sleep(0)
-        time.sleep(1)  # noqa: ASYNC251 # as a busy machine lets it
+        time.sleep(2)  # noqa: ASYNC251 # as a busy machine lets it
         await asking
         while await there.take([SLOW]) == 0:
             """Use up what is left."""
