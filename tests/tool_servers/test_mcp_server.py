@@ -35,7 +35,7 @@ READING = ["weather", "environment", "sleep", "wait", "write_much", "die", "die_
 def settings(**given: Any) -> McpServerSettings:
     if "url" not in given:
         given.setdefault("command", [sys.executable, DEMO, "stdio"])
-    return McpServerSettings.model_validate(given)
+    return McpServerSettings.model_validate({"seconds": 60, **given})
 
 
 @asynccontextmanager
@@ -138,7 +138,7 @@ async def test_operator_may_name_tools_that_change_something_and_are_not_repeate
 @pytest.mark.parametrize("over_http", [False, True])
 async def test_slow_call_ends_alone_and_is_cancelled(tmp_path: Path, over_http: bool) -> None:
     async with demo_server(tmp_path, over_http) as (given, _):
-        async with running(tmp_path, settings(**given, seconds=60)) as server:
+        async with running(tmp_path, settings(**given)) as server:
             await wait_until(lambda: server.specs)
             waiting = asyncio.create_task(server.call("demo_sleep", {"seconds": 3}))
             slow = asyncio.create_task(
@@ -158,7 +158,7 @@ async def test_slow_call_ends_alone_and_is_cancelled(tmp_path: Path, over_http: 
 async def test_response_that_is_too_long_ends_alone(tmp_path: Path) -> None:
     async with (
         demo_server(tmp_path, over_http=True) as (given, _),
-        running(tmp_path, settings(**given, seconds=60)) as server,
+        running(tmp_path, settings(**given)) as server,
     ):
         await wait_until(lambda: server.specs)
         waiting = asyncio.create_task(server.call("demo_sleep", {"seconds": 2}))
@@ -237,7 +237,7 @@ async def demo_server(
 async def test_server_that_was_restarted_over_http_costs_no_call(tmp_path: Path) -> None:
     async with (
         demo_server(tmp_path, over_http=True) as (given, restart),
-        running(tmp_path, settings(**given, seconds=60)) as server,
+        running(tmp_path, settings(**given)) as server,
     ):
         await wait_until(lambda: server.specs)  # it may start before the server does
         await restart()  # nobody listens yet
