@@ -35,8 +35,7 @@ _CACHE_SECONDS = 30.0
 _PRESS_SECONDS = 3.0
 _MAX_CACHED = 1000
 _ANONYMOUS = translatable(
-    "Admins who write anonymously count as admins once one with a name has written /settings"
-    " anonymous on."
+    "Admins who write anonymously count as admins once a named admin sends /settings anonymous on."
 )
 
 
@@ -100,7 +99,7 @@ class AdminCheck:
 
     @command(
         "settings anonymous",
-        marked("let admins who write anonymously on Telegram count here, or not (admins)"),
+        marked("accept Telegram admins who write anonymously here, or not (admins)"),
         CommandOption("value", marked("on or off"), choices=("on", "off")),
         needs_admin=True,
     )

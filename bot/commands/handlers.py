@@ -37,7 +37,7 @@ _MAX_GREETING_DIGITS = 3
 SETTINGS = CommandSpec(
     "settings",
     marked(
-        "`me off`: do not overhear me in any chat; tell why I answered (why), costs (usage);"
+        "`me off`: do not overhear me in any chat; show why I answered (why), costs (usage);"
         " choose what I remember (overhear, scope); menu"
     ),
     default_action="menu",
@@ -107,7 +107,7 @@ class CommandHandlers:
     async def _menu(self, request: CommandRequest) -> CommandResult:
         return await self.menus.settings(request)
 
-    @command("settings why", marked("tell why the newest messages were answered or not (admins)"))
+    @command("settings why", marked("show why the newest messages were answered or not (admins)"))
     async def _why(self, request: CommandRequest) -> CommandResult:
         await self.admins.require(request.incoming, _SEE_WHY, audited_as="read decisions")
         reasons = await self.dead_letters.refusals(request.incoming.address.lane)
@@ -143,7 +143,7 @@ class CommandHandlers:
         )
         return with_greeting(result, preset, greeting)
 
-    @command("stop", marked("stop the answer that is being written; what was written so far stays"))
+    @command("stop", marked("stop the answer that is being written; the text so far stays"))
     async def _stop(self, request: CommandRequest) -> CommandResult:
         """Report the outcome of a /stop, which took effect before this handler ran."""
         match request.stop:

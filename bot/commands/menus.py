@@ -31,7 +31,7 @@ FORM_TEXTS = {
     ),
     ButtonAction.ABOUT: (
         translatable("About me"),
-        translatable("How you describe yourself here"),
+        translatable("Your description here"),
     ),
 }
 """The title and the input label of each form."""
@@ -114,7 +114,7 @@ class SettingMenus:
             await self._description(request),
             translatable(
                 "/settings overhear on, off or inherit changes what I remember (admins); /settings"
-                " why tells why I answered, /settings usage what your answers cost."
+                " why shows why I answered, /settings usage shows what your answers cost."
             ),
         ]
         buttons = (
@@ -280,7 +280,7 @@ class HistoryScopeHandlers:
 
     @command(
         "settings scope",
-        marked("choose who shares a conversation here (admins); alone: show it"),
+        marked("choose who shares a conversation here (admins); no value: show it"),
         CommandOption(
             "value",
             marked("shared, user, thread, replies or inherit"),
@@ -305,8 +305,7 @@ class HistoryScopeHandlers:
         described = looked_up(SCOPE_DESCRIPTIONS[holds])
         return CommandResult(
             translatable(
-                "From the next message on, {description}. What was said before is kept where it"
-                " was said.",
+                "From the next message on, {description}. Earlier messages stay where they are.",
                 description=described,
             ),
             changes_channel=True,

@@ -16,8 +16,8 @@ from bot.texts.text import Text, marked, translatable
 _KEY = "persona"
 _EVERYWHERE = "everywhere"
 _NOBODY_ALONE = translatable(
-    "You write as the group itself, as all of its anonymous admins do, so this description would be"
-    " shared by all of you. Write under your own name to describe yourself."
+    "You are writing as the group, like all its anonymous admins, so you would all share this"
+    " description. Write under your own name to describe yourself."
 )
 
 

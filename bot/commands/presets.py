@@ -50,7 +50,7 @@ class PresetHandlers:
         return self._begin(text, preset, request)
 
     @command(
-        "preset add", marked("let one more character answer here (admins)"), _NAME, needs_admin=True
+        "preset add", marked("add a character that answers here (admins)"), _NAME, needs_admin=True
     )
     async def _add(self, request: CommandRequest) -> CommandResult:
         preset = await self._allowed_preset(request, "add")
@@ -79,7 +79,7 @@ class PresetHandlers:
 
     @command(
         "preset reset",
-        marked("undo the choice of presets for this channel (admins)"),
+        marked("reset this channel's presets to the inherited ones (admins)"),
         needs_admin=True,
     )
     async def _reset(self, request: CommandRequest) -> CommandResult:
@@ -126,7 +126,7 @@ class PresetHandlers:
 
     @command(
         "preset who",
-        marked("tell who would answer a message, and why"),
+        marked("show who would answer a message, and why"),
         CommandOption("text", marked("the message")),
     )
     async def _who(self, request: CommandRequest) -> CommandResult:

@@ -203,7 +203,7 @@ class SharedMemories(ConversationMemory):
 _FORGET_OTHERS = translatable("make me forget what others said")
 _CHANGE_OBSERVING = translatable("change what I remember here")
 _SENT_IN_PRIVATE = translatable(
-    "I am sending you the file in a private chat. If it does not come, open a chat with me and"
+    "I am sending you the file in a private chat. If it does not arrive, open a chat with me and"
     " write /export there."
 )
 _SEEN_BY_ALL = translatable(
@@ -221,15 +221,15 @@ _ONLY_SAID_TO_ME = translatable(
 )
 
 _AUTHOR_UNOBSERVED = translatable(
-    "I overhear you nowhere: in all chats I use only what you say to me, and nobody can quote the"
+    "I do not overhear you in any chat: I use only what you say to me, and nobody can quote the"
     " rest to me. /settings me on changes that."
 )
 _AUTHOR_OBSERVED = translatable(
-    "Where a channel lets me overhear, what you say there to others is background for my answers."
+    "In channels that let me overhear, what you say to others is background for my answers."
     " /settings me off stops that for you, in all chats."
 )
 _WRITE_AS_YOURSELF = translatable(
-    "You write as the group itself, as all of its anonymous admins do. Write under your own name to"
+    "You are writing as the group, like all its anonymous admins. Write under your own name to"
     " choose this for yourself."
 )
 
@@ -293,7 +293,7 @@ class PrivacyHandlers:
 
     @command(
         "settings me",
-        marked("let me overhear you, or not, in all chats; alone: show it"),
+        marked("let me overhear you, or not, in all chats; no value: show it"),
         CommandOption("value", marked("on or off"), required=False, choices=("on", "off")),
     )
     async def set_observing_author(self, request: CommandRequest) -> CommandResult:

@@ -67,7 +67,7 @@ class ContextView:
         self, conversation: str, answered_at: datetime | None = None
     ) -> Sequence[tuple[int, Receipt]]:
         if answered_at is not None:
-            problem = translatable("What I read for that answer is no longer known.")
+            problem = translatable("The prompt of that answer is no longer stored.")
             found = await self.receipts.of_answer(conversation, answered_at.timestamp())
         else:
             problem = translatable(
@@ -191,7 +191,7 @@ class UsageView:
     budgets: Budgets
     caps: Callable[[Said, Preset], Sequence[BudgetCap]]
 
-    @command("settings usage", marked("tell what your answers cost, and what is left of budgets"))
+    @command("settings usage", marked("show the cost of your answers, and your remaining budgets"))
     async def show(self, request: CommandRequest) -> CommandResult:
         """Summarize the author's usage, in a place where nobody else reads it."""
         said = request.incoming

@@ -41,7 +41,7 @@ _ANSWERS_PER_PAGE = 50
 _EXCERPT_CHARS = 200
 _MAX_NUMBER = 2**62
 _NO_TOKENS = translatable(
-    "Only models on this machine show their tokens; this provider counts them itself."
+    "Only local models show their tokens; this provider counts tokens itself."
 )
 
 

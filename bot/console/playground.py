@@ -189,7 +189,7 @@ class PlaygroundPages(RouteGroup):
         found = await self._find(channel)
         given = request.http.headers.get("Last-Event-ID") or request.http.query.get("after", "0")
         if not is_number(given):
-            raise RequestRefused(422, translatable("There is nothing with this number."))
+            raise RequestRefused(422, translatable("Nothing has this number."))
 
         async def render(changes: Sequence[WebMessage]) -> Sequence[str]:
             ids = {one.reply_to for one in changes if one.author is not None and one.reply_to}

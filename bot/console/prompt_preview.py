@@ -32,7 +32,7 @@ from bot.turn.worker import TURNS_FOR_ROUTING
 from bot.value_class import value_class
 
 _BEGINS_BRANCH = translatable(
-    "A reply to an earlier message starts its own history; its prompt is known once it is sent."
+    "A reply to an earlier message starts a separate history; its prompt is known once it is sent."
 )
 _NO_ANSWER = GeneratedAnswer("", None, Usage(), None, 0.0)
 _NO_EPOCH = 0  # lower than any claim: it only reads

@@ -175,7 +175,7 @@ class Route:
         if not is_whole(kind):
             return part
         if not is_number(part):
-            raise RequestRefused(404, translatable("There is nothing with this number."))
+            raise RequestRefused(404, translatable("Nothing has this number."))
         return int(part)
 
     def _target(self, http: web.Request, answer: object) -> str:

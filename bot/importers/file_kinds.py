@@ -30,32 +30,32 @@ _JINJA_TAG = re.compile(r"\{%[-+]?\s*\w")
 _JINJA_VALUE = re.compile(r"\{\{-?\s*[\w'\"(]")
 
 _TELLING_KEYS = tomllib.loads((Path(__file__).parent / "file_kinds.toml").read_text("utf-8"))
-_TO_PRESET = marked("make a preset of it with `troupe preset import {file}`")
+_TO_PRESET = marked("import it as a preset with `troupe preset import {file}`")
 _NOTHING = marked("Troupe cannot use it")
-_TO_CHARACTER = marked("make a preset of it with `troupe character import {file}`")
+_TO_CHARACTER = marked("import it as a preset with `troupe character import {file}`")
 
 
 class FileKind(Enum):
     """A kind of file, and what to do with it; `{file}` is its path, `{name}` its name."""
 
     PRESET = (marked("a preset"), marked("add it with `troupe preset import {file}`"))
-    INSTRUCT = (marked("an instruct template of SillyTavern"), _TO_PRESET)
-    CONTEXT = (marked("a context template of SillyTavern"), _TO_PRESET)
-    SYSTEM_PROMPT = (marked("a system prompt of SillyTavern"), _TO_PRESET)
-    SAMPLER = (marked("a text-completion (sampler) preset of SillyTavern"), _TO_PRESET)
-    CHAT_COMPLETION = (marked("a chat-completion preset of SillyTavern"), _TO_PRESET)
-    MASTER_EXPORT = (marked("a master export of SillyTavern"), _TO_PRESET)
+    INSTRUCT = (marked("a SillyTavern instruct template"), _TO_PRESET)
+    CONTEXT = (marked("a SillyTavern context template"), _TO_PRESET)
+    SYSTEM_PROMPT = (marked("a SillyTavern system prompt"), _TO_PRESET)
+    SAMPLER = (marked("a SillyTavern text completion (sampler) preset"), _TO_PRESET)
+    CHAT_COMPLETION = (marked("a SillyTavern chat completion preset"), _TO_PRESET)
+    MASTER_EXPORT = (marked("a SillyTavern master export"), _TO_PRESET)
     REASONING = (
-        marked("a reasoning template of SillyTavern"),
+        marked("a SillyTavern reasoning template"),
         marked("Troupe does not need it: it detects reasoning tags by itself"),
     )
-    KOBOLDCPP_ADAPTER = (marked("a chat adapter of koboldcpp"), _TO_PRESET)
+    KOBOLDCPP_ADAPTER = (marked("a koboldcpp chat adapter"), _TO_PRESET)
     MODELFILE = (marked("a Modelfile"), _TO_PRESET)
     CARD_PNG = (marked("a character card (PNG)"), _TO_CHARACTER)
     CARD_JSON = (marked("a character card (JSON)"), _TO_CHARACTER)
     CHARX = (marked("a character card (CHARX)"), _TO_CHARACTER)
     HARUHI = (
-        marked("a character of ChatHaruhi"),
+        marked("a ChatHaruhi character"),
         marked('put it into the presets folder and name it in a preset: "character": "{name}"'),
     )
     LOREBOOK = (
@@ -66,21 +66,19 @@ class FileKind(Enum):
         ),
     )
     CHAT_TEMPLATE_JSON = (
-        marked("a chat template of LMDeploy"),
-        marked("render with it by `troupe render --template {file} --messages FILE`"),
+        marked("an LMDeploy chat template"),
+        marked("use it with `troupe render --template {file} --messages FILE`"),
     )
     JINJA = (
         marked("a Jinja chat template"),
         marked(
-            "render with it by `troupe render --template {file} --messages FILE`, or paste it into"
-            " the key `template` of a preset"
+            "use it with `troupe render --template {file} --messages FILE`, or paste it into a"
+            " preset's key `template`"
         ),
     )
     TOKENIZER_CONFIG = (
-        marked("the configuration of a tokenizer"),
-        marked(
-            "render with its `chat_template` by `troupe render --template {file} --messages FILE`"
-        ),
+        marked("a tokenizer configuration"),
+        marked("use its `chat_template` with `troupe render --template {file} --messages FILE`"),
     )
     MESSAGES = (
         marked("a list of messages"),
@@ -92,13 +90,11 @@ class FileKind(Enum):
         marked("programs that resize or convert images remove the card, so use the original file"),
     )
     INTERFACE = (
-        marked(
-            "a setting of SillyTavern's own interface (a theme, a layout, quick replies, a list)"
-        ),
+        marked("a SillyTavern interface setting (a theme, a layout, quick replies, a list)"),
         _NOTHING,
     )
     REGEX_SCRIPTS = (
-        marked("a regular expression script of SillyTavern, or a list of them"),
+        marked("a SillyTavern regex script, or a list of them"),
         _NOTHING,
     )
     YAML_CARD = (
@@ -107,10 +103,10 @@ class FileKind(Enum):
     )
     YAML = (marked("a YAML file"), _NOTHING)
     JSON_LIST = (marked("a JSON list"), marked("a preset or a card is one JSON object: {{...}}"))
-    CHAT_LOG = (marked("a chat log of SillyTavern"), _NOTHING)
+    CHAT_LOG = (marked("a SillyTavern chat log"), _NOTHING)
     ARCHIVE = (marked("a zip archive"), marked("unpack it and give one of the files in it"))
     UNKNOWN = (
-        marked("a kind of file that Troupe does not know"),
+        marked("an unknown kind of file"),
         marked("give a preset, a character card or a Modelfile"),
     )
 

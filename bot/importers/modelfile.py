@@ -235,8 +235,8 @@ def modelfile_from_preset(preset: Preset) -> str:
         )
     if preset.model == DEFAULT_MODEL:
         raise PresetError.translatable(
-            "preset {preset}: its model is the one of the provider's settings;"
-            " set `model` to a name or a file, which becomes FROM",
+            "preset {preset}: its model comes from the provider's settings; set `model` to a name"
+            " or a file, which becomes FROM",
             preset=repr(preset.name),
         )
     commands = list(_commands(preset))
@@ -272,7 +272,7 @@ def _commands(preset: Preset) -> Iterator[ModelfileCommand]:
     for message in preset.messages:
         if any(part.type == "image" for part in message.content):
             raise PresetError.translatable(
-                "preset {preset}: a Modelfile's MESSAGE cannot hold images",
+                "preset {preset}: a Modelfile's MESSAGE cannot contain images",
                 preset=repr(preset.name),
             )
         yield ModelfileCommand("message", f"{message.role}: {message.text}")

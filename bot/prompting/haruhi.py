@@ -73,7 +73,7 @@ def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> Character
         )
     if _VERSION_1_KEYS & rows[0].keys() and not rows[0].keys() & set(_TEXT_COLUMNS):
         raise CharacterError.translatable(
-            "it holds dialogues or vectors of ChatHaruhi 1, without a persona; use a zip of the"
+            "it contains ChatHaruhi 1 dialogues or vectors, without a persona; use a zip of the"
             " character's folder, with system_prompt.txt and the texts"
         )
     others = (key for row in rows for key in row if key not in _TEXT_COLUMNS)

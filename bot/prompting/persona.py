@@ -168,7 +168,7 @@ def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]
     if not _LOOKS_LIKE_PLACEHOLDER.search(line):
         return None, None
     problem = (
-        translatable("only one placeholder in a line is used")
+        translatable("only one placeholder per line is used")
         if len(_ANY_PLACEHOLDER.findall(line)) > 1
         else None
     )
@@ -179,7 +179,7 @@ def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]
     if match := _SEVERAL.search(line):
         limits, unknown = _limits(match[1], number)
         placeholder = Placeholder(number, None, limits["n"], limits["token"], at_least_one=False)
-        told = translatable("{argument} is not a limit", argument=unknown)
+        told = translatable("{argument} is not a valid limit", argument=unknown)
         return placeholder, told if unknown else problem
     return None, translatable(
         "{line} is not a valid placeholder; write {one}, {by_words} or {several}",

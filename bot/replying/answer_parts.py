@@ -134,7 +134,7 @@ LongAnswer: TypeAlias = Literal["parts", "file", "thread"]
 _FILE_NAME = "answer.md"
 _MAX_THREAD_PARTS = 1_000
 """Of one answer; further ones would have the numbers of the next answer's."""
-_WHOLE = translatable("📄 This file has the whole answer.")
+_WHOLE = translatable("📄 The whole answer is in this file.")
 _REST = translatable("The rest of the answer")
 
 

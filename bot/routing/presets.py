@@ -285,10 +285,10 @@ _SCOPES: Mapping[ScopeName, HistoryScope | None] = {
 }
 SCOPE_DESCRIPTIONS: Mapping[HistoryScope, str] = {
     HistoryScope.SHARED: marked("everybody here shares one conversation"),
-    HistoryScope.USER: marked("each person has a conversation of their own"),
+    HistoryScope.USER: marked("each person has a separate conversation"),
     HistoryScope.THREAD: marked("everybody in a thread or topic shares one conversation"),
     HistoryScope.REPLIES: marked(
-        "each chain of replies is a conversation; a message that replies to nothing begins one"
+        "each reply chain is a conversation; a message that is not a reply begins one"
     ),
 }
 

@@ -1,52 +1,79 @@
 """The container's messaging part: platforms, intake, queues, the outbox."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import ABC
+from abc import abstractmethod
+from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
-
-from bot.chat.command import ANSWERING_ACTIONS, FORM_ACTIONS, ButtonAction, parse, read_button
-from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, Said
+from functools import cached_property
+from functools import partial
+from bot.chat.command import ANSWERING_ACTIONS
+from bot.chat.command import FORM_ACTIONS
+from bot.chat.command import ButtonAction
+from bot.chat.command import parse
+from bot.chat.command import read_button
+from bot.chat.incoming import Address
+from bot.chat.incoming import Incoming
+from bot.chat.incoming import MediaItem
+from bot.chat.incoming import Pressed
+from bot.chat.incoming import Request
+from bot.chat.incoming import Said
 from bot.chat.outgoing import OutboxRow
 from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck
 from bot.commands.menus import FORM_TEXTS
-from bot.console.server import AddRoutes, webhook_routes
+from bot.console.server import AddRoutes
+from bot.console.server import webhook_routes
 from bot.delivery.pacing import RateLimitedSurface
-from bot.delivery.sender import SENT_ROWS, LaneDelivery, Sender, SentRows, publish_sent_row
-from bot.errors import PlatformError, Refused, StoreError, UserError
-from bot.intake import HistoryRouter, InboxIntake
+from bot.delivery.sender import SENT_ROWS
+from bot.delivery.sender import LaneDelivery
+from bot.delivery.sender import Sender
+from bot.delivery.sender import SentRows
+from bot.delivery.sender import publish_sent_row
+from bot.errors import PlatformError
+from bot.errors import Refused
+from bot.errors import StoreError
+from bot.errors import UserError
+from bot.intake import HistoryRouter
+from bot.intake import InboxIntake
 from bot.platforms.spec import EditableText
-from bot.ports import (
-    Delivery,
-    FileSource,
-    HistoryReader,
-    Platform,
-    PrivateChats,
-    ShardedPlatform,
-    SilenceExplainer,
-    Surface,
-    WebhookReceiver,
-)
+from bot.ports import Delivery
+from bot.ports import FileSource
+from bot.ports import HistoryReader
+from bot.ports import Platform
+from bot.ports import PrivateChats
+from bot.ports import ShardedPlatform
+from bot.ports import SilenceExplainer
+from bot.ports import Surface
+from bot.ports import WebhookReceiver
 from bot.replying.live_reply import LiveReplies
 from bot.routing.presets import HistoryScopes
-from bot.runtime.keyed_worker_pool import KeyedWorkerPool, urgent_topic, wake_keys
-from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.runtime.keyed_worker_pool import urgent_topic
+from bot.runtime.keyed_worker_pool import wake_keys
+from bot.service.exclusive_role import ExclusiveReceiver
+from bot.service.exclusive_role import ShardReceiver
 from bot.service.options import Role
-from bot.service.platform_supervisor import PlatformSupervisor, Receiver
+from bot.service.platform_supervisor import PlatformSupervisor
+from bot.service.platform_supervisor import Receiver
 from bot.service.stores import StorageContainer
 from bot.storage.chat_settings import CachedChatSettings
 from bot.telemetry.metrics import HELD_ROLES
-from bot.texts.text import Text, language_of, translatable, translate
+from bot.texts.text import Text
+from bot.texts.text import language_of
+from bot.texts.text import translatable
+from bot.texts.text import translate
 from bot.turn.claims import LeaseKeeper
-from bot.turn.signals import CONVERSATIONS, StopRequests
+from bot.turn.signals import CONVERSATIONS
+from bot.turn.signals import StopRequests
+
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
 _LANES = "lanes"
 _MAX_LANES = 4000  # at once in one process
 _URGENT_BESIDE = 32  # lanes in which a native command is responded to
-_EDIT_TEXTS = translatable("Edit a message"), translatable("What it should say")
+_EDIT_TEXTS = translatable("Edit a message"), translatable("New text")
 _TOO_LONG_TO_EDIT = translatable("That text is too long to be changed in a form.")
 _BUSY = translatable("That cannot be done at the moment. Please try again.")
 

@@ -37,11 +37,11 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _REMOVED_FROM_TEXT = translatable(
-    "⚠ Your message seems to hold a token, key or password. I removed it from what I keep, but"
-    " others here can read it: delete the message and replace the secret."
+    "⚠ Your message seems to contain a token, key or password. I removed it from my stored copy,"
+    " but others here can read it: delete the message and replace the secret."
 )
 _ANSWERED_AGAIN = translatable("The question is answered again below.")
-_REFUSED = translatable("⚠ This chat refuses my answers; /settings why says why (admins).")
+_REFUSED = translatable("⚠ This chat refuses my answers; /settings why shows why (admins).")
 _SECONDS_BETWEEN_PAUSE_NOTICES = 600.0
 _PAUSED = translatable(
     "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"
@@ -253,8 +253,8 @@ class QuestionAnswers:
         result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
         if gathering.left_over and not group.message.refused:
             waiting = translatable_count(
-                "⏳ 1 more message came meanwhile. I will answer it next.",
-                "⏳ {count} more messages came meanwhile. I will answer them next.",
+                "⏳ 1 more message arrived meanwhile. I will answer it next.",
+                "⏳ {count} more messages arrived meanwhile. I will answer them next.",
                 gathering.left_over,
             )
             result = await finisher.with_rare_notice(asked.incoming, result, waiting)

@@ -1,30 +1,39 @@
 """The operation: this process and the others, errors with their steps, trials, the live page."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
 import aiohttp
 import pytest
 from sqlalchemy import update
 from typing_extensions import override
-
-from bot.chat.operation import ModelHealth, ModelInMemory
+from bot.chat.operation import ModelHealth
+from bot.chat.operation import ModelInMemory
 from bot.chat.session import error_id_of
-from bot.console.operation import OperationPage, process_report
+from bot.console.operation import OperationPage
+from bot.console.operation import process_report
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.inbox import SqlInbox
-from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.operation import NodeRegistry
+from bot.storage.operation import Pauses
+from bot.storage.operation import SqlMessageNotes
 from bot.storage.reports import ServiceState
 from bot.storage.tables import node
-from bot.telemetry.logs import RecentEvents, describe_failure
+from bot.telemetry.logs import RecentEvents
+from bot.telemetry.logs import describe_failure
 from tests.fakes import FakeBackend
-from tests.samples import make_incoming, mask_secret
-from tests.support.console import ConsoleUnderTest, MakeParts, hidden_fields
+from tests.samples import make_incoming
+from tests.samples import mask_secret
+from tests.support.console import ConsoleUnderTest
+from tests.support.console import MakeParts
+from tests.support.console import hidden_fields
 from tests.waiting import PATIENCE_SECONDS
+
 
 CLOCK = SystemClock()
 TURN = "telegram:5:1"
@@ -215,7 +224,7 @@ async def test_live_pages_of_two_readers_have_forms_of_their_own(console: Consol
         headers = {"Accept-Language": language}
         async with console.client.get("/operation/events", headers=headers) as response:
             _, shown = await read_event(response)
-        found.append((hidden_fields(shown)["csrf"], "Waits for rate limits" in shown))
+        found.append((hidden_fields(shown)["csrf"], "Rate limit waits" in shown))
 
     (first, is_english), (second, is_english_too) = found
     assert first != second

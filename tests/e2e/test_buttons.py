@@ -159,7 +159,7 @@ async def test_values_are_entered_into_forms(where: DiscordChat, running: Servic
         return [str(one.get("label")) for row in rows for one in row["components"]]
 
     form = await open_form(ABOUT_ME)
-    assert "How you describe yourself here" in str(form.modal)
+    assert "Your description here" in str(form.modal)
     await running.restart()
     await admin.submit_modal(form, {"text": "I am a tall knight"})
     described = "Your description: chosen for this channel"

@@ -209,7 +209,7 @@ async def test_picture_is_fetched_by_its_address_in_a_message() -> None:
     ("text", "why"),
     [
         ("https://a.example/gone.png", "it could not be downloaded"),
-        ("http://localhost/cat.png", "I may not fetch from its address"),
+        ("http://localhost/cat.png", "I am not allowed to fetch its address"),
         ("https://a.example/page.png", "it is damaged, or too large when unpacked"),
     ],
 )

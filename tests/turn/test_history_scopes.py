@@ -187,7 +187,7 @@ async def test_why_shows_the_scope_and_the_messages_of_all(database: Database) -
     setup = await scoped(database, "user", ["one"], ["two"])
     await say(setup, asked("a", 702), asked("b", 703, BOB), asked("/settings why", 704))
     scope, first, second = setup.texts[-1].splitlines()
-    assert scope == "Scope: user – each person has a conversation of their own"
+    assert scope == "Scope: user – each person has a separate conversation"
     assert first.startswith("Alice: “a” – answered")
     assert second.startswith("Bob: “b” – answered")
 

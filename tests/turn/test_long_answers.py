@@ -16,7 +16,7 @@ from tests.waiting import advance_in_steps
 
 SHORT = replace(LIMITS, max_units=60, can_repeat_sends=False)
 LONG = f"{'x' * 30}\n\n{'y' * 40}"
-BEGINNING, NOTE = "x" * 30, "📄 This file has the whole answer."
+BEGINNING, NOTE = "x" * 30, "📄 The whole answer is in this file."
 
 
 def make_setup(database: Database, *scripts: list[str | asyncio.Event], **more: Any) -> Setup:

@@ -42,7 +42,7 @@ _NOTICES = {
         " top it up."
     ),
     "day used up": translatable(
-        "The bot has used up what the model's provider allows it in a day. Please try again later."
+        "The bot has used up its daily limit at the model's provider. Please try again later."
     ),
     "content rules": translatable(
         "The model's provider refuses to answer this because of its content rules. Please try other"

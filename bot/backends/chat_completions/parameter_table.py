@@ -38,7 +38,7 @@ STOP = Check(
     lambda value: isinstance(value, str) or are_texts(value),
     translatable("a text or a list of them"),
 )
-ONE = Check(lambda value: value == 1, translatable("1, as a chat gets one answer"))
+ONE = Check(lambda value: value == 1, translatable("1, because a chat gets only one answer"))
 
 
 @value_class

@@ -130,8 +130,8 @@ class FairQueue:
         average = self._answer_seconds or _DEFAULT_ANSWER_SECONDS
         seconds = average * len(self._waiting) / self._slots
         return translatable(
-            "I am busy: your message would be number {position} of those that wait for the model."
-            " Please try again in {minutes} min.",
+            "I am busy: your message would be number {position} in the queue for the model. Please"
+            " try again in {minutes} min.",
             position=len(self._waiting) + 1,
             minutes=max(1, round(seconds / 60)),
         )

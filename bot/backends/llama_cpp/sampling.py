@@ -98,7 +98,7 @@ _CHECKS: Mapping[str, Check] = {
     "logit_bias": Check(
         _are_biases,
         translatable(
-            "an object of token ids (or texts) with numbers, or {no} to ban one", no="false"
+            "an object that maps token ids (or texts) to numbers, or to {no} to ban one", no="false"
         ),
     ),
     "ignore_eos": _FLAG,
@@ -116,7 +116,7 @@ _CHECKS: Mapping[str, Check] = {
 }
 _TABLE = ParameterTable(
     _CHECKS,
-    translatable("local models have the parameters {names}", names=", ".join(sorted(_CHECKS))),
+    translatable("local models support {names}", names=", ".join(sorted(_CHECKS))),
     _ALIASES,
     _REMEDIES,
 )

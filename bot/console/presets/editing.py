@@ -171,7 +171,7 @@ class PresetEditing:
         """Return the edited preset; raises `UserError` if it is invalid."""
         preset = (await self.check(edited.content)).preset
         if preset is None:
-            raise UserError(translatable("Fix the mistakes in the draft first."))
+            raise UserError(translatable("Fix the errors in the draft first."))
         return preset
 
     async def with_lorebook(self, value: dict[str, object]) -> dict[str, object]:

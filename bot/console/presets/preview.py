@@ -62,7 +62,7 @@ _PROMPT_DIVISOR = 4  # as in prompts: a quarter of the budget, if the book has n
 _TOKENS_WITHOUT_LIMIT = 1024
 _ANSWERS_SEARCHED = 200
 _RECORDED = "recorded "
-_MEND_FIRST = translatable("The draft has mistakes; the JSON tab lists them by line.")
+_MEND_FIRST = translatable("The draft has errors; the JSON tab lists them by line.")
 
 
 _NO_ENTRY: Mapping[str, object] = {"form": None, "file": "", "problem": ""}

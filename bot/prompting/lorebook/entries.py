@@ -23,7 +23,7 @@ _MAX_SECONDS_PER_PROMPT = 0.25  # a book may hold thousands of slow keys
 _MAX_QUOTED_CHARS = 60
 _KEY = StoredPattern(marked("key {key}"))
 _IN_LINE = StoredPattern(marked("key {key} in “{line}”"))
-_WITH_SECONDARY = StoredPattern(marked("{found} with {logic} of its secondary keys"))
+_WITH_SECONDARY = StoredPattern(marked("{found}; secondary keys: {logic}"))
 # As SillyTavern reads it: a text with another slash, such as a path, is not a regular expression.
 _REGEX_LITERAL = re.compile(r"/((?:[^/\\]|\\.)+)/([gimsuy]*)", re.DOTALL)
 _REGEX_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\{\s*(\d+)[\d\s,]*\}|.", re.DOTALL)

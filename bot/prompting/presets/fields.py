@@ -64,7 +64,7 @@ def name_problem(name: str) -> Text | None:
         return translatable("a name must not contain path separators")
     if name != name.strip() or plain[0] in ".-~":
         return translatable(
-            "a name must not begin with a dot, a hyphen or a tilde, nor with or end in a space"
+            "a name must not begin with a dot, hyphen, tilde or space, nor end with a space"
         )
     if _DEVICES.fullmatch(plain):
         return translatable("Windows reserves this name for a device")
@@ -86,14 +86,14 @@ def parameter_problem(name: str) -> Text | None:
     plain = name.strip().casefold().replace("-", "_")
     if _is_refused(plain, "operator"):
         return translatable(
-            "{name} belongs to the operator, who sets addresses and keys of"
-            " providers in TROUPE_PROVIDERS; remove it",
+            "{name} belongs to the operator, who sets provider addresses and keys in"
+            " TROUPE_PROVIDERS; remove it",
             name=repr(name),
         )
     if _is_refused(plain, "unseen"):
         return translatable(
-            "{name} would change which model answers, what it calls or what it"
-            " costs, unseen by budgets; a preset has the keys {keys} for that",
+            "{name} would change the model, its tools or its cost without the budgets noticing;"
+            " use the preset's keys {keys} instead",
             name=repr(name),
             keys="model, fallbacks, tools, mcp_servers",
         )

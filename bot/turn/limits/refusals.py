@@ -178,8 +178,8 @@ class RestoredMessages:
 _CHECK_SECONDS = 1.0
 """The delay before arrivals are counted, so that a burst is counted once."""
 BUSY = translatable(
-    "⏳ I am busy: too many messages wait here. I have read the newest ones, but will not answer"
-    " them. Please write again later."
+    "⏳ I am busy: too many messages are waiting here. I have read the newest ones, but will not"
+    " answer them. Please write again later."
 )
 _COUNTED_BEYOND = 100
 """How many messages beyond the limit one poll finds; the next finds the others."""

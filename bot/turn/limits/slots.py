@@ -3,20 +3,29 @@
 import asyncio
 import contextlib
 import secrets
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
 from enum import IntEnum
 from functools import partial
-
-from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
+from bot.backends.chat_shares import FEWEST_SHARED
+from bot.backends.chat_shares import ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
-from bot.ports import Clock, RateLimits, Signals
-from bot.runtime.in_process import BoundedDict, InProcessSignals
+from bot.ports import Clock
+from bot.ports import RateLimits
+from bot.ports import Signals
+from bot.runtime.in_process import BoundedDict
+from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
+
 
 _MAX_CHATS_REMEMBERED = 1000
 
@@ -239,8 +248,8 @@ class ProviderSlots:
                     f"{most} requests wait for provider {asked.provider!r}; set"
                     " TROUPE_LIMITS__WAITING higher, or let it take more requests at once",
                     translatable(
-                        "I am busy: your message would be number {position} of those that wait for"
-                        " the model. Please try again in a minute.",
+                        "I am busy: your message would be number {position} in the queue for the"
+                        " model. Please try again in a minute.",
                         position=most + 1,
                     ),
                 )
