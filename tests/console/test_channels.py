@@ -63,7 +63,7 @@ async def test_channel_tells_who_answers_and_why(playground: Playground) -> None
     page = await playground.open(created)
     path = f"/channels/{quote(key_of(playground), safe='')}"
 
-    assert "Write something below, and Nora answers." in page
+    assert "Write a message below, and Nora will answer." in page
     assert f'href="{path}"' in page
     assert (await read(playground, path))[0] == 200
 
@@ -87,7 +87,7 @@ async def test_presets_are_changed_for_a_channel_and_noted(playground: Playgroun
     assert await choose("remove", "marlowe") == 303
     assert await active() == ["nora"]
     _, page = await read(playground, path)
-    assert "holds here" in page
+    assert "applies here" in page
     assert await choose("reset") == 303
     assert (await resolver.resolve([key])).first.scope is None
     assert await choose("use", "nobody") == 422

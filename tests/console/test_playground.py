@@ -60,7 +60,7 @@ async def test_pasted_key_is_not_stored_and_its_author_is_told(playground: Playg
     channel = await playground.read_channel()
     shown = await channel.wait_for(lambda all_: len(all_) == 3)
     assert shown[0].text == "@troupe my key is ***0001"
-    assert shown[-1].text.startswith("⚠ Your message seems to hold a token")
+    assert shown[-1].text.startswith("⚠ Your message seems to contain a token")
     edited = "my other key is sk-proj-CANARY00000000000000002"
     await playground.send(f"{playground.path}/messages/{KEY}/edit", text=edited)
     assert (await channel.messages())[0].text == "my other key is ***0002"

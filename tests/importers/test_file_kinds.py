@@ -62,7 +62,7 @@ def test_wrong_command_names_the_file_and_the_right_command() -> None:
         check_file_kind(card, Path("ilse.png"), PRESET_IMPORTS)
     assert str(caught.value) == (
         "ilse.png is a character card (PNG);"
-        " make a preset of it with `troupe character import ilse.png`"
+        " import it as a preset with `troupe character import ilse.png`"
     )
     check_file_kind(card, Path("ilse.png"), CHARACTER_IMPORTS)
 

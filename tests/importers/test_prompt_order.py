@@ -2,22 +2,27 @@
 
 import json
 import time
-from datetime import UTC, datetime
+from datetime import UTC
+from datetime import datetime
 from pathlib import Path
 from typing import Any
-
 import pytest
-
 from bot.importers.card import read_card
-from bot.importers.card_to_preset import card_notes, preset_from_card
-from bot.importers.preset_files import ImportedPreset, preset_from_text
+from bot.importers.card_to_preset import card_notes
+from bot.importers.card_to_preset import preset_from_card
+from bot.importers.preset_files import ImportedPreset
+from bot.importers.preset_files import preset_from_text
 from bot.importers.sillytavern_settings import unsupported_features
 from bot.prompting.macros import Macros
-from bot.prompting.presets.files import export_preset, parse_preset
+from bot.prompting.presets.files import export_preset
+from bot.prompting.presets.files import parse_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
-from tests.prompting.samples import draft, history, shown
+from tests.prompting.samples import draft
+from tests.prompting.samples import history
+from tests.prompting.samples import shown
 from tests.samples import ALICE
+
 
 TABLES = json.loads((Path(__file__).parent / "prompt_order.json").read_text("utf-8"))
 TALK = history("One?", "Two.")
@@ -85,7 +90,7 @@ def test_macros_without_a_value_are_named_once() -> None:
     ).notes
 
     assert [note for note in notes if "macros" in note] == [
-        "macros that have no value here stay as they are written: {{lumiaDef}}, {{sim}}"
+        "unsupported macros stay unchanged: {{lumiaDef}}, {{sim}}"
     ]
     bad = {"entries": [{"keys": ["/(/"], "content": "{{lumia::x}}"}, None]}
     assert len(unsupported_features(card(character_book=bad, first_mes="{{Lumia}}"))) == 3
@@ -108,7 +113,7 @@ def test_unknown_names_of_a_story_string_are_macros() -> None:
     made = preset_from_text(data, Path("s.json"), into=card(scenario="A tavern."))
 
     assert shown(draft(made.preset, "Now?"))[0] == ("system", "[Aria] {{lumia}}A tavern.Aria")
-    assert made.notes == ["macros that have no value here stay as they are written: {{lumia}}"]
+    assert made.notes == ["unsupported macros stay unchanged: {{lumia}}"]
 
 
 @pytest.mark.parametrize(("key", "said"), TABLES["keys"])

@@ -146,7 +146,7 @@ def test_macro_without_a_value_in_a_template_is_named() -> None:
 def test_other_blocks_of_a_story_string_are_named() -> None:
     result = imported({"name": "c", "story_string": "{{#each items}}x{{/each}}{{#if system}}y"})
 
-    assert result.notes == ["macros that have no value here stay as they are written: {{each}}"]
+    assert result.notes == ["unsupported macros stay unchanged: {{each}}"]
 
 
 def test_sequences_are_never_rendered_as_templates() -> None:

@@ -109,7 +109,7 @@ async def test_key_that_was_cut_in_two_is_masked_and_its_author_is_told(database
     assert setup.backend.prompts[0].messages[-1].content == masked
     assert await setup.history() == [("user", masked), ("assistant", "Long.")]
     assert setup.texts[0] == "Long."
-    assert setup.texts[1].startswith("⚠ Your message seems to hold a token")
+    assert setup.texts[1].startswith("⚠ Your message seems to contain a token")
 
 
 async def test_paste_ends_when_others_write_and_with_its_time(database: Database) -> None:

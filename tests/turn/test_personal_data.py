@@ -182,14 +182,14 @@ async def test_person_can_stop_being_observed_in_all_chats(database: Database) -
 async def test_choice_of_a_person_is_made_in_its_own_name(database: Database) -> None:
     setup = Setup(database)
     for command, reply in (
-        ("/settings me", "Where a channel lets me overhear"),
+        ("/settings me", "In channels that let me overhear"),
         ("/settings me perhaps", "⚠ Use /settings me off or /settings me on."),
     ):
         await setup.say(said(command, f"5:{len(command)}"))
         assert setup.texts[-1].startswith(reply)
     group = Person("telegram:5", "Group")
     await setup.say(said("/settings me off", "5:1", group))
-    assert setup.texts[-1].startswith("⚠ You write as the group itself")
+    assert setup.texts[-1].startswith("⚠ You are writing as the group")
 
 
 class EchoBackend(FakeBackend):

@@ -162,7 +162,7 @@ async def test_pasted_key_is_removed_and_its_author_told(database: Database) -> 
     await intake.receive([said], {})
     await setup.work()
     assert setup.texts[0] == "Fine."
-    assert setup.texts[1].startswith("⚠ Your message seems to hold a token")
+    assert setup.texts[1].startswith("⚠ Your message seems to contain a token")
     assert await setup.history() == [("user", "my key is ***0001 ok?"), ("assistant", "Fine.")]
     assert "CANARY" not in setup.backend.prompts[0].messages[-1].content
 

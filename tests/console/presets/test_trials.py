@@ -87,4 +87,4 @@ async def test_both_versions_answer_the_same_question(console: Playground) -> No
     for what in ("test", "ask"):
         status, answer = await call(console, "POST", f"/presets/nora/{what}", {"scene": "first"})
         assert status == 422
-        assert "Fix the mistakes" in answer["error"]
+        assert "Fix the errors" in answer["error"]
