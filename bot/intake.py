@@ -66,7 +66,7 @@ class HistoryRouter:
     @contextlib.asynccontextmanager
     async def routed(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
         """Yield events once for each history; the block stores them before others are routed."""
-        scopes = [await self._scope_of(event.scopes, _asker(event)) for event in events]
+        scopes = [await self._scope_of(event.scopes, _author_to_answer(event)) for event in events]
         for event, scope in zip(events, scopes, strict=True):
             if isinstance(event, Said) and scope in _OF_ALL:
                 await self._begin_thread(event)
@@ -87,7 +87,7 @@ class HistoryRouter:
 
     async def route_command(self, said: Said) -> Said:
         """Return a command with the history it applies to, before it is stored."""
-        scope = await self._scope_of(said.scopes, _asker(said))
+        scope = await self._scope_of(said.scopes, _author_to_answer(said))
         if scope is None:
             return said
         return _in_history(said, await self._history_of_command(said, scope))
@@ -108,7 +108,7 @@ class HistoryRouter:
 
     async def foresee(self, said: Said) -> Said | None:
         """Return a message as it would be routed, but do not store it; None for a new branch."""
-        scope = await self._scope_of(said.scopes, _asker(said))
+        scope = await self._scope_of(said.scopes, _author_to_answer(said))
         if scope is None:
             return said
         if scope is not HistoryScope.REPLIES or _is_command(said):
@@ -147,7 +147,7 @@ class HistoryRouter:
             return await self._history_of_command(said, scope)
         match scope:
             case HistoryScope.USER:
-                return _of_person(said)
+                return _history_of_person(said)
             case HistoryScope.SHARED | HistoryScope.THREAD:
                 return ""
             case HistoryScope.REPLIES:
@@ -161,7 +161,7 @@ class HistoryRouter:
             if found is not None:
                 return found
         if scope is HistoryScope.USER:
-            return _of_person(said)
+            return _history_of_person(said)
         if scope is HistoryScope.REPLIES:
             newest = await self._index.newest_of(said.address, said.author.id)
             return address_of(newest).history if newest else ""
@@ -200,7 +200,7 @@ class HistoryRouter:
         histories: Sequence[str] = ()
         if said.message_id is not None:
             places = await self._index.find(said.address, [said.message_id])
-            histories = _histories(places)
+            histories = _histories_of(places)
         if not histories:
             known = self._received.get((said.address.channel, said.message_id or ""))
             if known is None:  # it was never stored
@@ -223,7 +223,7 @@ class HistoryRouter:
         ids, channel = deleted.message_ids, deleted.address.channel
         places = await self._index.find(deleted.address, ids, with_copies=True)
         received = [self._received[channel, one] for one in ids if (channel, one) in self._received]
-        first, *others = dict.fromkeys([*_histories(places), *received]) or [""]
+        first, *others = dict.fromkeys([*_histories_of(places), *received]) or [""]
         return [
             _in_history(deleted, first),
             *(
@@ -244,7 +244,7 @@ class HistoryRouter:
         return pressed
 
 
-def _asker(event: Incoming) -> str | None:
+def _author_to_answer(event: Incoming) -> str | None:
     return event.author.id if isinstance(event, Said) and event.wake is not None else None
 
 
@@ -252,11 +252,11 @@ def _in_history(event: T, history: str) -> T:
     return replace(event, address=replace(event.address, history=history))
 
 
-def _histories(places: Sequence[MessagePlace]) -> list[str]:
+def _histories_of(places: Sequence[MessagePlace]) -> list[str]:
     return list(dict.fromkeys(address_of(one.conversation).history for one in places))
 
 
-def _of_person(said: Said) -> str:
+def _history_of_person(said: Said) -> str:
     return f"{PERSON_MARK}{said.author.id.partition(':')[2]}"
 
 
@@ -322,14 +322,14 @@ def with_storable_text(incoming: Incoming) -> Incoming:
             return replace(
                 incoming,
                 external_key=make_storable(incoming.external_key),
-                author=_person(incoming.author),
+                author=_storable_person(incoming.author),
                 data=make_storable(incoming.data),
                 values=masked,
                 has_masked_token=masked != values,
-                thread_title=_title(incoming.thread_title),
+                thread_title=_storable_title(incoming.thread_title),
             )
         case Joined(author=Person() as author):
-            return replace(incoming, author=_person(author))
+            return replace(incoming, author=_storable_person(author))
         case Joined() | Deleted() | ForgetRequested():
             return incoming
 
@@ -341,12 +341,12 @@ def storable_said(said: Said) -> Said:
         quote = replace(
             quote,
             text=mask_pasted_tokens(make_storable(quote.text)),
-            author=_person(quote.author) if quote.author else None,
-            attachments=_attachments(quote.attachments),
+            author=_storable_person(quote.author) if quote.author else None,
+            attachments=_storable_attachments(quote.attachments),
         )
     text = make_storable(said.text)
-    masked, attachments = mask_pasted_tokens(text), _attachments(said.attachments)
-    author, title = _person(said.author), _title(said.thread_title)
+    masked, attachments = mask_pasted_tokens(text), _storable_attachments(said.attachments)
+    author, title = _storable_person(said.author), _storable_title(said.thread_title)
     found = (said.text, said.quote, said.author, said.attachments, said.thread_title)
     if (masked, quote, author, attachments, title) == found:
         return said  # nearly always, and copying costs more than comparing
@@ -363,14 +363,14 @@ def storable_said(said: Said) -> Said:
     )
 
 
-def _title(title: str) -> str:
+def _storable_title(title: str) -> str:
     return mask_pasted_tokens(make_storable(title)) if title else title
 
 
-def _person(person: Person) -> Person:
+def _storable_person(person: Person) -> Person:
     name = make_storable(person.name)
     return person if name == person.name else replace(person, name=name)
 
 
-def _attachments(items: tuple[MediaItem, ...]) -> tuple[MediaItem, ...]:
+def _storable_attachments(items: tuple[MediaItem, ...]) -> tuple[MediaItem, ...]:
     return tuple(replace(one, name=mask_pasted_tokens(make_storable(one.name))) for one in items)

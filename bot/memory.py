@@ -142,9 +142,9 @@ class Summarizer:
         """Write requested summaries until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(_MAX_CONCURRENT):
-                group.create_task(self._work(), name="summarize")
+                group.create_task(self._summarize_requested(), name="summarize")
 
-    async def _work(self) -> None:
+    async def _summarize_requested(self) -> None:
         while True:
             await self._wake.wait()
             free = [one for one in self._requested if one not in self._in_progress]

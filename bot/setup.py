@@ -54,7 +54,7 @@ def write_variables(file: Path, changes: Mapping[str, str | None]) -> None:
                 shutil.copyfile(target, staged)
             else:
                 staged.touch()
-            _change(staged, changes)
+            _replace_variable(staged, changes)
             staged.chmod(_MODE)
             staged.replace(target)
     except (OSError, UnicodeDecodeError) as error:
@@ -62,7 +62,7 @@ def write_variables(file: Path, changes: Mapping[str, str | None]) -> None:
         raise SettingsError(f"{file} cannot be written: {reason}; nothing was changed") from None
 
 
-def _change(file: Path, changes: Mapping[str, str | None]) -> None:
+def _replace_variable(file: Path, changes: Mapping[str, str | None]) -> None:
     for name in dotenv_values(file, interpolate=False):
         known = name.upper()
         if known in changes and (changes[known] is None or name != known):
@@ -134,14 +134,14 @@ SERVICE_TITLES = {
 
 def find_service(words: str) -> str | None:
     """Return a service's id for a name such as "OpenRouter", "claude" or "open_router"."""
-    wanted, titles = _letters(words), SERVICE_TITLES
-    names = {name: (_letters(name), _letters(titles[name])) for name in sorted(titles)}
+    wanted, titles = _only_letters(words), SERVICE_TITLES
+    names = {name: (_only_letters(name), _only_letters(titles[name])) for name in sorted(titles)}
     exact = [name for name, known in names.items() if wanted in known]
     found = exact or [name for name, (_, title) in names.items() if wanted and wanted in title]
     return min(found, key=lambda name: len(titles[name]), default=None)
 
 
-def _letters(text: str) -> str:
+def _only_letters(text: str) -> str:
     return "".join(char for char in text.casefold() if char.isalnum())
 
 

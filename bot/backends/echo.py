@@ -31,10 +31,10 @@ class EchoBackend(Backend):
         texts = [message.content for message in prompt.messages if message.role == "user"]
         parameters = prompt.parameters
         answer = str(parameters.get("echo_answer", texts[-1] if texts else ""))
-        delay = _number(parameters.get("echo_delay_seconds", 0))
+        delay = _read_number(parameters.get("echo_delay_seconds", 0))
         chunks = re.findall(r"\s*\S+(?:\s+\Z)?|\A\s+\Z", answer)
         if "echo_chunks" in parameters:
-            chunks = _split_evenly(answer, max(1, int(_number(parameters["echo_chunks"]))))
+            chunks = _split_evenly(answer, max(1, int(_read_number(parameters["echo_chunks"]))))
         for chunk in chunks:
             if delay:
                 await self._clock.sleep(delay)
@@ -75,7 +75,7 @@ def _split_evenly(text: str, count: int) -> list[str]:
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def _number(value: object) -> float:
+def _read_number(value: object) -> float:
     if isinstance(value, int | float) and value >= 0:
         return value
     raise BackendUnavailable(f"an echo parameter is {value!r}; it must be a number of at least 0")

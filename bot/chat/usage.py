@@ -100,11 +100,11 @@ def format_usage_table(rows: Sequence[UsageRow]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(_COLUMNS)
-    writer.writerows(_cells(row) for row in rows)
+    writer.writerows(_to_cells(row) for row in rows)
     return buffer.getvalue()
 
 
-def _cells(row: UsageRow) -> list[object]:
+def _to_cells(row: UsageRow) -> list[object]:
     total = row.total
     is_known = total.unpriced < total.answers
     names = (row.person, row.conversation, row.server, row.preset, row.provider, row.model)

@@ -114,7 +114,7 @@ async def check_everything(
     is_right = not unknown
     async with Renderer() as renderer, asyncio.TaskGroup() as group:
         started = [
-            (name, group.create_task(_outcome(subject, seconds)))
+            (name, group.create_task(_run_check(subject, seconds)))
             for name, subject, seconds in _list_checks(settings, renderer, asks_models=asks_models)
         ]
         for name, outcome in started:
@@ -128,7 +128,7 @@ async def check_everything(
     return is_right
 
 
-async def _outcome(subject: Awaitable[str], seconds: float | None) -> tuple[str, Sequence[str]]:
+async def _run_check(subject: Awaitable[str], seconds: float | None) -> tuple[str, Sequence[str]]:
     """Return a check's result, or a line for each problem."""
     try:
         async with asyncio.timeout(seconds):
@@ -228,12 +228,12 @@ async def _test_platform(spec: PlatformSpec, settings: Settings) -> str:
     given = settings.platform(spec)
     account_setup = None if given is None else make_account_setup(spec, given)
     if account_setup is not None:  # without the platform's library, which takes seconds to import
-        async with _closing(account_setup):
+        async with _close_after(account_setup):
             account = await account_setup.inspect()
         if not account.can_receive:
             raise PlatformFatal(describe_account(account))
         return describe_account(account)
-    async with _closing(make_platform(spec, given, PlatformContext())) as platform:
+    async with _close_after(make_platform(spec, given, PlatformContext())) as platform:
         return await platform.check()
 
 
@@ -242,7 +242,7 @@ def describe_account(account: BotAccount) -> str:
 
 
 async def _test_embedder(settings: Settings) -> str:
-    async with _closing(make_embedder(settings.embedding, settings.data_dir)) as embedder:
+    async with _close_after(make_embedder(settings.embedding, settings.data_dir)) as embedder:
         return await embedder.check()
 
 
@@ -343,7 +343,7 @@ _C = TypeVar("_C", AccountSetup, Backend, Embedder, Platform)
 
 
 @contextlib.asynccontextmanager
-async def _closing(tested: _C) -> AsyncIterator[_C]:
+async def _close_after(tested: _C) -> AsyncIterator[_C]:
     """Close the tested object after the block; if closing hangs, exiting the process closes it."""
     try:
         yield tested
@@ -356,4 +356,4 @@ async def _closing(tested: _C) -> AsyncIterator[_C]:
 def _open_backend(
     name: str, settings: Settings, renderer: Renderer
 ) -> contextlib.AbstractAsyncContextManager[Backend]:
-    return _closing(make_backend(name, settings.providers[name], settings.data_dir, renderer))
+    return _close_after(make_backend(name, settings.providers[name], settings.data_dir, renderer))

@@ -39,7 +39,7 @@ def url() -> None:
             " TROUPE_CONSOLE__URL to the address of one on another machine"
         )
     clock = SystemClock()
-    print_line(_use(lambda tokens: make_login_link(tokens, clock, str(address))))
+    print_line(_use_tokens(lambda tokens: make_login_link(tokens, clock, str(address))))
 
 
 @app.command()
@@ -48,7 +48,7 @@ def revoke() -> None:
 
     Unused login links also stop working.
     """
-    ended = _change(lambda tokens: tokens.end_all_sessions(), "end sessions", "all")
+    ended = _change_tokens(lambda tokens: tokens.end_all_sessions(), "end sessions", "all")
     print_line(f"ended {ended} session{'' if ended == 1 else 's'}")
 
 
@@ -67,7 +67,7 @@ def add_token(
     scopes = frozenset(_parse_scope(name) for given in scope for name in given.split(","))
     token = new_token(API_PREFIX)
     digest, new = token_digest(token), ApiToken(name, tuple(sorted(scopes)), SystemClock().now())
-    is_new = _change(
+    is_new = _change_tokens(
         lambda tokens: tokens.add_api_token(digest, new),
         "add token",
         name,
@@ -83,14 +83,14 @@ def add_token(
 @tokens_app.command("list")
 def list_tokens() -> None:
     """List the API tokens and their scopes."""
-    for token in _use(lambda tokens: tokens.api_tokens()):
+    for token in _use_tokens(lambda tokens: tokens.api_tokens()):
         print_line(f"{token.name}: {', '.join(sorted(token.scopes))}")
 
 
 @tokens_app.command("revoke")
 def revoke_token(name: Annotated[str, typer.Argument(help="The token's name.")]) -> None:
     """Delete an API token."""
-    if not _change(lambda tokens: tokens.revoke_api_token(name), "revoke token", name):
+    if not _change_tokens(lambda tokens: tokens.revoke_api_token(name), "revoke token", name):
         raise UserError(f"there is no token {name!r}; `troupe console token list` names them")
     print_line(f"revoked {name}")
 
@@ -108,11 +108,11 @@ def _tokens(database: Database) -> ConsoleTokens:
     return ConsoleTokens(database, SystemClock())
 
 
-def _use(action: Callable[[ConsoleTokens], Awaitable[T]]) -> T:
+def _use_tokens(action: Callable[[ConsoleTokens], Awaitable[T]]) -> T:
     return use_installation(lambda database: action(_tokens(database)), must_exist=False)
 
 
-def _change(
+def _change_tokens(
     change: Callable[[ConsoleTokens], Awaitable[T]], action: str, subject: str, after: str = ""
 ) -> T:
     return change_installation(

@@ -20,8 +20,8 @@ _VARIABLE = "TROUPE_PRESETS_DIR"
 def list_quickly() -> None:
     """List all presets; if a file cannot be read, use the full reader, which reports why."""
     try:
-        texts = map(read_preset_text, json_files(_folder()))
-        lines = [_line(text) for text in texts if not is_lorebook(text)]
+        texts = map(read_preset_text, json_files(_find_folder()))
+        lines = [_format_line(text) for text in texts if not is_lorebook(text)]
     except (PresetError, JsonSyntaxError, OSError, ValueError):
         import_module("bot.cli.preset_files").list_presets()
         return
@@ -29,7 +29,7 @@ def list_quickly() -> None:
         print_line(line)
 
 
-def _line(text: str) -> str:
+def _format_line(text: str) -> str:
     match read_json(text).value:
         case {"name": str(name), "description": str(description)}:
             return escape_to_one_line(f"{name}: {description}")
@@ -39,7 +39,7 @@ def _line(text: str) -> str:
             raise ValueError("not a preset")
 
 
-def _folder() -> Path:
+def _find_folder() -> Path:
     """Return the folder set in the environment, .env or troupe.toml, or else the default."""
     toml = Path("troupe.toml")
     values = tomllib.loads(toml.read_text("utf-8")) if toml.is_file() else {}

@@ -16,9 +16,9 @@ def command_app(group_help: str | None = None) -> typer.Typer:
         rich_markup_mode=None,
     )
     if group_help is not None:
-        app.callback()(_nothing)
+        app.callback()(_group_callback)
     return app
 
 
-def _nothing() -> None:
+def _group_callback() -> None:
     """The callback that makes a Typer app a group, even with a single command."""

@@ -89,7 +89,7 @@ class SettingMenus:
         shown = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
         active = request.active.names
         options = tuple(
-            MenuOption(one.name, _value_of(one.name), one.description, one.name in active)
+            MenuOption(one.name, _hash_for_button(one.name), one.description, one.name in active)
             for one in shown
         )
         data = encode_button(choose, request.part, page)
@@ -105,13 +105,13 @@ class SettingMenus:
 
     async def settings(self, request: CommandRequest) -> CommandResult:
         """Show the settings of this channel, with menus to change them."""
-        observing_lines, observing_menu = await self._observing(request)
-        scope_lines, scope_menu = await self._scope(request)
+        observing_lines, observing_menu = await self._observing_menu(request)
+        scope_lines, scope_menu = await self._scope_menu(request)
         lines = [
             *await self._who_answers(request),
             *observing_lines,
             *scope_lines,
-            await self._description(request),
+            await self._description_line(request),
             translatable(
                 "/settings overhear on, off or inherit changes what I remember (admins); /settings"
                 " why shows why I answered, /settings usage shows what your answers cost."
@@ -123,7 +123,7 @@ class SettingMenus:
         )
         return CommandResult(joined(lines), menus=(observing_menu, scope_menu), buttons=buttons)
 
-    async def _description(self, request: CommandRequest) -> Text:
+    async def _description_line(self, request: CommandRequest) -> Text:
         said = request.incoming
         found = await self.personas.find(said.author.id, said.scopes)
         if found is None:
@@ -135,16 +135,16 @@ class SettingMenus:
             return translatable("Your description: {origin}", origin=where)
         return translatable("Your description: {text} ({origin})", text=text, origin=where)
 
-    async def _observing(self, request: CommandRequest) -> tuple[list[Text], Menu]:
+    async def _observing_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         scopes = request.incoming.scopes
         own = await self.resolver.observing_setting(scopes)
         around = await self.resolver.observing_setting(scopes[1:])
         values = ["on" if one is None else one.value for one in (own, around)]
         title = translatable("What I remember here")
         labels = _OBSERVE_LABELS
-        return _choice(request, ButtonAction.OBSERVE, title, labels, (own, around), values)
+        return _setting_menu(request, ButtonAction.OBSERVE, title, labels, (own, around), values)
 
-    async def _scope(self, request: CommandRequest) -> tuple[list[Text], Menu]:
+    async def _scope_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         scopes, found, values = request.incoming.scopes, [], []
         for each in (scopes, scopes[1:]):
             found.append(await self.history_scopes.setting(each))
@@ -152,7 +152,7 @@ class SettingMenus:
         labels = {one.value: looked_up(label) for one, label in SCOPE_DESCRIPTIONS.items()}
         labels[INHERIT] = _OBSERVE_LABELS["inherit"]
         title = translatable("Who shares a conversation here")
-        return _choice(request, ButtonAction.SCOPE, title, labels, found, values)
+        return _setting_menu(request, ButtonAction.SCOPE, title, labels, found, values)
 
     def command_line(
         self, data: ButtonData, pressed: Pressed, active: Collection[str]
@@ -190,7 +190,7 @@ class SettingMenus:
 
     def _chosen_preset(self, values: Sequence[str]) -> Preset:
         for name, preset in self.resolver.presets.items():
-            if _value_of(name) in values:
+            if _hash_for_button(name) in values:
                 return preset
         raise UserError(translatable("That preset no longer exists."))
 
@@ -205,7 +205,7 @@ class SettingMenus:
             return [line]
         around = await self.resolver.resolve(scopes[1:])
         names = joined([one.name for one in around.presets], _NAMES_SEPARATOR)
-        return [line, _inherited(names, around.first.scope, scopes)]
+        return [line, _inherited_line(names, around.first.scope, scopes)]
 
 
 def origin(scope: str | None, scopes: Sequence[str]) -> Text:
@@ -219,7 +219,7 @@ def origin(scope: str | None, scopes: Sequence[str]) -> Text:
     return translatable("inherited from the channel")
 
 
-def _choice(
+def _setting_menu(
     request: CommandRequest,
     action: ButtonAction,
     title: Text,
@@ -240,7 +240,7 @@ def _choice(
     chosen = INHERIT
     if own is not None and own.scope == scopes[0]:
         chosen = own.value
-        lines.append(_inherited(labels[inherited], around.scope if around else None, scopes))
+        lines.append(_inherited_line(labels[inherited], around.scope if around else None, scopes))
     options = tuple(
         MenuOption(translate(label, language), one, is_chosen=one == chosen)
         for one, label in labels.items()
@@ -249,13 +249,13 @@ def _choice(
     return lines, Menu(data, translate(title, language), options)
 
 
-def _inherited(value: Text, scope: str | None, scopes: Sequence[str]) -> Text:
+def _inherited_line(value: Text, scope: str | None, scopes: Sequence[str]) -> Text:
     return translatable(
         "↩ Inherited: {value} ({origin})", value=value, origin=origin(scope, scopes)
     )
 
 
-def _value_of(name: str) -> str:
+def _hash_for_button(name: str) -> str:
     """Hash a preset's name to fit into a button; the hash is the same after a restart."""
     return hashlib.sha256(name.encode()).hexdigest()[:_VALUE_CHARS]
 
@@ -292,7 +292,7 @@ class HistoryScopeHandlers:
         """Set the channel's scope, for admins; without a value, show it."""
         name = request.argument.lower()
         if not name:
-            choices = [_described(one, one) for one in HistoryScope]
+            choices = [_describe_scope(one, one) for one in HistoryScope]
             return CommandResult(joined([await self.describe(request.incoming.scopes), *choices]))
         if name not in {*HistoryScope, INHERIT}:
             names = " | ".join([*HistoryScope, INHERIT])
@@ -314,10 +314,10 @@ class HistoryScopeHandlers:
     async def describe(self, scopes: Sequence[str]) -> Text:
         """Return a line that says whose messages share one history in a channel."""
         scope = await self.scopes.find(scopes) or HistoryScope.SHARED
-        return translatable("Scope: {scope}", scope=_described(scope, scope))
+        return translatable("Scope: {scope}", scope=_describe_scope(scope, scope))
 
 
-def _described(scope: HistoryScope, name: str) -> Text:
+def _describe_scope(scope: HistoryScope, name: str) -> Text:
     return translatable(
         "{name} – {description}", name=name, description=looked_up(SCOPE_DESCRIPTIONS[scope])
     )

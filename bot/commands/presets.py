@@ -90,7 +90,7 @@ class PresetHandlers:
         text = translatable(
             "Back to {name} ({origin}).",
             name=active.preset.name,
-            origin=_origin(active, request.incoming),
+            origin=_origin_of(active, request.incoming),
         )
         return self._begin(text, active.preset, request)
 
@@ -105,10 +105,10 @@ class PresetHandlers:
     )
     async def _show(self, request: CommandRequest) -> CommandResult:
         first = request.active.first
-        origin = None if request.argument else _origin(first, request.incoming)
+        origin = None if request.argument else _origin_of(first, request.incoming)
         preset = self.resolver.find(request.argument) if request.argument else first.preset
         if origin and request.active.is_group:
-            lines = [_listed("→", one) for one in request.active.presets]
+            lines = [_preset_line("→", one) for one in request.active.presets]
             more = translatable("/preset show NAME shows one of them.")
             return CommandResult(joined([*lines, _active_here(origin), more]))
         model = translatable(
@@ -144,14 +144,14 @@ class PresetHandlers:
     async def _list(self, request: CommandRequest) -> CommandResult:
         active = request.active
         lines = [
-            _listed("→" if preset.name in active.names else "·", preset)
+            _preset_line("→" if preset.name in active.names else "·", preset)
             for preset in sorted(self.resolver.presets.values(), key=lambda one: one.name)
         ]
         lines += [
             translatable("· {name} is disabled: {reason}", name=name, reason=reason)
             for name, reason in sorted(self.resolver.disabled.items())
         ]
-        lines.append(_active_here(_origin(active.first, request.incoming)))
+        lines.append(_active_here(_origin_of(active.first, request.incoming)))
         return CommandResult(joined(lines))
 
     @command("preset menu", marked("show who answers here, and choose from a list"))
@@ -189,7 +189,7 @@ def _active_here(origin: str) -> Text:
     return translatable("active here: {origin}", origin=origin)
 
 
-def _listed(mark: str, preset: Preset) -> str:
+def _preset_line(mark: str, preset: Preset) -> str:
     about = f": {preset.description[:_MAX_LISTED_CHARS]}" if preset.description else ""
     return f"{mark} {preset.name}{about}"
 
@@ -198,7 +198,7 @@ def _names(presets: Sequence[Preset]) -> str:
     return ", ".join(preset.name for preset in presets)
 
 
-def _origin(active: ActivePreset, incoming: Said) -> str:
+def _origin_of(active: ActivePreset, incoming: Said) -> str:
     if active.scope is None:
         return translatable("the default preset")
     return origin(active.scope, incoming.scopes)

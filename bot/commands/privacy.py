@@ -168,19 +168,19 @@ class SharedMemories(ConversationMemory):
     async def run(self) -> None:
         """Drop what other processes report as forgotten, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._forget_signalled(), name="forget: signals")
-            group.create_task(self._forget_noted(), name="forget: rows")
+            group.create_task(self._forget_queued(), name="forget: signals")
+            group.create_task(self._forget_from_rows(), name="forget: rows")
 
     def _receive(self, conversations: Sequence[str]) -> None:
         for key in conversations:
             if key != self._forgetting_here:
                 self._to_forget.put_nowait(key)
 
-    async def _forget_signalled(self) -> None:
+    async def _forget_queued(self) -> None:
         while True:
             await self._forget_here(await self._to_forget.get())
 
-    async def _forget_noted(self) -> None:
+    async def _forget_from_rows(self) -> None:
         while True:
             started = self.clock.now()
             try:

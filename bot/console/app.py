@@ -67,9 +67,9 @@ class RequestGate:
                 )
         given = None
         if route.body is not None:
-            given = _validated(route.body, await _read_body(http, form))
+            given = _validate(route.body, await _read_body(http, form))
         elif route.query is not None:
-            given = _validated(route.query, dict(http.query))
+            given = _validate(route.query, dict(http.query))
         is_admitted = partial(self._is_admitted, http, route)
         return ConsoleRequest(http, caller, is_admitted), given
 
@@ -152,7 +152,7 @@ async def _read_body(http: web.Request, form: Mapping[str, str]) -> object:
         raise RequestRefused(422, translatable("The body cannot be read.")) from None
 
 
-def _validated(model: type[BaseModel], given: object) -> BaseModel:
+def _validate(model: type[BaseModel], given: object) -> BaseModel:
     try:
         return model.model_validate(given)
     except ValidationError as error:

@@ -188,7 +188,7 @@ class ChannelPage(RouteGroup):
             "channel": channel,
             "scopes": list(scopes),
             "exported_at": self._now().isoformat(),
-            "messages": [_exported(session, turn) for session, turn in turns],
+            "messages": [_export_turn(session, turn) for session, turn in turns],
         }
         text = f"{json.dumps(content, ensure_ascii=False, indent=1)}\n"
         return download(text, "application/json", 'filename="channel.json"')
@@ -252,7 +252,7 @@ def _scope_row(at: int, scopes: Sequence[str], chosen: MadeSetting | None) -> _R
     }
 
 
-def _exported(session: int, turn: Turn) -> dict[str, object]:
+def _export_turn(session: int, turn: Turn) -> dict[str, object]:
     return {
         "session": session,
         "at": turn.at.isoformat(),

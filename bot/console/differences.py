@@ -93,18 +93,18 @@ def differing_lines(before: str, after: str) -> tuple[Sequence[DifferingLine], i
         if tag == "equal":
             is_first = not (begin or other)
             is_last = (end, other_end) == (len(old), len(new))
-            lines += _equal(new, other, other_end, is_first=is_first, is_last=is_last)
+            lines += _equal_lines(new, other, other_end, is_first=is_first, is_last=is_last)
             continue
         removed, added = old[begin:end][:_MAX_LINES], new[other:other_end][:_MAX_LINES]
         compared = [differing_pieces(*pair) for pair in zip(removed, added, strict=False)]
-        lines += _changed("removed", removed, begin, compared)
-        lines += _changed("added", added, other, compared)
+        lines += _changed_lines("removed", removed, begin, compared)
+        lines += _changed_lines("added", added, other, compared)
         if len(lines) >= _MAX_LINES:
             return [*lines, DifferingLine("rest", 0)], changes
     return lines, changes
 
 
-def _equal(
+def _equal_lines(
     lines: Sequence[str], begin: int, end: int, *, is_first: bool, is_last: bool
 ) -> Iterator[DifferingLine]:
     shown_to = begin if is_first else min(end, begin + _CONTEXT_LINES)
@@ -117,7 +117,7 @@ def _equal(
         yield DifferingLine("same", at + 1, [DifferingPiece(lines[at], "same")])
 
 
-def _changed(
+def _changed_lines(
     change: Literal["removed", "added"],
     texts: Sequence[str],
     begin: int,

@@ -54,7 +54,7 @@ def view_message(message: WebMessage, known: Mapping[str, WebMessage]) -> Messag
     replied = known.get(message.reply_to or "")
     quote = ""
     if message.author is not None and replied is not None:
-        quote = f"{_name(replied)}: {_shortened(replied.text)}"
+        quote = f"{_name(replied)}: {_shorten(replied.text)}"
     html = Markup.escape(message.text) if message.author else _styled_html(message.text)
     rows: dict[int, list[Button]] = {}
     for button in message.buttons:
@@ -75,7 +75,7 @@ def _name(message: WebMessage) -> str:
     return speaker.name if speaker is not None else _BOT_NAME
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _MAX_QUOTE_CHARS else f"{line[:_MAX_QUOTE_CHARS]} …"
 
@@ -83,17 +83,17 @@ def _shortened(text: str) -> str:
 def _styled_html(source: str) -> Markup:
     """Convert a model's Markdown to HTML with our own tags only; text is escaped."""
     styled = style_markdown(source)
-    return _nested(styled, list(styled.spans), 0, len(styled.text))
+    return _nested_html(styled, list(styled.spans), 0, len(styled.text))
 
 
-def _nested(
+def _nested_html(
     styled: StyledText, spans: list[StyledSpan], start: int, end: int, *, has_links: bool = True
 ) -> Markup:
     """Return the HTML of a range of the text; `spans` are nested and lie within it.
 
     With `has_links`, URLs in the text become links, as on chat platforms.
     """
-    escape = _linked if has_links else Markup.escape
+    escape = _link_urls if has_links else Markup.escape
     html, at = Markup(), start
     while spans:
         span = spans.pop(0)
@@ -101,13 +101,13 @@ def _nested(
         spans = spans[len(inner) :]
         html += escape(styled.text[at : span.start])
         may_link = has_links and span.style not in _WITHOUT_LINKS
-        nested = _nested(styled, inner, span.start, span.end, has_links=may_link)
-        html += _element(span, nested)
+        nested = _nested_html(styled, inner, span.start, span.end, has_links=may_link)
+        html += _to_element(span, nested)
         at = span.end
     return html + escape(styled.text[at:end])
 
 
-def _linked(text: str) -> Markup:
+def _link_urls(text: str) -> Markup:
     html, at = Markup(), 0
     for match in _ADDRESS.finditer(text):
         html += Markup.escape(text[at : match.start()]) + _LINK.format(match[0], match[0])
@@ -115,7 +115,7 @@ def _linked(text: str) -> Markup:
     return html + Markup.escape(text[at:])
 
 
-def _element(span: StyledSpan, content: Markup) -> Markup:
+def _to_element(span: StyledSpan, content: Markup) -> Markup:
     match span.style:
         case Style.CODE_BLOCK:
             return Markup('<code class="block">{}</code>').format(content)

@@ -84,7 +84,7 @@ class PlaygroundPages(RouteGroup):
         """Redirect to the newest channel; create the first one if there is none."""
         channels = await self.channels.all()
         if channels:
-            return _see(channels[-1])
+            return _redirect_to(channels[-1])
         check_scope(request.caller, Scope.OPERATE)
         return await self.create(request, look=self.looks[0] if self.looks else "")
 
@@ -130,7 +130,7 @@ class PlaygroundPages(RouteGroup):
         shown = name.strip() or "playground"
         channel = self._make_channel(shown, self._known_look(look), request)
         await self.channels.create(channel)
-        return _see(channel)
+        return _redirect_to(channel)
 
     @route(f"POST {_PATH}/copies", Scope.OPERATE)
     async def copy(
@@ -155,7 +155,7 @@ class PlaygroundPages(RouteGroup):
         used = [self.resolver.presets[name] for name in names if name in self.resolver.presets]
         if used:
             await self.resolver.set_active(channel.address.lane, used, _OPERATOR)
-        return _see(channel)
+        return _redirect_to(channel)
 
     @route(f"POST {_CHANNEL}/delete", Scope.OPERATE, then=_PATH)
     async def delete_channel(self, channel: str) -> None:
@@ -181,7 +181,7 @@ class PlaygroundPages(RouteGroup):
                 )
                 raise UserError(refusal)
             await self.channels.update(replace(found, people=(*found.people, person)))
-        return _see(found, person)
+        return _redirect_to(found, person)
 
     @route(f"GET {_CHANNEL}/events", Scope.READ)
     async def send_events(self, request: ConsoleRequest, channel: str) -> web.StreamResponse:
@@ -218,10 +218,10 @@ class PlaygroundPages(RouteGroup):
     ) -> web.Response:
         """Send a message; one with a repeated key is ignored."""
         found = await self._find(channel)
-        person = _person(found, author)
+        person = _find_person(found, author)
         said = WebMessage(key, person, "", self._now(), reply_to=reply_to or None)
         await self.channels.add(found.id, [_with_text(said, text)])
-        return _see(found, person)
+        return _redirect_to(found, person)
 
     @route(f"POST {_MESSAGE}/edit", Scope.OPERATE, then=_CHANNEL)
     async def edit(self, channel: str, message: str, text: MessageText) -> None:
@@ -247,7 +247,7 @@ class PlaygroundPages(RouteGroup):
     ) -> web.Response:
         """Press a button under a message, or choose a value from its menu."""
         found = await self._find(channel)
-        person = _person(found, author or found.people[0].id)
+        person = _find_person(found, author or found.people[0].id)
         pressed = WebMessage(
             key or _new_key(),
             person,
@@ -258,7 +258,7 @@ class PlaygroundPages(RouteGroup):
             values=() if value is None else (value,),
         )
         await self.channels.add(found.id, [pressed])
-        return _see(found, person)
+        return _redirect_to(found, person)
 
     @route(f"GET {_CHANNEL}/last", Scope.READ)
     async def show_last(self, channel: str) -> Page:
@@ -275,7 +275,7 @@ class PlaygroundPages(RouteGroup):
         reply_to: ReplyTo = "",
     ) -> Page:
         found = await self._find(channel)
-        person = _person(found, author)
+        person = _find_person(found, author)
         written = WebMessage(_DRAFT, person, text, self._now())
         replied = await self.channels.find(found.id, reply_to) if reply_to else None
         answer = await self.preview(self.to_said(found, written, person, replied))
@@ -323,7 +323,7 @@ class PlaygroundPages(RouteGroup):
                 if any(one.completes for one in spec.options)
                 else [choice for one in spec.options for choice in one.choices],
             }
-            for text, spec in _flat(self.commands)
+            for text, spec in _flatten(self.commands)
         ]
 
     def _now(self) -> datetime:
@@ -341,7 +341,7 @@ def _with_text(message: WebMessage, text: str) -> WebMessage:
     return replace(message, text=masked, has_masked_token=masked != text)
 
 
-def _flat(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
+def _flatten(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
     for spec in commands:
         yield from ((f"/{spec.name} {one.name}", one) for one in spec.actions)
         if not spec.actions:
@@ -353,7 +353,7 @@ def _first_name(answer: NextAnswer) -> str:
     return next((one.name for one in answer.characters if one.preset == chosen), chosen)
 
 
-def _person(channel: WebChannel, person_id: str) -> Person:
+def _find_person(channel: WebChannel, person_id: str) -> Person:
     person = next((one for one in channel.people if one.id == person_id), None)
     if person is None:
         raise RequestRefused(422, translatable("There is no such person in this channel."))
@@ -364,6 +364,6 @@ def _new_key() -> str:
     return secrets.token_hex(12)
 
 
-def _see(channel: WebChannel, author: Person | None = None) -> web.Response:
+def _redirect_to(channel: WebChannel, author: Person | None = None) -> web.Response:
     query = f"?author={quote(author.id, safe='')}" if author is not None else ""
     return redirect(f"{_PATH}/{channel.id}{query}")

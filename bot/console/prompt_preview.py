@@ -66,7 +66,7 @@ class PromptPreview:
             case Command() | Unreadable():
                 return NextAnswer(is_command=isinstance(decision, Command))
             case Ignore(candidates) | Observe(candidates):
-                return NextAnswer(_considered(candidates, active))
+                return NextAnswer(_to_considered(candidates, active))
             case Answer(speakers, candidates):
                 return await self._compose(claim, said, active, speakers, candidates)
 
@@ -78,7 +78,7 @@ class PromptPreview:
         speakers: tuple[ActivePreset, ...],
         candidates: Sequence[SpeakerCandidate],
     ) -> NextAnswer:
-        characters, problem = _considered(candidates, active), None
+        characters, problem = _to_considered(candidates, active), None
         group = MessageGroup(claim, InboxMessage(0, said, 0))
         context = await self.sources.load(group, AskedQuestion(said, speakers), active)
         for speaker in speakers:
@@ -98,7 +98,7 @@ class PromptPreview:
         return build_receipt(_NO_ANSWER, fitted, preset, version, AnswerCharge(), scopes)
 
 
-def _considered(
+def _to_considered(
     candidates: Sequence[SpeakerCandidate], active: ActiveCharacters
 ) -> tuple[ConsideredCharacter, ...]:
     names = {one.name: one.character_name for one in active.presets}
@@ -141,7 +141,7 @@ class DraftComposer:
         context = await sources.load(
             MessageGroup(claim, InboxMessage(0, said, 0)),
             AskedQuestion(said, (speaker,)),
-            await self._active(speaker, scene),
+            await self._active_with(speaker, scene),
             before=scene.before,
         )
         context.turns.extend(scene.answers)
@@ -160,7 +160,7 @@ class DraftComposer:
         scene = recorded_scene(conversation, session.number, session.turns)
         return None if scene is None else replace(scene, answers=())
 
-    async def _active(self, speaker: ActivePreset, scene: Scene) -> ActiveCharacters:
+    async def _active_with(self, speaker: ActivePreset, scene: Scene) -> ActiveCharacters:
         name = speaker.preset.name
         found = await self.resolver.resolve(scene.said.scopes)
         replaced = name if name in found.names else scene.answered_by

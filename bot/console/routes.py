@@ -166,7 +166,7 @@ class Route:
         answer = await self.handler(*values)
         if self.template:
             return Page(self.template, {"found": answer})
-        return redirect(self._target(request.http, answer)) if self.then else answer
+        return redirect(self._redirect_target(request.http, answer)) if self.then else answer
 
     def _value(self, http: web.Request, name: str, kind: Any, given: BaseModel | None) -> object:
         if name not in http.match_info:
@@ -178,7 +178,7 @@ class Route:
             raise RequestRefused(404, translatable("Nothing has this number."))
         return int(part)
 
-    def _target(self, http: web.Request, answer: object) -> str:
+    def _redirect_target(self, http: web.Request, answer: object) -> str:
         values = {**http.match_info, **(answer if isinstance(answer, Mapping) else {})}
         return self.then.format_map({key: quote(str(one), safe="") for key, one in values.items()})
 

@@ -29,9 +29,9 @@ class SetupPage(RouteGroup):
 
     @route(f"GET {SETUP_PATH}", Scope.OPERATE)
     async def show(self) -> Page:
-        return await self._shown()
+        return await self._show_steps()
 
-    async def _shown(self, **values: object) -> Page:
+    async def _show_steps(self, **values: object) -> Page:
         bots = self.steps.bots
         return Page(
             "setup.html",
@@ -51,19 +51,19 @@ class SetupPage(RouteGroup):
     async def check_token(
         self, platform: str, token: Annotated[str, Field(min_length=1, max_length=300)]
     ) -> web.Response | Page:
-        return await self._tried(platform, self.steps.check_token(platform, token.strip()))
+        return await self._try_step(platform, self.steps.check_token(platform, token.strip()))
 
     @route(f"POST {SETUP_PATH}/{{platform}}/admin", Scope.OPERATE)
     async def ask_for_admin(self, platform: str) -> web.Response | Page:
-        return await self._tried(platform, self.steps.ask_for_admin(platform))
+        return await self._try_step(platform, self.steps.ask_for_admin(platform))
 
-    async def _tried(self, platform: str, step: Awaitable[object]) -> web.Response | Page:
+    async def _try_step(self, platform: str, step: Awaitable[object]) -> web.Response | Page:
         try:
             await step
         except PlatformError as error:
             text = text_of(error)
             masked = text.with_values(self.mask) if isinstance(text, Text) else self.mask(text)
-            return await self._shown(problem=masked, problem_of=platform)
+            return await self._show_steps(problem=masked, problem_of=platform)
         return redirect(SETUP_PATH)
 
     @route(f"POST {SETUP_PATH}/{{platform}}/forget", Scope.OPERATE, then=SETUP_PATH)
@@ -79,4 +79,4 @@ class SetupPage(RouteGroup):
             raise RequestRefused(409, str(error)) from None
         now, who = self.clock.now(), request.caller.name
         await self.audit.record(AuditEntry(now, who, "write .env", ", ".join(names)))
-        return await self._shown(written=names, overridden=overridden)
+        return await self._show_steps(written=names, overridden=overridden)

@@ -51,7 +51,7 @@ class UsagePage(RouteGroup):
     totals: UsageTotals
     clock: Clock
 
-    def _days(self, since: _Since, until: _Until) -> tuple[date, date]:
+    def _day_range(self, since: _Since, until: _Until) -> tuple[date, date]:
         today = datetime.fromtimestamp(self.clock.now(), UTC).date()
         last = max(_FIRST_DAY, min(until or today, today))
         first = min(since or last - timedelta(days=_DAYS - 1), last)
@@ -65,7 +65,7 @@ class UsagePage(RouteGroup):
         self, by: Grouping = "day", since: _Since = "", until: _Until = ""
     ) -> Mapping[str, date | Sequence[UsageSum]]:
         """Get the usage and cost of answers."""
-        first, last = self._days(since, until)
+        first, last = self._day_range(since, until)
         sums = usage_sums(await self._rows(first, last), by)
         return {"since": first, "until": last, "sums": sums}
 
@@ -73,7 +73,7 @@ class UsagePage(RouteGroup):
     async def show(
         self, request: ConsoleRequest, by: Grouping = "day", since: _Since = "", until: _Until = ""
     ) -> Page:
-        first, last = self._days(since, until)
+        first, last = self._day_range(since, until)
         sums = usage_sums(await self._rows(first, last), by)
         most = max((one.tokens for one in sums), default=0)
         is_drawn = sums and by == "day"
@@ -92,7 +92,7 @@ class UsagePage(RouteGroup):
     @route("GET /usage.csv", Scope.READ)
     async def send_table(self, since: _Since = "", until: _Until = "") -> web.Response:
         """Download a row for each day, person, channel and model."""
-        text = format_usage_table(await self._rows(*self._days(since, until)))
+        text = format_usage_table(await self._rows(*self._day_range(since, until)))
         return download(text, "text/csv", 'filename="usage.csv"')
 
 
@@ -125,7 +125,7 @@ def usage_sums(rows: Sequence[UsageRow], by: Grouping) -> list[UsageSum]:
     groups: dict[str, list[UsageTotal]] = {}
     for row in rows:
         groups.setdefault(_name(row, by), []).append(row.total)
-    sums = [_sum(name, totals) for name, totals in groups.items()]
+    sums = [_to_sum(name, totals) for name, totals in groups.items()]
     return sorted(sums, key=lambda one: one.name if by == "day" else one.tokens, reverse=True)
 
 
@@ -139,7 +139,7 @@ def _name(row: UsageRow, by: Grouping) -> str:
             return str(getattr(row, by))
 
 
-def _sum(name: str, totals: Sequence[UsageTotal]) -> UsageSum:
+def _to_sum(name: str, totals: Sequence[UsageTotal]) -> UsageSum:
     return UsageSum(
         name,
         sum(one.answers for one in totals),

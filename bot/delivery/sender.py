@@ -236,7 +236,7 @@ class Sender:
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
         failure = None if outcome == "sent" else outcome
         record_span("deliver", row.turn, began, ended, attributes=attributes, error=failure)
-        return following if wait is None else await self._take_again(row.address.lane, wait)
+        return following if wait is None else await self._retake(row.address.lane, wait)
 
     async def _give_up(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
         """Drop a refused row; replace an uneditable message, unless a person has deleted it."""
@@ -258,7 +258,7 @@ class Sender:
     def _limits(self, row: OutboxRow) -> Limits:
         return self.surfaces[row.address.source].limits(row.address)
 
-    async def _take_again(self, lane: str, wait: float) -> OutboxRow | None:
+    async def _retake(self, lane: str, wait: float) -> OutboxRow | None:
         if wait > _MAX_LANE_WAIT_SECONDS:
             return None  # polling finds it when it is due
         if wait > 0:
@@ -281,7 +281,7 @@ class Sender:
             await self._delete_replaced(row)
             return await self._mark_sent(row, found)
         await self.outbox.reschedule(row, 0)
-        return await self._take_again(row.address.lane, 0)
+        return await self._retake(row.address.lane, 0)
 
     async def _find(self, row: OutboxRow, duplicate_of: str | None = None) -> str | None:
         surface = self.surfaces[row.address.source]

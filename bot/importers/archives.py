@@ -64,7 +64,7 @@ def read_haruhi_zip(data: bytes) -> CharacterData:
             persona=_PERSONA,
         )
     if database is not None:
-        stories = _documents(files[database])
+        stories = _read_documents(files[database])
     else:
         names = sorted(name for name in files if _STORY.search(name))
         stories = [_text(files[name]) for name in names if name != persona_file]
@@ -132,7 +132,7 @@ def _text(data: bytes) -> str:
         ) from error
 
 
-def _documents(data: bytes) -> list[str]:
+def _read_documents(data: bytes) -> list[str]:
     try:
         with closing(sqlite3.connect(":memory:")) as database:
             database.deserialize(data)

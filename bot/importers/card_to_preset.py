@@ -55,11 +55,11 @@ def preset_from_card(
         "alternate_greetings": read.texts("alternate_greetings"),
         "group_greetings": read.texts("group_only_greetings"),
         "post_history_instructions": read.text("post_history_instructions") or None,
-        "lorebook": _lorebook(card, source),
+        "lorebook": _read_lorebook(card, source),
         "macros": True,
         "regex_scripts": scripts_of(card.extensions)[0],
         "parameters": _LOCAL_SAMPLING if is_local else _SAMPLING,
-        "talkativeness": _talkativeness(card),
+        "talkativeness": _read_talkativeness(card),
     }
     return validate_preset(data, source)
 
@@ -99,7 +99,7 @@ def _speaker_pattern(names: Sequence[str]) -> re.Pattern[str]:
     return re.compile(rf"\s*(?:(?P<user>{users})|{'|'.join(known)})\s*[:：]", re.IGNORECASE)
 
 
-def _talkativeness(card: Card) -> float | None:
+def _read_talkativeness(card: Card) -> float | None:
     try:
         given = float(str(card.extensions.get("talkativeness")))
     except ValueError:
@@ -107,7 +107,7 @@ def _talkativeness(card: Card) -> float | None:
     return given if 0 <= given <= 1 else None  # NaN is neither
 
 
-def _lorebook(card: Card, source: str) -> Json | None:
+def _read_lorebook(card: Card, source: str) -> Json | None:
     """Return the card's lorebook, with its depth prompt added as a constant entry."""
     note = JsonFields(card.extensions.get("depth_prompt"))
     book = card.fields.object_or_none("character_book")

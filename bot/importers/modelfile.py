@@ -42,13 +42,13 @@ class ModelfileCommand(NamedTuple):
 
     @override
     def __str__(self) -> str:
-        return self.written(_quoted)
+        return self.written(_quote)
 
     def written(self, quote: Callable[[str], str]) -> str:
         """Return the line for a Modelfile, with its argument quoted by `quote`."""
         match self.name:
             case "model":
-                return f"FROM {self.args if quote is _quoted else quote(self.args)}"
+                return f"FROM {self.args if quote is _quote else quote(self.args)}"
             case "message":
                 role, _, text = self.args.partition(": ")
                 return f"MESSAGE {role} {quote(text)}"
@@ -95,20 +95,20 @@ class _ModelfileParser:
     def _command(self) -> ModelfileCommand:
         first = self._text[self._at]
         self._at += 1
-        name, end = self._word(_LETTERS)
+        name, end = self._read_word(_LETTERS)
         name = (name if not _is_printable(first) else first + name).lower()
         if end not in " \t" or name not in _COMMANDS:
             raise self._error(_BAD_COMMAND)
         if name == "parameter":
-            return ModelfileCommand(self._argument(_PARAMETER_CHARACTERS), self._value())
+            return ModelfileCommand(self._argument(_PARAMETER_CHARACTERS), self._read_value())
         if name == "message":
             role = self._argument(_LETTERS)
             if role not in _ROLES:
                 raise self._error(_BAD_ROLE)
-            return ModelfileCommand(name, f"{role}: {self._value()}")
-        return ModelfileCommand("model" if name == "from" else name, self._value())
+            return ModelfileCommand(name, f"{role}: {self._read_value()}")
+        return ModelfileCommand("model" if name == "from" else name, self._read_value())
 
-    def _word(self, allowed: re.Pattern[str]) -> tuple[str, str]:
+    def _read_word(self, allowed: re.Pattern[str]) -> tuple[str, str]:
         """Return a word, and the character after it."""
         begin = self._at
         end = self._skip(allowed)
@@ -118,26 +118,26 @@ class _ModelfileParser:
         return self._text[begin:end], self._text[end]
 
     def _argument(self, allowed: re.Pattern[str]) -> str:
-        word, end = self._word(allowed)
+        word, end = self._read_word(allowed)
         if end not in " \t":
             raise PresetError.translatable("{problem}: {word}", problem=_UNEXPECTED_END, word=word)
         return word
 
-    def _value(self) -> str:
+    def _read_value(self) -> str:
         """Read an argument, which spans lines until its quotes are closed."""
-        lines = [self._line().lstrip()]
+        lines = [self._read_line().lstrip()]
         line = lines[0].rstrip()
         quotes = next((each for each in _QUOTES if line.startswith(each)), "")
         size = len(quotes)
         if line.endswith(quotes) and len(line) >= 2 * size:
             return line[size : len(line) - size]
         while self._at < len(self._text):
-            lines += [self._text[self._at - 1], self._line()]
+            lines += [self._text[self._at - 1], self._read_line()]
             if lines[-1].rstrip().endswith(quotes):
                 return "".join(lines).rstrip()[size:-size]
         raise PresetError(_UNEXPECTED_END)
 
-    def _line(self) -> str:
+    def _read_line(self) -> str:
         """Read to the end of the line, without characters that ollama drops, and skip the break."""
         begin = self._at
         text = self._text[begin : self._skip(_REST_OF_LINE)]
@@ -155,7 +155,7 @@ def _is_printable(character: str) -> bool:
     return character.isprintable() or unicodedata.category(character) == "Cn"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     if "\n" in text or text.startswith(" ") or text.endswith(" "):
         return f'"""{text}"""' if '"' in text else f'"{text}"'
     return text
@@ -197,9 +197,9 @@ def preset_from_modelfile(
         "provider": provider,
         "model": str(model_path),
         "system": values.get("system") or None,
-        "messages": [_message(args) for args in _arguments(modelfile, "message")],
-        "stop_sequences": _arguments(modelfile, "stop"),
-        "parameters": _parameters(values),
+        "messages": [_message(args) for args in _arguments_of(modelfile, "message")],
+        "stop_sequences": _arguments_of(modelfile, "stop"),
+        "parameters": _to_parameters(values),
         **_token_budget(values),
     }
     if template := values.get("template"):
@@ -312,7 +312,7 @@ def _quote_if_needed(text: str) -> str:
     return f'"""{text}"""' if "\n" in text or '"' in text or text != text.strip() else text
 
 
-def _arguments(modelfile: Modelfile, name: str) -> list[str]:
+def _arguments_of(modelfile: Modelfile, name: str) -> list[str]:
     return [command.args for command in modelfile.commands if command.name == name]
 
 
@@ -321,11 +321,11 @@ def _message(args: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def _parameters(values: Mapping[str, str]) -> dict[str, Any]:
+def _to_parameters(values: Mapping[str, str]) -> dict[str, Any]:
     parameters: dict[str, Any] = {}
     for name, text in values.items():
         if name in _SAMPLING:
-            parameters[name] = _number(name, text)
+            parameters[name] = _to_number(name, text)
         elif name not in _OF_ENGINE | _COMMAND_OF:
             near = difflib.get_close_matches(name, [*_SAMPLING, "stop"], n=1, cutoff=0.75)
             hint = translatable("; did you mean {name}?", name=repr(near[0])) if near else EMPTY
@@ -343,7 +343,7 @@ def _parameters(values: Mapping[str, str]) -> dict[str, Any]:
 
 def _token_budget(values: Mapping[str, str]) -> dict[str, int]:
     context, answer = (
-        int(_number(name, values.get(name, "0"))) for name in ("num_ctx", "num_predict")
+        int(_to_number(name, values.get(name, "0"))) for name in ("num_ctx", "num_predict")
     )
     if context <= 0:
         return {}
@@ -352,7 +352,7 @@ def _token_budget(values: Mapping[str, str]) -> dict[str, int]:
     return {"max_input_tokens": max(1, context - answer)}
 
 
-def _number(name: str, text: str) -> float:
+def _to_number(name: str, text: str) -> float:
     kind = _SAMPLING[name]
     try:
         return kind(text)

@@ -45,7 +45,7 @@ def keys_of_sampler(data: Json) -> tuple[dict[str, object], list[str]]:
     ]
     omitted += [f"{name} (the engine's own is used)" for name in _ORDERS if data.get(name)]
     notes += [f"{', '.join(omitted)} left out: no engine here has them"] if omitted else []
-    return {"parameters": parameters, **_limits(read)}, notes
+    return {"parameters": parameters, **_read_limits(read)}, notes
 
 
 def _texts(value: object) -> Sequence[str]:
@@ -57,7 +57,7 @@ def _texts(value: object) -> Sequence[str]:
     return JsonFields({"list": value}).texts("list")
 
 
-def _limits(read: JsonFields) -> dict[str, object]:
+def _read_limits(read: JsonFields) -> dict[str, object]:
     """Return the token limits: with `genamt`, `max_length` is the context, else the answer."""
     context, answer = read.integer("max_length"), read.integer("genamt")
     if answer is None:
@@ -102,7 +102,7 @@ def scripts_of(extensions: object) -> tuple[list[dict[str, object]], list[str]]:
         if read.flag("disabled"):
             continue
         name = " ".join(read.text("scriptName").split())[:40] or "?"
-        script = _script(read, name)
+        script = _read_script(read, name)
         try:
             RegexScript.model_validate(script)
         except ValidationError:
@@ -113,7 +113,7 @@ def scripts_of(extensions: object) -> tuple[list[dict[str, object]], list[str]]:
     return scripts, [f"regular expression scripts that are not run: {names}"] if names else []
 
 
-def _script(read: JsonFields, name: str) -> dict[str, object]:
+def _read_script(read: JsonFields, name: str) -> dict[str, object]:
     """Convert a script, keeping only the text of HTML; without `find` if it has no effect here."""
     places = read.values.get("placement")
     in_answer = read.flag("markdownOnly") or not read.flag("promptOnly")

@@ -74,9 +74,9 @@ class _Writer:
             case "}":
                 return ""
             case "^":
-                return _raise(self._argument(depth), _SUPERSCRIPTS, "^")
+                return _write_raised(self._argument(depth), _SUPERSCRIPTS, "^")
             case "_":
-                return _raise(self._argument(depth), _SUBSCRIPTS, "_")
+                return _write_raised(self._argument(depth), _SUBSCRIPTS, "_")
             case "&" | "~":
                 return " "
             case "\\\\":
@@ -90,7 +90,7 @@ class _Writer:
         name = token[1:].rstrip("*")
         if name in {"frac", "dfrac", "tfrac", "cfrac"}:
             above = self._argument(depth)
-            return f"{_grouped(above)}/{_grouped(self._argument(depth))}"
+            return f"{_group(above)}/{_group(self._argument(depth))}"
         if name == "binom":
             above = self._argument(depth)
             return f"C({above}, {self._argument(depth)})"
@@ -98,8 +98,8 @@ class _Writer:
             degree = ""
             if self._tokens[self._at : self._at + 1] == ["["]:
                 self._at += 1
-                degree = _raise(self.write_until("]", depth + 1), _SUPERSCRIPTS, "")
-            return f"{degree}√{_grouped(self._argument(depth))}"
+                degree = _write_raised(self.write_until("]", depth + 1), _SUPERSCRIPTS, "")
+            return f"{degree}√{_group(self._argument(depth))}"
         if name == "mathbb":
             letter = self._argument(depth)
             return _DOUBLE_STRUCK.get(letter, letter)
@@ -112,12 +112,12 @@ class _Writer:
         return name if name.isalpha() else {",": " ", ";": " ", ":": " ", "!": ""}.get(name, name)
 
 
-def _raise(text: str, letters: Mapping[str, str], mark: str) -> str:
+def _write_raised(text: str, letters: Mapping[str, str], mark: str) -> str:
     """Write a superscript or subscript; with a mark if Unicode lacks a letter."""
     if text and all(letter in letters for letter in text):
         return "".join(letters[letter] for letter in text)
     return f"{mark}{text}" if len(text) == 1 else f"{mark}({text})"
 
 
-def _grouped(text: str) -> str:
+def _group(text: str) -> str:
     return text if _SIMPLE.fullmatch(text) else f"({text})"

@@ -120,7 +120,7 @@ class _TextWriter:
         }
         begin = _skip_space(whole, 0, len(whole), indented)
         text = whole[begin:].rstrip()
-        spans = [_trimmed(one, whole, begin, begin + len(text), indented) for one in self._spans]
+        spans = [_trim_span(one, whole, begin, begin + len(text), indented) for one in self._spans]
         # Spans that ended later surround those before.
         visible = [one for one in reversed(spans) if one is not None]
         visible.sort(key=lambda one: (one.start, -one.end))
@@ -133,9 +133,9 @@ class _TextWriter:
                 self._begin_content(token)
             case "blockquote_open":
                 self._begin_block(token, has_text=False)
-                self._begin(Style.QUOTE)
+                self._begin_span(Style.QUOTE)
             case "heading_close" | "blockquote_close":
-                self._end()
+                self._end_span()
             case "inline" if self._rows is not None:
                 self._rows[-1].append(_cell_text(token))
             case "inline":
@@ -151,7 +151,7 @@ class _TextWriter:
     def _begin_content(self, token: Token) -> None:
         match token.type:
             case "heading_open":
-                self._begin(Style.BOLD)
+                self._begin_span(Style.BOLD)
             case "fence":
                 self._write_styled(token.content.rstrip("\n"), Style.CODE_BLOCK, token.info)
             case "maths_block":
@@ -220,9 +220,9 @@ class _TextWriter:
             case "softbreak" | "hardbreak":
                 self._write("\n" + "  " * len(self._lists))
             case "link_open":
-                self._begin(Style.LINK, str(token.attrGet("href") or ""))
+                self._begin_span(Style.LINK, str(token.attrGet("href") or ""))
             case "image":
-                self._begin(Style.LINK, str(token.attrGet("src") or ""))
+                self._begin_span(Style.LINK, str(token.attrGet("src") or ""))
                 self._write(token.content or "🖼")
                 self._end_link()
             case "link_close":
@@ -232,9 +232,9 @@ class _TextWriter:
             case "maths":
                 self._write(set_maths(token.content))
             case _ if token.nesting > 0:
-                self._begin(_EMPHASIS_OF_TOKENS[token.type])
+                self._begin_span(_EMPHASIS_OF_TOKENS[token.type])
             case _ if token.nesting < 0:
-                self._end()
+                self._end_span()
             case _:
                 self._write(token.content)
 
@@ -246,7 +246,7 @@ class _TextWriter:
         is_web = self._has_links and _ADDRESS.fullmatch(span.detail) is not None
         inside = any(one.style is Style.LINK for one in self._open[:-1])
         if is_web and not is_shown and not inside and not _LOOKS_LIKE_ADDRESS.match(text):
-            self._end()
+            self._end_span()
             return
         self._open.pop()
         if not is_shown and span.detail:
@@ -256,10 +256,10 @@ class _TextWriter:
         self._pieces.append(text)
         self._length += len(text)
 
-    def _begin(self, style: Style, detail: str = "") -> None:
+    def _begin_span(self, style: Style, detail: str = "") -> None:
         self._open.append(_OpenSpan(style, self._length, detail))
 
-    def _end(self) -> None:
+    def _end_span(self) -> None:
         """End the innermost span, dropping it if an outer span has the same style."""
         span = self._open.pop()
         outer = {one.style for one in self._open}
@@ -290,7 +290,7 @@ def _skip_space(whole: str, start: int, stop: int, indented: Collection[int]) ->
     return start
 
 
-def _trimmed(
+def _trim_span(
     span: StyledSpan, whole: str, begin: int, end: int, indented: Collection[int]
 ) -> StyledSpan | None:
     """Return a span relative to `begin`, trimmed unless `indented`; None if empty."""

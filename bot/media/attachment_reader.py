@@ -116,7 +116,7 @@ class _Reading:
                 data = await get(item, _MAX_FILE_BYTES + 1)
                 if len(data) > _MAX_FILE_BYTES:
                     return _TOO_LARGE
-                return await self._keep(item, data)
+                return await self._keep_content(item, data)
         except Unconvertible as error:
             _log.info("file_not_read", reason=str(error))
             return _DAMAGED
@@ -126,7 +126,7 @@ class _Reading:
             _log.warning("file_not_downloaded", reason=str(error) or "it took too long")
             return _UNREACHABLE
 
-    async def _keep(self, item: MediaItem, data: bytes) -> Text | None:
+    async def _keep_content(self, item: MediaItem, data: bytes) -> Text | None:
         if data.startswith(_PICTURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP"):
             if self._with_images:
                 jpeg = base64.b64encode(await convert("picture", data)).decode()

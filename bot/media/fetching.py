@@ -74,7 +74,7 @@ class PublicFetcher:
         deadline = asyncio.get_running_loop().time() + self._seconds
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._follow(address, max_bytes, deadline)
+                return await self._follow_redirects(address, max_bytes, deadline)
         except (AddressRefused, FetchRefused) as error:
             _log.warning("ssrf_blocked", reason=str(error))
             raise FetchRefused(str(error)) from error
@@ -83,7 +83,7 @@ class PublicFetcher:
         except ConnectionFailed as error:
             raise FetchFailed(str(error)) from error
 
-    async def _follow(self, address: str, max_bytes: int, deadline: float) -> bytes:
+    async def _follow_redirects(self, address: str, max_bytes: int, deadline: float) -> bytes:
         for _ in range(_MAX_REDIRECTS + 1):
             url = parse_public_url(address, self._ports)
             client = HttpClient(

@@ -41,14 +41,14 @@ class VoiceMessages:
         kept: list[MediaItem] = []
         for item in said.attachments:
             is_read = item.kind is MediaKind.VOICE and item.source and len(texts) < _MAX_MESSAGES
-            words = await self._listen(backend, said, item) if is_read else ""
+            words = await self._transcribe_item(backend, said, item) if is_read else ""
             if words:
                 texts.append(words)
             else:
                 kept.append(item)
         return replace(said, text="\n".join(texts), attachments=tuple(kept))
 
-    async def _listen(self, backend: Backend, said: Said, item: MediaItem) -> str:
+    async def _transcribe_item(self, backend: Backend, said: Said, item: MediaItem) -> str:
         if item.size is not None and item.size > _MAX_BYTES:
             return ""
         try:

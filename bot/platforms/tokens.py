@@ -51,7 +51,7 @@ class BotToken(Generic[SettingsT]):
     def read(self, *, at_once: bool = False) -> str:
         """Return the token, empty if unset; a token for a different bot in the file is ignored."""
         if self._file is not None and self._file.has_changed(at_once=at_once):
-            self._take(self._file.secrets[-1])
+            self._use_token(self._file.secrets[-1])
         return self.settings.token.get_secret_value().strip() if self.settings.token else ""
 
     async def wait_for_retry(self, rejected: str, error: TokenRejected) -> None:
@@ -62,7 +62,7 @@ class BotToken(Generic[SettingsT]):
         while self.read() == rejected and self._clock.monotonic() < until:
             await self._clock.sleep(LOOK_EVERY_SECONDS)
 
-    def _take(self, token: str) -> None:
+    def _use_token(self, token: str) -> None:
         mask_from_now_on([token])
         changed = self.settings.model_copy(update={"token": SecretStr(token)})
         if changed.bot_account != self.settings.bot_account:

@@ -249,7 +249,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
 
     @override
     async def explain_silence(self, said: Said, explanation: str) -> None:
-        note = self._note(said.message_id, explanation)
+        note = self._make_note(said.message_id, explanation)
         await self._channels.add(said.address.chat, [replace(note, reply_to=said.message_id)])
 
     async def _read_changes(self, channel: WebChannel, intake: Intake) -> None:
@@ -276,9 +276,9 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
     async def _refuse(self, channel: WebChannel, message: WebMessage, press: Pressed) -> bool:
         refusal = await self._context.press_refusal(press)
         if refusal is not None:
-            await self._channels.add(channel.id, [self._note(message.id, refusal)])
+            await self._channels.add(channel.id, [self._make_note(message.id, refusal)])
         return refusal is not None
 
-    def _note(self, about: str | None, text: str) -> WebMessage:
+    def _make_note(self, about: str | None, text: str) -> WebMessage:
         now = datetime.fromtimestamp(self._context.clock.now(), UTC)
         return WebMessage(f"{about}:note", None, text, now, is_note=True)

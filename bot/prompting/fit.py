@@ -134,9 +134,9 @@ class _OptionalContent:
         return self._required_tokens + (self._sums[kept - 1] if kept > 0 else 0)
 
     def prompt(self, kept: int) -> Prompt:
-        return self._make(kept)[1]
+        return self._draft_with(kept)[1]
 
-    def _make(self, kept: int) -> tuple[Draft, Prompt]:
+    def _draft_with(self, kept: int) -> tuple[Draft, Prompt]:
         if kept not in self._made:
             draft = self._make_draft(kept)
             self._made[kept] = draft, draft.prompt
@@ -164,7 +164,7 @@ class _OptionalContent:
         return bisect_right(self._sums, so_far + tokens_left, kept)
 
     def fitted(self, kept: int, tokens: int) -> FittedPrompt:
-        draft, prompt = self._make(kept)
+        draft, prompt = self._draft_with(kept)
         dropped = [*self._draft.left_out]
         dropped += [_dropped_part(one, _TOO_LARGE) for one in self._too_large]
         dropped += [_dropped_part(one, _FULL) for one in self._parts[kept:]]
@@ -235,8 +235,8 @@ def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
     """Divide the prompt's tokens among its spans by an estimate; the sum is exact."""
     read: dict[int, int] = {}  # by message: characters that belong to earlier spans
     count = counter_for_model(receipt.prompt.model)
-    weights = [_weight(receipt, span, read, count) for span in receipt.layout]
-    shares = _shares(prompt_tokens(receipt), weights)
+    weights = [_weight_of(receipt, span, read, count) for span in receipt.layout]
+    shares = _divide(prompt_tokens(receipt), weights)
     return list(zip(receipt.layout, shares, strict=True))
 
 
@@ -247,7 +247,7 @@ def tokens_by_section(receipt: Receipt) -> dict[str, int]:
     return sections
 
 
-def _weight(
+def _weight_of(
     receipt: Receipt, span: PromptSpan, read: dict[int, int], count: TextTokenCounter
 ) -> int:
     begin = read.get(span.message, 0)
@@ -259,7 +259,7 @@ def _weight(
     return 1 + sum(count([receipt.prompt.messages[span.message].content[begin:end]]))
 
 
-def _shares(whole: int, weights: Sequence[int]) -> list[int]:
+def _divide(whole: int, weights: Sequence[int]) -> list[int]:
     """Divide a whole number proportionally; the remainder goes to the largest fractions."""
     total = sum(weights) or 1
     exact = [whole * weight / total for weight in weights]

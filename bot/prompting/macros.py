@@ -306,7 +306,7 @@ class Macros:
                 expression, lambda text: self._expand(text, depth + 1).strip()
             )
         if call.name in {"random", "pick"}:
-            return self._choose(call, depth)
+            return self._choose_option(call, depth)
         if not _is_known(call.name):
             return None
         arguments = [self._expand(one, depth + 1).strip() for one in call.arguments]
@@ -321,7 +321,7 @@ class Macros:
         argument = arguments[0] if arguments else ""
         match name:
             case "roll":
-                return self._roll(argument)
+                return self._roll_dice(argument)
             case "reverse":
                 return argument[::-1]
             case "newline" | "space":
@@ -374,22 +374,22 @@ class Macros:
 
     def _is_true(self, condition: str, depth: int) -> bool:
         # A value is never read as a macro: it may be what a person wrote.
-        if parse_expression(condition) or _is_known(_canonical(condition.strip())):
+        if parse_expression(condition) or _is_known(_canonical_name(condition.strip())):
             condition = "{{" + condition + "}}"
         return self._expand(condition, depth + 1).strip().lower() not in _FALSE
 
-    def _choose(self, call: "_Call", depth: int) -> str:
+    def _choose_option(self, call: "_Call", depth: int) -> str:
         """Choose an item of `a,b,c`, or of `a::b::c` if items contain commas."""
         options = call.arguments
         if len(options) == 1:
-            options = _split(options[0], "::")
+            options = _split_outside_braces(options[0], "::")
         if len(options) == 1:
-            listed = _split(options[0].replace("\\,", "\x00"), ",")
+            listed = _split_outside_braces(options[0].replace("\\,", "\x00"), ",")
             options = [one.strip().replace("\x00", ",") for one in listed]
         rng = self.rng if call.name == "random" else self.picks(f"{call.start} {call.inner}")
         return self._expand(rng.choice(options or [""]), depth + 1)
 
-    def _roll(self, argument: str) -> str:
+    def _roll_dice(self, argument: str) -> str:
         """Roll `20`, `d20` or `3d6+2`; return an empty text for anything else."""
         found = _ROLL.fullmatch(argument.strip().strip(":"))
         if found is None:
@@ -419,7 +419,7 @@ def macros_of_story(source: str) -> str:
     """
 
     def block(found: re.Match[str]) -> str:
-        name = _canonical(found[2].strip())
+        name = _canonical_name(found[2].strip())
         name = "systemprompt" if name == "system" else name if _is_known(name) else ""
         return "{{#if " + ("!" if found[1] == "unless" else "") + name + "}}"
 
@@ -473,7 +473,7 @@ class _Document:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.calls = [_parse_call(text, start, end) for start, end in _pairs(text)]
+        self.calls = [_parse_call(text, start, end) for start, end in _brace_pairs(text)]
         self.closing: dict[int, int] = {}
         opened: dict[str, list[int]] = defaultdict(list)
         for index, call in enumerate(self.calls):
@@ -520,12 +520,12 @@ def _parse_call(text: str, start: int, end: int) -> _Call:
     stripped = rest.lstrip()
     arguments: Sequence[str] = ()
     if stripped.startswith("::"):
-        arguments = _split(stripped[2:], "::")
+        arguments = _split_outside_braces(stripped[2:], "::")
     elif stripped.startswith(":"):
         arguments = (stripped[1:],)
     elif stripped:
-        arguments = _split(stripped, "::")
-    return _Call(start, end, inner, _canonical(found[2]), found[1], arguments)
+        arguments = _split_outside_braces(stripped, "::")
+    return _Call(start, end, inner, _canonical_name(found[2]), found[1], arguments)
 
 
 def _is_known(name: str) -> bool:
@@ -533,12 +533,12 @@ def _is_known(name: str) -> bool:
     return name in _KNOWN or name.startswith("instruct")
 
 
-def _canonical(name: str) -> str:
+def _canonical_name(name: str) -> str:
     lowered = name.lower()
     return _ALIASES.get(lowered, lowered)
 
 
-def _pairs(text: str) -> list[tuple[int, int]]:
+def _brace_pairs(text: str) -> list[tuple[int, int]]:
     """Return the start and end of each outermost pair of double braces, in order."""
     pairs: list[tuple[int, int]] = []
     open_starts: list[int] = []
@@ -553,10 +553,10 @@ def _pairs(text: str) -> list[tuple[int, int]]:
     return pairs
 
 
-def _split(text: str, separator: str) -> Sequence[str]:
+def _split_outside_braces(text: str, separator: str) -> Sequence[str]:
     """Split at separators outside braces: `{{char}},b` has two parts, `{{random:a,b}}` one."""
     parts, begin, position = [], 0, 0
-    for start, end in [*_pairs(text), (len(text), len(text))]:
+    for start, end in [*_brace_pairs(text), (len(text), len(text))]:
         while (found := text.find(separator, position, start)) >= 0:
             parts.append(text[begin:found])
             position = begin = found + len(separator)

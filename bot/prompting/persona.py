@@ -140,7 +140,7 @@ def fill_placeholders(
     for placeholder in persona.placeholders:
         stories = found.get(placeholder.query_for(newest), ())
         unused = [s for s in stories if s.id not in used]
-        chosen, used_tokens = _choose(placeholder, unused, tokens, count)
+        chosen, used_tokens = _choose_stories(placeholder, unused, tokens, count)
         tokens = None if tokens is None else tokens - used_tokens
         used |= {story.id: story for story in chosen}
         blocks = (f"###\n{story.text.strip()}\n" for story in chosen)
@@ -177,7 +177,7 @@ def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]
     if match := _ONE_BY_QUERY.search(line):
         return Placeholder(number, match[1]), problem
     if match := _SEVERAL.search(line):
-        limits, unknown = _limits(match[1], number)
+        limits, unknown = _parse_limits(match[1], number)
         placeholder = Placeholder(number, None, limits["n"], limits["token"], at_least_one=False)
         told = translatable("{argument} is not a valid limit", argument=unknown)
         return placeholder, told if unknown else problem
@@ -190,7 +190,7 @@ def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]
     )
 
 
-def _limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
+def _parse_limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
     """Parse `token<=1500|n<=5` in any order; also return the first unknown argument."""
     limits: dict[str, int] = {}
     unknown = None
@@ -211,7 +211,7 @@ def _limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
     return limits, unknown
 
 
-def _choose(
+def _choose_stories(
     placeholder: Placeholder, stories: Sequence[Story], tokens: int | None, count: TextTokenCounter
 ) -> tuple[Sequence[Story], int]:
     best = stories[: max(placeholder.stories, 0)]

@@ -178,7 +178,7 @@ def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], An
     if isinstance(given, str | int):
         if len(fields) > 1:
             raise UserError.translatable(
-                "a value is needed for each of {names}, not one text", names=_listed(fields)
+                "a value is needed for each of {names}, not one text", names=_list_names(fields)
             )
         return ({fields[0]: str(given)}, "") if fields else ({}, given)
     if not isinstance(given, Mapping):
@@ -188,7 +188,7 @@ def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], An
         )
     missing = [name for name in fields if name not in given]
     if missing:
-        raise UserError.translatable("a value is missing for {names}", names=_listed(missing))
+        raise UserError.translatable("a value is missing for {names}", names=_list_names(missing))
     for name in fields:
         if not isinstance(given[name], str):
             raise UserError(f"the value of {name!r} must be a text, not {given[name]!r}")
@@ -196,8 +196,8 @@ def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], An
     if len(others) > 1:
         raise UserError.translatable(
             "there is no field {names}; the fields are {fields}",
-            names=_listed(others),
-            fields=_listed(fields),
+            names=_list_names(others),
+            fields=_list_names(fields),
         )
     return {name: given[name] for name in fields}, given[others[0]] if others else ""
 
@@ -233,7 +233,7 @@ def ask_usage(fields: Sequence[str]) -> str:
     return "/ask " + "\n".join(f"{name}: …" for name in fields)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names)) or "nothing"
 
 

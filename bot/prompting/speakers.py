@@ -50,23 +50,23 @@ def clean_name(name: str) -> str:
     Line breaks, brackets, colons, quotes, control tokens and invisible characters are removed. A
     name of emoji alone is spelled out, `👑` as `crown`, because a lone emoji looks like a badge.
     """
-    plain = _plain(name)
+    plain = _normalize(name)
     if _PLAIN_NAME.fullmatch(plain):  # nothing to remove
-        return _cut(plain).strip(" .-")
+        return _cut_to_limit(plain).strip(" .-")
     around = zip(f" {plain}", plain, f"{plain} "[1:], strict=False)
     kept = _limit_marks(
         "".join(char for before, char, after in around if _is_kept(before, char, after))
     )
     if not any(char.isalnum() for char in kept):
         kept = _spell_emoji(kept)
-    return _cut(" ".join(kept.split())).strip(f" .-{_JOINERS}")
+    return _cut_to_limit(" ".join(kept.split())).strip(f" .-{_JOINERS}")
 
 
 @text_cache(_CACHE_SIZE)
 def is_unambiguous(name: str) -> bool:
     """Whether `clean_name` keeps the name unchanged, and it has one line and one script."""
     one_line = len(name.splitlines()) <= 1
-    return one_line and clean_name(name) == _plain(name) and not mixes_confusable_scripts(name)
+    return one_line and clean_name(name) == _normalize(name) and not mixes_confusable_scripts(name)
 
 
 def with_id_suffix(label: str, person_id: str, attempt: int = 0) -> str:
@@ -75,7 +75,7 @@ def with_id_suffix(label: str, person_id: str, attempt: int = 0) -> str:
     return f"{label or 'user'}#{hashlib.sha256(salted.encode(errors='replace')).hexdigest()[:4]}"
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", name[:_MAX_NAME_CHARS]).split())
 
 
@@ -112,7 +112,7 @@ def _spell_emoji(text: str) -> str:
     return " ".join(name.removeprefix(_FLAG_LETTER_PREFIX) for name in names)
 
 
-def _cut(text: str) -> str:
+def _cut_to_limit(text: str) -> str:
     """Cut to the maximum length without separating a mark or joiner from its letter."""
     end = min(len(text), MAX_LABEL_CHARS)
     while 0 < end < len(text) and (
@@ -149,7 +149,7 @@ _NAME_SUFFIX = re.compile(r"#|(?<=\w)\W*[(（]")
 
 def candidate_names(line: str) -> Iterator[str]:
     """Yield the prefixes of a line that may be read as its speaker's name."""
-    for head in _heads(line):
+    for head in _possible_names(line):
         yield head
         yield _AROUND.sub("", head)
 
@@ -167,8 +167,8 @@ def strip_name_suffix(head: str) -> str:
     return _NAME_SUFFIX.split(head, maxsplit=1)[0]
 
 
-def _heads(line: str) -> Iterator[str]:
-    for tag in _tags(line):
+def _possible_names(line: str) -> Iterator[str]:
+    for tag in _possible_tags(line):
         yield tag
         yield strip_name_suffix(tag)
     yield from _texts_before(_OTHER_SEPARATORS, _BEFORE.sub("", line[:MAX_TAG_CHARS]))
@@ -176,7 +176,7 @@ def _heads(line: str) -> Iterator[str]:
         yield line  # a name alone on its line, as a heading
 
 
-def _tags(line: str) -> Iterator[str]:
+def _possible_tags(line: str) -> Iterator[str]:
     """Yield the texts before colons: `Bob: hi`, `10:30 Bob: hi`."""
     start = _LEADING_PUNCTUATION.sub("", line[:MAX_TAG_CHARS])
     yield from _texts_before(COLON, start)
@@ -295,7 +295,7 @@ def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
     plain = spell_enclosed_letters(line)
     if plain != line and _looks_like_a_tag(plain, reserved_skeletons):
         return True
-    if any(map(is_role_heading, _tags(line))):
+    if any(map(is_role_heading, _possible_tags(line))):
         return True
     skeletons = set(map(skeleton, candidate_names(line)))
     return not (skeletons.isdisjoint(reserved_skeletons) and skeletons.isdisjoint(ROLE_SKELETONS))
@@ -382,13 +382,13 @@ class EchoFilter:
         if is_inside_line and _LINE_END.search(text) is None:
             return text  # nearly every piece of every answer
         self._held += text
-        return self._release(ended=False)
+        return self._release_held(ended=False)
 
     def finish(self) -> str:
         """Return the text held back at the end of the answer."""
-        return self._release(ended=True)
+        return self._release_held(ended=True)
 
-    def _release(self, *, ended: bool) -> str:
+    def _release_held(self, *, ended: bool) -> str:
         shown = []
         while self._held and not self.stopped:
             size = self._tag_chars(ended=ended) if self._at_line_start else 0
@@ -427,7 +427,7 @@ class EchoFilter:
             return None if needs_more else 0
         if _plain_tag(line[: colon.start()]) not in self._known:
             return 0
-        after, closing = line[colon.end() :], _closing(line[: colon.start()])
+        after, closing = line[colon.end() :], _closing_delimiter(line[: colon.start()])
         text = after.removeprefix(closing).lstrip()
         if not is_complete and (not text or closing.startswith(after)):
             return None
@@ -438,7 +438,7 @@ class EchoFilter:
         return any(label.startswith(prefix) for label in self._known)
 
 
-def _closing(before: str) -> str:
+def _closing_delimiter(before: str) -> str:
     """Return the delimiter after the colon that matches one before the name: `**Nora:**`."""
     name = before.strip()
     opening = name[: len(name) - len(name.lstrip(_OPENING))]

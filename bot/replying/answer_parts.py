@@ -111,16 +111,16 @@ def fold_thoughts(
     text = last.content.text if limits.render is None else limits.render(last.content.text)
     left = most - units(text)
     if left >= min(_FEWEST_UNITS, units(thoughts)):
-        content = replace(last.content, thoughts=_cut(thoughts, left, units))
+        content = replace(last.content, thoughts=_cut_to_fit(thoughts, left, units))
         return (*parts[:at], replace(last, content=content), *parts[at + 1 :])
     if not may_add_message:
         return tuple(parts)
-    content = MessageContent("", last.content.face, thoughts=_cut(thoughts, most, units))
+    content = MessageContent("", last.content.face, thoughts=_cut_to_fit(thoughts, most, units))
     added = replace(last, part=last.part + 1, content=content)
     return (*parts[: at + 1], added, *parts[at + 1 :])
 
 
-def _cut(text: str, most: int, units: Callable[[str], int]) -> str:
+def _cut_to_fit(text: str, most: int, units: Callable[[str], int]) -> str:
     if units(text) <= most:
         return text
     most -= len(_CUT)

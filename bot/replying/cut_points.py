@@ -94,7 +94,7 @@ def open_marks(text: str) -> tuple[str, ...]:
                 return (*stack, found[0])
             position = end
         elif not found[0].startswith("\\"):
-            _note(found, text, stack)
+            _note_mark(found, text, stack)
     return tuple(stack)
 
 
@@ -123,7 +123,7 @@ def quote_prefix(text: str, position: int) -> str:
     return found[0].lstrip() if found else ""
 
 
-def _note(found: re.Match[str], text: str, stack: list[str]) -> None:
+def _note_mark(found: re.Match[str], text: str, stack: list[str]) -> None:
     before = text[found.start() - 1 : found.start()]
     after = text[found.end() : found.end() + 1]
     marks = ["**", "*"] if found[0] == "***" else [found[0]]

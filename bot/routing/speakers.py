@@ -76,7 +76,7 @@ def continues_thread(incoming: Said, recent: Sequence[Turn], preset: Preset) -> 
 
 def _has_word(word: str, text: str) -> bool:
     if not is_regex(word):
-        return find_word(_normalized(word), _normalized(text)) is not None
+        return find_word(_normalize(word), _normalize(text)) is not None
     pattern = compile_key(word)
     if isinstance(pattern, str):
         return False
@@ -90,7 +90,7 @@ def name_position(preset: Preset, text: str) -> int | None:
     """Return the first position of a character's name as a whole word, outside links."""
     text = _LINK.sub(lambda link: " " * len(link[0]), text)
     names = [name for name in (preset.role_name, preset.name, *preset.aliases) if name]
-    found = (find_word(_normalized(name), _normalized(text)) for name in names)
+    found = (find_word(_normalize(name), _normalize(text)) for name in names)
     return min((position for position in found if position is not None), default=None)
 
 
@@ -113,7 +113,7 @@ def quoted_preset(
     return None
 
 
-def _normalized(text: str) -> str:
+def _normalize(text: str) -> str:
     """Fold case and width, and treat `_Nora_` as the word Nora."""
     return unicodedata.normalize("NFKC", text).casefold().replace("_", " ")
 
@@ -175,11 +175,11 @@ def select_speakers(
         return (_only_candidate(presets[0], incoming, recent, dice),)
     quoted = quoted_preset(incoming.quote, recent, presets)
     candidates = [
-        _chosen(one, _SCORE_REPLIED_TO, "was replied to") if one.preset == quoted else one
+        _choose(one, _SCORE_REPLIED_TO, "was replied to") if one.preset == quoted else one
         for one in _called_by_name(presets, incoming.own_text, recent)
     ]
     if any(one.chosen for one in candidates):
-        return _ranked(
+        return _rank(
             one if one.chosen else _with_reason(one, "another character was called")
             for one in candidates
         )
@@ -189,16 +189,16 @@ def select_speakers(
     )
     chance = _Chance(recent, now, dice, share=1.0 if addressed else 0.0)
     drawn = [
-        _chosen(one, preset.talkativeness, rule)
+        _choose(one, preset.talkativeness, rule)
         if (rule := own_rule(incoming, preset, dice))
-        else _drawn(one, preset, chance)
+        else _decide_by_chance(one, preset, chance)
         for one, preset in zip(candidates, presets, strict=True)
     ]
     if addressed and not any(one.chosen for one in drawn):
         best = max(drawn, key=lambda one: one.score)
         reason = "had the highest score, and one character must answer"
-        drawn[drawn.index(best)] = _chosen(best, 0, reason)
-    return _ranked(drawn)
+        drawn[drawn.index(best)] = _choose(best, 0, reason)
+    return _rank(drawn)
 
 
 def select_reaction(
@@ -221,10 +221,10 @@ def select_reaction(
         return ()
     answered = {turn.preset for turn in answers}
     chance = _Chance(recent, now, dice, share=_REACTION_SHARE)
-    ranked = _ranked(
+    ranked = _rank(
         _with_reason(one, marked("has answered already"))
         if one.preset in answered and not one.chosen
-        else _drawn(one, preset, chance)
+        else _decide_by_chance(one, preset, chance)
         for one, preset in zip(_called_by_name(others, newest.text, recent), others, strict=True)
     )
     return (*ranked[:1], *(replace(one, chosen=False) for one in ranked[1:]))
@@ -239,11 +239,11 @@ def _only_candidate(
         return SpeakerCandidate(preset.name, 0.0, reasons, chosen=True)
     candidate = SpeakerCandidate(preset.name, 0.0, (is_alone,))
     if preset.wake.names and name_position(preset, incoming.own_text) is not None:
-        return _chosen(candidate, 0.0, marked("was called by name"))
+        return _choose(candidate, 0.0, marked("was called by name"))
     if continues_thread(incoming, recent, preset):
-        return _chosen(candidate, 0.0, marked("has answered in this thread before"))
+        return _choose(candidate, 0.0, marked("has answered in this thread before"))
     if rule := own_rule(incoming, preset, dice):
-        return _chosen(candidate, 0.0, rule)
+        return _choose(candidate, 0.0, rule)
     return _with_reason(candidate, marked("was not addressed"))
 
 
@@ -271,7 +271,7 @@ def _scored_by_recency(preset: Preset, recent: Sequence[Turn]) -> SpeakerCandida
     return SpeakerCandidate(preset.name, score, (reason,))
 
 
-def _drawn(one: SpeakerCandidate, preset: Preset, chance: _Chance) -> SpeakerCandidate:
+def _decide_by_chance(one: SpeakerCandidate, preset: Preset, chance: _Chance) -> SpeakerCandidate:
     if one.chosen:
         return one
     seconds_left = preset.cooldown_seconds - _seconds_silent(preset, chance)
@@ -283,7 +283,7 @@ def _drawn(one: SpeakerCandidate, preset: Preset, chance: _Chance) -> SpeakerCan
     drawn = chance.dice()
     figures = {"drawn": f"{drawn:.2f}", "limit": f"{threshold:.2f}"}
     if drawn < threshold:
-        return _chosen(one, threshold, DREW_BELOW.with_values(**figures))
+        return _choose(one, threshold, DREW_BELOW.with_values(**figures))
     lost = _with_reason(one, _DREW_NOT_BELOW.with_values(**figures))
     return replace(lost, score=one.score + threshold)
 
@@ -293,7 +293,7 @@ def _seconds_silent(preset: Preset, chance: _Chance) -> float:
     return math.inf if last is None else (chance.now - last).total_seconds()
 
 
-def _ranked(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...]:
+def _rank(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...]:
     ranked = sorted(candidates, key=lambda one: (one.chosen, one.score), reverse=True)
     for rank, one in enumerate(ranked):
         if rank >= MAX_ANSWERS_IN_A_ROW and one.chosen:
@@ -302,7 +302,7 @@ def _ranked(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, .
     return tuple(ranked)
 
 
-def _chosen(one: SpeakerCandidate, score: float, reason: str) -> SpeakerCandidate:
+def _choose(one: SpeakerCandidate, score: float, reason: str) -> SpeakerCandidate:
     return replace(one, score=one.score + score, reasons=(*one.reasons, reason), chosen=True)
 
 

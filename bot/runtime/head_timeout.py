@@ -25,7 +25,7 @@ class HeadTimeout(asyncio.Protocol):
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._give_up)
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._time_out)
         self._server.connection_made(transport)
 
     @override
@@ -56,7 +56,7 @@ class HeadTimeout(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._server.resume_writing()
 
-    def _give_up(self) -> None:
+    def _time_out(self) -> None:
         if self._transport.is_closing():  # the server has refused what there is of the head
             return
         if self._newest:

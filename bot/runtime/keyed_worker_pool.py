@@ -84,7 +84,7 @@ class KeyedWorkerPool(Generic[Item]):
         self.stopping = False
         self._is_drained = False
         KEYS_IN_PROGRESS.labels(self.queue).set_function(lambda: len(self._tasks))
-        leave = self._leave if self.wakes_keys else None
+        leave = self._leave_to_others if self.wakes_keys else None
         self.signals.subscribe(self.queue, self._wake_here, leave)
         if self.urgent_beside:
             self.signals.subscribe(urgent_topic(self.queue), self._note_urgent)
@@ -138,7 +138,7 @@ class KeyedWorkerPool(Generic[Item]):
         self._woken.update(dict.fromkeys(keys))
         self._changed.set()
 
-    def _leave(self, keys: Sequence[str]) -> None:
+    def _leave_to_others(self, keys: Sequence[str]) -> None:
         if not self._left:
             self.clock.call_later(_LEAVE_SECONDS, self._wake_left)
         self._left.update(dict.fromkeys(keys))
@@ -156,9 +156,9 @@ class KeyedWorkerPool(Generic[Item]):
                 await self._claim_and_start(keys)
                 if self.hold is not _hold_nothing:
                     await asyncio.sleep(0)  # what begins may say that others are to be held
-                self._look_again()  # others may have taken these, and left some of the rest
+                self._notify_claimer()  # others may have taken these, and left some of the rest
 
-    def _look_again(self) -> None:
+    def _notify_claimer(self) -> None:
         if self._woken:
             self._changed.set()
 
@@ -199,9 +199,9 @@ class KeyedWorkerPool(Generic[Item]):
         if until < self._held_until:
             self._call_off_release()
             self._held_until = until
-            self._call_off_release = self.clock.call_later(seconds, self._release)
+            self._call_off_release = self.clock.call_later(seconds, self._release_held)
 
-    def _release(self) -> None:
+    def _release_held(self) -> None:
         self._woken = {**self._held, **self._woken}
         self._held.clear()
         self._held_until = math.inf
@@ -234,7 +234,7 @@ class KeyedWorkerPool(Generic[Item]):
 
     def _on_done(self, key: str, task: asyncio.Task[None]) -> None:
         del self._tasks[key]
-        self._look_again()
+        self._notify_claimer()
         if key in self._next_items:
             self.start(key, self._next_items.pop(key))
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -55,7 +55,7 @@ async def unix_server(
             supervised(
                 name,
                 [sys.executable, "-m", module, json.dumps(given, default=str)],
-                ready=lambda: _answers(client),
+                ready=lambda: _is_healthy(client),
                 log_file=log_file,
                 start_seconds=_START_SECONDS,
             )
@@ -66,7 +66,7 @@ async def unix_server(
             await client.close()  # a request under way would hold up the end of the child
 
 
-async def _answers(client: HttpClient) -> bool:
+async def _is_healthy(client: HttpClient) -> bool:
     deadline = asyncio.get_running_loop().time() + _PROBE_SECONDS
     try:
         async with await client.request("GET", "/health", None, deadline) as response:

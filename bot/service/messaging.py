@@ -1,73 +1,46 @@
 """The container's messaging part: platforms, intake, queues, the outbox."""
 
-from abc import ABC
-from abc import abstractmethod
-from collections.abc import Mapping
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
-from functools import partial
-from bot.chat.command import ANSWERING_ACTIONS
-from bot.chat.command import FORM_ACTIONS
-from bot.chat.command import ButtonAction
-from bot.chat.command import parse
-from bot.chat.command import read_button
-from bot.chat.incoming import Address
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import MediaItem
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Request
-from bot.chat.incoming import Said
+from functools import cached_property, partial
+
+from bot.chat.command import ANSWERING_ACTIONS, FORM_ACTIONS, ButtonAction, parse, read_button
+from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, Said
 from bot.chat.outgoing import OutboxRow
 from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck
 from bot.commands.menus import FORM_TEXTS
-from bot.console.server import AddRoutes
-from bot.console.server import webhook_routes
+from bot.console.server import AddRoutes, webhook_routes
 from bot.delivery.pacing import RateLimitedSurface
-from bot.delivery.sender import SENT_ROWS
-from bot.delivery.sender import LaneDelivery
-from bot.delivery.sender import Sender
-from bot.delivery.sender import SentRows
-from bot.delivery.sender import publish_sent_row
-from bot.errors import PlatformError
-from bot.errors import Refused
-from bot.errors import StoreError
-from bot.errors import UserError
-from bot.intake import HistoryRouter
-from bot.intake import InboxIntake
+from bot.delivery.sender import SENT_ROWS, LaneDelivery, Sender, SentRows, publish_sent_row
+from bot.errors import PlatformError, Refused, StoreError, UserError
+from bot.intake import HistoryRouter, InboxIntake
 from bot.platforms.spec import EditableText
-from bot.ports import Delivery
-from bot.ports import FileSource
-from bot.ports import HistoryReader
-from bot.ports import Platform
-from bot.ports import PrivateChats
-from bot.ports import ShardedPlatform
-from bot.ports import SilenceExplainer
-from bot.ports import Surface
-from bot.ports import WebhookReceiver
+from bot.ports import (
+    Delivery,
+    FileSource,
+    HistoryReader,
+    Platform,
+    PrivateChats,
+    ShardedPlatform,
+    SilenceExplainer,
+    Surface,
+    WebhookReceiver,
+)
 from bot.replying.live_reply import LiveReplies
 from bot.routing.presets import HistoryScopes
-from bot.runtime.keyed_worker_pool import KeyedWorkerPool
-from bot.runtime.keyed_worker_pool import urgent_topic
-from bot.runtime.keyed_worker_pool import wake_keys
-from bot.service.exclusive_role import ExclusiveReceiver
-from bot.service.exclusive_role import ShardReceiver
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool, urgent_topic, wake_keys
+from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
 from bot.service.options import Role
-from bot.service.platform_supervisor import PlatformSupervisor
-from bot.service.platform_supervisor import Receiver
+from bot.service.platform_supervisor import PlatformSupervisor, Receiver
 from bot.service.stores import StorageContainer
 from bot.storage.chat_settings import CachedChatSettings
 from bot.telemetry.metrics import HELD_ROLES
-from bot.texts.text import Text
-from bot.texts.text import language_of
-from bot.texts.text import translatable
-from bot.texts.text import translate
+from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.claims import LeaseKeeper
-from bot.turn.signals import CONVERSATIONS
-from bot.turn.signals import StopRequests
-
+from bot.turn.signals import CONVERSATIONS, StopRequests
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
 _LANES = "lanes"
@@ -78,7 +51,7 @@ _TOO_LONG_TO_EDIT = translatable("That text is too long to be changed in a form.
 _BUSY = translatable("That cannot be done at the moment. Please try again.")
 
 
-def _form(texts: tuple[Text, Text], text: str, language: str) -> EditableText:
+def _make_form(texts: tuple[Text, Text], text: str, language: str) -> EditableText:
     title, label = (translate(one, language) for one in texts)
     return EditableText(title, label, text, too_long=translate(_TOO_LONG_TO_EDIT, language))
 
@@ -137,7 +110,7 @@ class MessagingContainer(StorageContainer, ABC):
         except (UserError, StoreError) as error:
             problem = error.text if isinstance(error, UserError) else _BUSY
             return EditableText(refusal=translate(problem, language))
-        return _form(_EDIT_TEXTS, text, language)
+        return _make_form(_EDIT_TEXTS, text, language)
 
     async def press_form(self, pressed: Pressed) -> EditableText | None:
         """Return the form that a button opens; None if it opens none."""
@@ -152,7 +125,7 @@ class MessagingContainer(StorageContainer, ABC):
             with suppress(StoreError):  # the form is empty then
                 found = await self.personas.find(pressed.author.id, pressed.scopes)
                 text = found[0] if found is not None else ""
-        return _form(FORM_TEXTS[data.action], text, language_of(pressed.locale))
+        return _make_form(FORM_TEXTS[data.action], text, language_of(pressed.locale))
 
     # judging requests
 

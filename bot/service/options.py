@@ -64,7 +64,7 @@ def parse_roles(names: str) -> frozenset[Role]:
         elif name in ALL_ROLES:
             roles.add(Role(name))
         else:
-            raise SettingsError(f"--role: {_unknown(name, [*ALL_ROLES, _ALL])}")
+            raise SettingsError(f"--role: {_describe_unknown(name, [*ALL_ROLES, _ALL])}")
     if not roles:
         raise SettingsError(f"--role: name one of {', '.join([*sorted(ALL_ROLES), _ALL])}")
     return frozenset(roles)
@@ -76,7 +76,7 @@ def select_platforms(names: str, configured: Sequence[PlatformSpec]) -> Sequence
     selected = _split_names(names)
     for name in selected:
         if name not in specs:
-            raise SettingsError(f"--platforms: {_unknown(name, list(specs), _NOT_SET_UP)}")
+            raise SettingsError(f"--platforms: {_describe_unknown(name, list(specs), _NOT_SET_UP)}")
     if not selected:
         raise SettingsError("--platforms: name at least one platform, such as telegram")
     return [specs[name] for name in dict.fromkeys(selected)]
@@ -86,7 +86,7 @@ def _split_names(names: str) -> list[str]:
     return [name.strip().lower() for name in names.split(",") if name.strip()]
 
 
-def _unknown(name: str, known: Sequence[str], problem: str = "is not one of") -> str:
+def _describe_unknown(name: str, known: Sequence[str], problem: str = "is not one of") -> str:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {str(near[0])!r}?" if near else ""
     there = ", ".join(sorted(known)) or "none"

@@ -53,9 +53,9 @@ class PublishedPresets:
             self._file_contents.pop(name, None)
             if name in presets:
                 self._file_contents |= _contents({name: presets[name]})
-        await self._tell(names)
+        await self._publish_names(names)
 
-    async def _tell(self, names: Sequence[str]) -> None:
+    async def _publish_names(self, names: Sequence[str]) -> None:
         """Write a row for processes that miss the signal, then send the signal."""
         rows = {f"{_ROW}{name}": secrets.token_hex(4) for name in names}
         await self._container.inbox.receive((), rows)
@@ -94,7 +94,7 @@ class PublishedPresets:
             found = await asyncio.to_thread(read_character_folder, folder)
             names = await self._use_changes(found)
             if names:
-                await self._tell(names)
+                await self._publish_names(names)
         except (SettingsError, StoreError, OSError) as error:
             _log.error("presets_not_reloaded", reason=str(error))
             return not isinstance(error, StoreError)
@@ -123,7 +123,7 @@ class PublishedPresets:
                 changed.append(name)
             except SettingsError as error:
                 problems[name] = text_of(error)
-        self._report(problems)
+        self._report_problems(problems)
         numbers = await self._container.preset_versions.save(
             [
                 *(preset_version(found.presets[name]) for name in changed),
@@ -140,7 +140,7 @@ class PublishedPresets:
         self._last_names = {**self._last_names, **readable}
         return [*changed, *deleted]
 
-    def _report(self, problems: Mapping[str, str]) -> None:
+    def _report_problems(self, problems: Mapping[str, str]) -> None:
         """Log each problem once, and disable presets that were never usable."""
         resolver = self._resolver
         for name, reason in problems.items():

@@ -88,7 +88,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._scopes: OrderedDict[str, tuple[Mapping[str, str], float]] = OrderedDict()
         self._uncertain: dict[str, float] = {}  # not kept until a moment
         self._changes = 0
-        signals.subscribe(_TOPIC, self._drop)
+        signals.subscribe(_TOPIC, self._drop_cached)
 
     @override
     async def set(
@@ -111,7 +111,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         found: dict[str, Mapping[str, str]] = {}
         missing: dict[str, None] = {}
         for scope in scopes:
-            values = self._get(scope, now)
+            values = self._get_cached(scope, now)
             if values is None:
                 missing[scope] = None
             else:
@@ -129,7 +129,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         """Drop people's descriptions in a conversation, here and in other processes."""
         self._signals.publish(_TOPIC, [conversation])
 
-    def _get(self, scope: str, now: float) -> Mapping[str, str] | None:
+    def _get_cached(self, scope: str, now: float) -> Mapping[str, str] | None:
         if scope not in self._scopes:
             return None
         values, read_at = self._scopes[scope]
@@ -144,10 +144,10 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         found = {scope: stored.get(scope, _NOTHING) for scope in scopes}
         if changes == self._changes:  # else it may have been read before the change
             for scope, values in found.items():
-                self._keep(scope, values, now)
+                self._cache(scope, values, now)
         return found
 
-    def _keep(self, scope: str, values: Mapping[str, str], read_at: float) -> None:
+    def _cache(self, scope: str, values: Mapping[str, str], read_at: float) -> None:
         if read_at < self._uncertain.get(scope, 0.0):
             return
         self._scopes[scope] = values, read_at
@@ -155,7 +155,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         if len(self._scopes) > _MAX_SCOPES:
             self._scopes.popitem(last=False)
 
-    def _drop(self, scopes: Sequence[str]) -> None:
+    def _drop_cached(self, scopes: Sequence[str]) -> None:
         self._changes += 1
         endings = tuple(f"@{scope}" for scope in scopes)
         named = frozenset(scopes)

@@ -160,7 +160,7 @@ class Conversations(StoredTurns):
     def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> Unit[None]:
         """Record what a process does with a message, in case it dies; NONE undoes that record."""
         yield from finishing.check(claim)
-        rows = [{"message": one, "attempted": int(attempt)} for one in _ids(message)]
+        rows = [{"message": one, "attempted": int(attempt)} for one in _message_ids(message)]
         yield SQL["record_attempt"].query_many(rows)
 
     @transaction
@@ -257,7 +257,7 @@ class Conversations(StoredTurns):
         """
         at = moment_of(self._clock)
         rows = finishing.FinishedRows(
-            messages=[*_ids(message), *(one.id for one in message.refused)],
+            messages=[*_message_ids(message), *(one.id for one in message.refused)],
             turns=[
                 *(to_turn_row(one) for one in result.turns),
                 *(to_turn_row(one, is_active=False) for one in result.unanswered),
@@ -318,5 +318,5 @@ def _as_read(row: Mapping[str, object]) -> Turn:
     return to_turn([row[name] for name in TURN_COLUMNS])
 
 
-def _ids(message: InboxMessage) -> list[int]:
+def _message_ids(message: InboxMessage) -> list[int]:
     return [message.id, *(one.id for one in message.gathered)]

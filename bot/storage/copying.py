@@ -43,7 +43,7 @@ async def copy_rows(source: Database, target: Database, report: Report) -> int:
     for table in COPIED_TABLES:
         total += await _copy_table(source, target, table)
         await _check_that_rows_are_equal(source, target, table)
-        number = await source.read(lambda c, table=table: _count(c, table))  # type: ignore[misc]
+        number = await source.read(lambda c, table=table: _count_rows(c, table))  # type: ignore[misc]
         report(table.name, number)
     return total
 
@@ -56,11 +56,11 @@ async def _copy_table(source: Database, target: Database, table: Table) -> int:
         await target.write(lambda c, rows=rows: c.execute(insert, rows))  # type: ignore[misc]
         copied, last = copied + len(rows), _key(table, rows[-1])
     if not target.is_sqlite and table.autoincrement_column is not None:
-        await _as_owner(target, lambda c: _continue_ids(c, table))
+        await _run_as_owner(target, lambda c: _continue_ids(c, table))
     return copied
 
 
-async def _as_owner(target: Database, unit: Callable[[Connection], None]) -> None:
+async def _run_as_owner(target: Database, unit: Callable[[Connection], None]) -> None:
     """Run a function in a transaction that requires the tables' owner."""
     try:
         await target.write(unit)
@@ -111,7 +111,7 @@ def _key(table: Table, row: Mapping[Any, Any]) -> tuple[Any, ...]:
     return tuple(row[column.name] for column in table.primary_key)
 
 
-def _count(connection: Connection, table: Table) -> int:
+def _count_rows(connection: Connection, table: Table) -> int:
     return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
 

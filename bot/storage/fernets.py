@@ -43,7 +43,7 @@ class FernetCodec(TextCodec):
     def __init__(self, encryption: TextEncryption) -> None:
         self._is_on = encryption.is_on
         self._keys_file = encryption.keys_file
-        self._use(encryption.encryption_keys)
+        self._use_keys(encryption.encryption_keys)
 
     @override
     def encrypt(self, plain: bytes) -> str:
@@ -62,7 +62,7 @@ class FernetCodec(TextCodec):
         except (KeyError, InvalidToken):
             raise Undecodable("an encrypted text in the database is damaged") from None
 
-    def _use(self, keys: Sequence[str]) -> None:
+    def _use_keys(self, keys: Sequence[str]) -> None:
         made = make_fernets(keys, needed_by="texts in the database need")
         ids = (hashlib.sha256(key.encode()).hexdigest()[:8] for key in keys)
         self._fernets = dict(zip(ids, made, strict=True))
@@ -76,7 +76,7 @@ class FernetCodec(TextCodec):
         try:
             new = [key for key in read_secrets(self._keys_file) if key not in self._keys]
             mask_from_now_on(new)
-            self._use([*new, *self._keys])
+            self._use_keys([*new, *self._keys])
         except (OSError, UnicodeDecodeError, SettingsError) as error:
             _log.warning("secret_file_not_read", reason=type(error).__name__)
 

@@ -174,9 +174,9 @@ def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Uni
     if dialect == "sqlite" and rows.go_on and not rows.result.new_session:
         yield done
         held = yield SQL["settle_if_answered"].query(claim_values(claim))
-        return _session(claim, held), held[0][1] is None
+        return _session_of(claim, held), held[0][1] is None
     change = SQL["begin_session" if rows.result.new_session else "lock_conversation"]
-    session = _session(claim, (yield change.query(claim_values(claim))))
+    session = _session_of(claim, (yield change.query(claim_values(claim))))
     yield done
     return session, False
 
@@ -204,8 +204,8 @@ def _finish_values(
         "messages": rows.messages,
         "new_session": rows.result.new_session,
         "go_on": rows.go_on,
-        **_range(rows.result.removes, "removed"),
-        **_range(rows.result.supersedes, "superseded"),
+        **_range_values(rows.result.removes, "removed"),
+        **_range_values(rows.result.supersedes, "superseded"),
         "turns": rows.turns,
         "receipts": [row["content"] for row in rows.receipts],
         "usages": [{name: row[name] for name in USAGE_COLUMNS} for row in rows.receipts],
@@ -218,7 +218,7 @@ def _finish_values(
     }
 
 
-def _range(turns: TurnRange | None, name: str) -> dict[str, int]:
+def _range_values(turns: TurnRange | None, name: str) -> dict[str, int]:
     return {
         f"{name}_count": turns.count if turns else 0,
         f"{name}_newer": turns.newer if turns else 0,
@@ -227,7 +227,7 @@ def _range(turns: TurnRange | None, name: str) -> dict[str, int]:
 
 def check(claim: Claim) -> Unit[None]:
     """Check a claim's epoch and lock it until the unit commits; raises `Fenced`."""
-    _session(claim, (yield SQL["lock_conversation"].query(claim_values(claim))))
+    _session_of(claim, (yield SQL["lock_conversation"].query(claim_values(claim))))
 
 
 def outdated(claim: Claim) -> Fenced:
@@ -239,7 +239,7 @@ def claim_values(claim: Claim) -> dict[str, object]:
     return {"of": claim.conversation, "at_epoch": claim.epoch, "claimed_by": claim.owner}
 
 
-def _session(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
+def _session_of(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
     if not rows:
         raise outdated(claim)
     session: int = rows[0][0]
@@ -257,15 +257,15 @@ def next_message(claim: Claim) -> Unit[NextMessage | None]:
 
 def release(claim: Claim) -> Unit[None]:
     """Release a conversation unchanged, so that others can claim it at once."""
-    _session(claim, (yield SQL["release_claim"].query(claim_values(claim))))
+    _session_of(claim, (yield SQL["release_claim"].query(claim_values(claim))))
 
 
 def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, object]:
     """Return the first row of an answer's part, before the answer is complete."""
     first = _first_as_response(message, opening)
     content = encode_content(first.content, first.thread)
-    change = _change(message, first, OutboxOperation.SEND, content, opened=False)
-    return {**_common(message), **change}
+    change = _row_change(message, first, OutboxOperation.SEND, content, opened=False)
+    return {**_common_columns(message), **change}
 
 
 def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
@@ -278,19 +278,19 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
     for one in outgoing:
         content = encode_content(one.content, one.thread)
         if not one.is_shown:
-            changes.append(_change(message, one, OutboxOperation.EDIT, content, opened=True))
-        changes.append(_change(message, one, OutboxOperation.SEND, content, opened=False))
+            changes.append(_row_change(message, one, OutboxOperation.EDIT, content, opened=True))
+        changes.append(_row_change(message, one, OutboxOperation.SEND, content, opened=False))
     # A response to a native command replaces no earlier message.
     beside = [one.part for one in outgoing if one.is_response and not is_press]
     return PartChanges(
-        _common(message),
+        _common_columns(message),
         changes,
         [one.part for one in outgoing if not (result.in_place_of and one.part in beside)],
         may_be_opened=bool(outgoing or result.was_stopped or message.crashes),
     )
 
 
-def _change(
+def _row_change(
     message: InboxMessage,
     one: OutgoingPart,
     op: OutboxOperation,
@@ -317,7 +317,7 @@ def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPar
     return part if part.is_response == is_response else replace(part, is_response=is_response)
 
 
-def _common(message: InboxMessage) -> dict[str, object]:
+def _common_columns(message: InboxMessage) -> dict[str, object]:
     """Return the columns that all outbox rows of a turn share."""
     asked = message.replied_to.incoming
     where = address_columns(asked.address)

@@ -29,7 +29,7 @@ class PostgresFunction:
         """Takes the parameters by name, without their "_"; returns the rows."""
 
 
-def _include(name: str, given: str) -> str:
+def _expand_included(name: str, given: str) -> str:
     """Expand a statement included in a function's text."""
     record, values = "_", {"now": SERVER_CLOCK}
     for one in given.split():
@@ -45,7 +45,7 @@ def _read_functions() -> dict[str, PostgresFunction]:
     functions: dict[str, PostgresFunction] = {}
     for name, section in read_sections("functions.sql").items():
         if section.startswith("CREATE"):
-            source = _INCLUDED.sub(lambda found: _include(found[1], found[2]), section)
+            source = _INCLUDED.sub(lambda found: _expand_included(found[1], found[2]), section)
             for called, function in functions.items():
                 source = source.replace(f"troupe_{called}(", f"{function.name}(")
             functions[name] = PostgresFunction(name, source)

@@ -16,7 +16,7 @@ class SqlHistoryIndex(Store):
     @reading
     def find_received(self, address: Address, external_key: str) -> Unit[str | None]:
         """Return a received event's conversation; None if it is no longer stored."""
-        return (yield from _received(address, external_key))
+        return (yield from _find_received(address, external_key))
 
     @reading
     def find(
@@ -67,7 +67,7 @@ def _branches(address: Address) -> dict[str, object]:
     }
 
 
-def _received(address: Address, external_key: str) -> Unit[str | None]:
+def _find_received(address: Address, external_key: str) -> Unit[str | None]:
     bot = {"platform": address.platform, "bot_id": address.bot_id}
     rows = yield SQL["conversation_of_key"].query({**bot, "external_key": external_key})
     return rows[0][0] if rows else None
@@ -77,7 +77,7 @@ def _places_of_part(
     address: Address, name: str, part: str, with_copies: bool
 ) -> Unit[list[MessagePlace]]:
     key = name.removeprefix(f"{address.source}:")
-    asked_in = yield from _received(address, key)
+    asked_in = yield from _find_received(address, key)
     wanted = {"part": encode_parts((part,))}
     if asked_in is None or with_copies:
         rows = yield SQL["answers_of_channel"].query({**_branches(address), **wanted})

@@ -35,7 +35,7 @@ class SqlInbox(ClockStore, Intake):
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
         """Return a message that is not done yet, by its key, and what was gathered with it."""
         bot = {"platform": address.platform, "bot_id": address.bot_id}
-        return _events(
+        return _decode_events(
             (yield SQL["message_in_progress"].query_alone({**bot, "external_key": external_key}))
         )
 
@@ -45,10 +45,10 @@ class SqlInbox(ClockStore, Intake):
     ) -> Unit[Sequence[Incoming]]:
         """Return unanswered events, newest first: at most `limit`, `of_each` in a conversation."""
         asked = {"conversations": json.dumps(sorted(conversations)), "of_each": of_each}
-        return _events((yield SQL["waiting_messages"].query_alone({**asked, "most": limit})))
+        return _decode_events((yield SQL["waiting_messages"].query_alone({**asked, "most": limit})))
 
 
-def _events(rows: Iterable[Sequence[Any]]) -> list[Incoming]:
+def _decode_events(rows: Iterable[Sequence[Any]]) -> list[Incoming]:
     """Decode rows of `kind` and `payload`; their worker sets unreadable ones aside."""
     return decode_all("inbox", rows, lambda row: decode_event(*row))
 
@@ -68,7 +68,7 @@ def to_inbox_row(message: Incoming, now: float) -> dict[str, Any]:
 def _receive_by_function(
     rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
 ) -> Unit[None]:
-    ready = _conversations(rows)
+    ready = _conversation_rows(rows)
     yield FUNCTIONS["receive"].call.query_alone(
         {
             **{f"{name}s": [row[name] for row in rows] for name in _LISTED},
@@ -89,7 +89,7 @@ def receive_by_steps(
     if rows:
         yield SQL["store_message"].query_many(rows)
         yield SQL["make_ready"].query_many(
-            [{**row, "key": row["conversation"], "now": now} for row in _conversations(rows)]
+            [{**row, "key": row["conversation"], "now": now} for row in _conversation_rows(rows)]
         )
     if cursors:
         yield SQL["advance_cursor"].query_many(
@@ -97,6 +97,6 @@ def receive_by_steps(
         )
 
 
-def _conversations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _conversation_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a row per conversation, in a fixed order to avoid deadlocks."""
     return [row for _, row in sorted({row["conversation"]: row for row in rows}.items())]

@@ -95,7 +95,7 @@ class PostgresPool(ConnectionPool):
         else:
             settings = {**_SERVER_LIMITS, "application_name": "troupe"}
             self._options |= {"server_settings": settings}
-        size: dict[str, Any] = {"min_size": 0, "max_size": MAX_CONNECTIONS, "reset": _keep}
+        size: dict[str, Any] = {"min_size": 0, "max_size": MAX_CONNECTIONS, "reset": _skip_reset}
         self._pool = asyncpg.create_pool(self._dsn, **size, **self._options)
         self._opened = False
 
@@ -206,7 +206,7 @@ class PostgresPool(ConnectionPool):
             await self._pool.close()
 
 
-async def _keep(_connection: object) -> None:
+async def _skip_reset(_connection: object) -> None:
     """Skip asyncpg's reset round trip, because units do not change session state."""
 
 

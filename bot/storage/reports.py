@@ -57,7 +57,7 @@ class AnswerLog(Store):
         for _ in range(_MAX_ROWS_SEARCHED // _ROWS_PER_READ):
             size = _ROWS_PER_READ if _looks_into_content(asked) else limit + 1
             rows = await self._rows(asked, before, size)
-            found += await asyncio.to_thread(_matching, rows, asked, limit + 1 - len(found))
+            found += await asyncio.to_thread(_select_matching, rows, asked, limit + 1 - len(found))
             if len(found) > limit:
                 return FoundAnswers(found[:limit], found[limit - 1].number)
             if len(rows) < size:
@@ -115,7 +115,7 @@ def _looks_into_content(asked: AnswerSearch) -> bool:
     return bool(asked.text or asked.cut_off or asked.left_out or asked.min_seconds is not None)
 
 
-def _matching(rows: Rows, asked: AnswerSearch, limit: int) -> list[StoredAnswer]:
+def _select_matching(rows: Rows, asked: AnswerSearch, limit: int) -> list[StoredAnswer]:
     found: list[StoredAnswer] = []
     for row in rows:
         if len(found) == limit:

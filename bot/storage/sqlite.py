@@ -59,7 +59,7 @@ class SqliteWriter:
         self._codec = codec or TextCodec()
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="sqlite writer", daemon=True)
+        self._thread = threading.Thread(target=self._run_jobs, name="sqlite writer", daemon=True)
         self._closed = False
         self._thread.start()
 
@@ -81,7 +81,7 @@ class SqliteWriter:
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         connection: sqlite3.Connection | None = None
         ended = False
         begins_at = 0.0
@@ -241,13 +241,13 @@ class SqliteThreadPool(ConnectionPool):
 
     @override
     async def run_reading(self, start: StartUnit[T]) -> T:
-        return await self._in_reader(lambda: self._run_reading(start))
+        return await self._run_in_reader(lambda: self._run_reading(start))
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
-        return await self._in_reader(lambda: self._read(unit))
+        return await self._run_in_reader(lambda: self._read(unit))
 
-    async def _in_reader(self, work: Callable[[], T]) -> T:
+    async def _run_in_reader(self, work: Callable[[], T]) -> T:
         found = await asyncio.get_running_loop().run_in_executor(self._reading, work)
         await wake_ups().turn()
         return found
@@ -282,7 +282,7 @@ class SqliteThreadPool(ConnectionPool):
         """Run a SQLAlchemy function inside the driver's open transaction."""
         engine = self._engines.get(id(connection))
         if engine is None:
-            engine = self._engines[id(connection)] = _borrowing(connection)
+            engine = self._engines[id(connection)] = _borrow_connection(connection)
             attach_codec(engine, self._codec)
         with engine.connect() as borrowed:
             return unit(borrowed)
@@ -296,17 +296,17 @@ def _close_to_others(file: Path) -> None:
             close_to_others(one, 0o600)
 
 
-def _borrowing(connection: sqlite3.Connection) -> Engine:
+def _borrow_connection(connection: sqlite3.Connection) -> Engine:
     """Wrap a connection whose transactions are begun and ended by the writer."""
     engine = create_engine(
         "sqlite://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None
     )
     for name in ("do_begin", "do_commit", "do_rollback"):
-        setattr(engine.dialect, name, _leave)
+        setattr(engine.dialect, name, _do_nothing)
     return engine
 
 
-def _leave(_connection: object) -> None:
+def _do_nothing(_connection: object) -> None:
     """Do nothing, because the writer's thread begins and ends the transaction."""
 
 

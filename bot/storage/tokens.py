@@ -18,7 +18,7 @@ class ConsoleTokens(ClockStore):
 
     async def use_login(self, digest: str) -> bool:
         """Delete a one-time token; return whether it existed and had not expired."""
-        return await self._use(digest, _LOGIN)
+        return await self._use_token(digest, _LOGIN)
 
     async def add_session(self, digest: str, expires_at: float) -> None:
         await self._add(digest, _SESSION, expires_at)
@@ -26,10 +26,10 @@ class ConsoleTokens(ClockStore):
     @reading
     def has_session(self, digest: str) -> Unit[bool]:
         """Return whether an unexpired session exists."""
-        return bool((yield SQL["find_token"].query_alone(self._asked(digest, _SESSION))))
+        return bool((yield SQL["find_token"].query_alone(self._token_values(digest, _SESSION))))
 
     async def end_session(self, digest: str) -> None:
-        await self._use(digest, _SESSION)
+        await self._use_token(digest, _SESSION)
 
     @transaction
     def end_all_sessions(self) -> Unit[int]:
@@ -46,7 +46,7 @@ class ConsoleTokens(ClockStore):
 
     @reading
     def find_api_token(self, digest: str) -> Unit[ApiToken | None]:
-        rows = yield SQL["find_token"].query_alone(self._asked(digest, _API))
+        rows = yield SQL["find_token"].query_alone(self._token_values(digest, _API))
         return _api_token(*rows[0]) if rows else None
 
     @reading
@@ -61,15 +61,15 @@ class ConsoleTokens(ClockStore):
 
     @transaction
     def _add(self, digest: str, kind: str, expires_at: float) -> Unit[None]:
-        row = {**self._asked(digest, kind), "expires_at": expires_at}
+        row = {**self._token_values(digest, kind), "expires_at": expires_at}
         yield SQL["delete_expired_tokens"].query(row)
         yield SQL["add_token"].query(row)
 
     @transaction
-    def _use(self, digest: str, kind: str) -> Unit[bool]:
-        return bool((yield SQL["use_token"].query(self._asked(digest, kind))))
+    def _use_token(self, digest: str, kind: str) -> Unit[bool]:
+        return bool((yield SQL["use_token"].query(self._token_values(digest, kind))))
 
-    def _asked(self, digest: str, kind: str) -> dict[str, object]:
+    def _token_values(self, digest: str, kind: str) -> dict[str, object]:
         return {"digest": digest, "kind": kind, "at": self._clock.now()}
 
 

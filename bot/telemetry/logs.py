@@ -74,7 +74,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
     @override
     def emit(self, record: logging.LogRecord) -> None:
         now = record.created
-        key = _sameness(record) if record.levelno >= logging.WARNING else None
+        key = _repeat_key(record) if record.levelno >= logging.WARNING else None
         if key is not None and key in self._seen:
             self._seen[key].add(record)
         self._write_counts(now, now - _REPEAT_SECONDS)
@@ -107,7 +107,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
             super().emit(record)
 
 
-def _sameness(record: logging.LogRecord) -> str:
+def _repeat_key(record: logging.LogRecord) -> str:
     """Return a key that is equal for repeats of the same error."""
     if isinstance(record.msg, dict):
         said = {name: str(value) for name, value in record.msg.items() if name not in _OF_ONE_EVENT}
@@ -223,15 +223,15 @@ class RecentEvents:
     def failures(self, limit: int) -> Sequence[FailedMessage]:
         """Return messages with warnings or errors, newest first."""
         failed = (turn for turn, step in reversed(self._steps) if step.level in _FAILURES)
-        return [self._failed(turn) for turn in list(dict.fromkeys(failed))[:limit]]
+        return [self._failed_message(turn) for turn in list(dict.fromkeys(failed))[:limit]]
 
     def failure(self, error_id: str) -> FailedMessage | None:
         """Return a message by the error id shown to users; None if this process has none."""
         turns = dict.fromkeys(turn for turn, _ in reversed(self._steps))
         found = next((turn for turn in turns if error_id_of(turn) == error_id), None)
-        return None if found is None else self._failed(found)
+        return None if found is None else self._failed_message(found)
 
-    def _failed(self, turn: str) -> FailedMessage:
+    def _failed_message(self, turn: str) -> FailedMessage:
         steps = tuple(step for each, step in self._steps if each == turn)
         return FailedMessage(error_id_of(turn), turn, steps[-_MAX_STEPS:])
 

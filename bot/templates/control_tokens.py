@@ -171,7 +171,7 @@ def _locate(
         return None
     try:
         marked = render([
-            _map_texts(message, _marker(mark_text, *texts), _marker(mark_text, *names))
+            _map_texts(message, _make_marker(mark_text, *texts), _make_marker(mark_text, *names))
             for message, texts, names in zip(messages, marks[::2], marks[1::2], strict=True)
         ])  # fmt: skip
     except TemplateError:
@@ -235,7 +235,7 @@ def _map_texts(
     return changed
 
 
-def _marker(mark_text: MarkText, begin: str, end: str) -> Callable[[str], str]:
+def _make_marker(mark_text: MarkText, begin: str, end: str) -> Callable[[str], str]:
     return lambda text: mark_text(text, begin, end)
 
 

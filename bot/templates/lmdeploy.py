@@ -139,7 +139,7 @@ class Llama31(StartTokenTemplate):
             blocks.append(f"{self.system}{self.knowledge}{self.meta_instruction}{self.eosys}")
         for message in messages:
             role, text = message["role"], message_text(message)
-            prefix, suffix = self._around(role)
+            prefix, suffix = self._texts_around(role)
             calls_tool = role == "assistant" and ("<|python_tag|>" in text or "</function>" in text)
             blocks.append(f"{prefix}{text}{'<|eom_id|>' if calls_tool else suffix}")
         return self._with_assistant_prefix("".join(blocks), messages)
@@ -189,7 +189,7 @@ class Qwen25(RoleTemplate):
     ) -> str:
         match message["role"]:
             case "system" | "user" | "assistant" as role:
-                return f"{self._around(role)[0]}{message_text(message)}{self.eosys}"
+                return f"{self._texts_around(role)[0]}{message_text(message)}{self.eosys}"
             case "tool":
                 result = f"{self.separator}<tool_response>{self.separator}{message_text(message)}"
                 opening = "" if before and before[-1]["role"] == "tool" else "<|im_start|>user"

@@ -184,7 +184,7 @@ class RoleTemplate(BaseTemplate):
         if sequence_start and messages and messages[0]["role"] != "system":
             blocks.append(self._default_system_text())
         for message in messages:
-            prefix, suffix = self._around(message["role"])
+            prefix, suffix = self._texts_around(message["role"])
             blocks.append(f"{prefix}{message_text(message)}{suffix}")
         return self._with_assistant_prefix("".join(blocks), messages)
 
@@ -200,7 +200,7 @@ class RoleTemplate(BaseTemplate):
             "assistant": (self.assistant, self.eoa + self.separator),
         }
 
-    def _around(self, role: str) -> tuple[str, str]:
+    def _texts_around(self, role: str) -> tuple[str, str]:
         texts = self._texts()
         if role not in texts:
             raise UnknownRole(role, tuple(texts))
@@ -210,7 +210,7 @@ class RoleTemplate(BaseTemplate):
         if messages and messages[-1]["role"] == "assistant":
             # As in LMDeploy, the slice counts from the end: the prompt is empty if there is neither
             # `eoa` nor `separator`.
-            return prompt[: -len(self._around("assistant")[1])]
+            return prompt[: -len(self._texts_around("assistant")[1])]
         return prompt + self.assistant
 
 

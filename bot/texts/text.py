@@ -57,7 +57,7 @@ class Text(str):
 
     def with_values(self, change: Callable[[str], str]) -> Self:
         """Return the text with `change` applied to all values that are plain strings."""
-        values = {name: _changed(value, change) for name, value in self._values.items()}
+        values = {name: _apply_change(value, change) for name, value in self._values.items()}
         return type(self)(self._pattern, values, plural=self._plural, count=self._count)
 
 
@@ -87,7 +87,7 @@ def joined(texts: Iterable[str], separator: str = "\n") -> Text:
     return Text(pattern, {**values, "separator": separator})
 
 
-def _changed(value: object, change: Callable[[str], str]) -> object:
+def _apply_change(value: object, change: Callable[[str], str]) -> object:
     if isinstance(value, Text):
         return value.with_values(change)
     return change(value) if isinstance(value, str) else value

@@ -187,7 +187,7 @@ class AnswerPipeline:
         first_part = context.next_part
         earlier = context.shown[-1] if context.shown else None
         line, face = active.shown_as(speaker, context.character_names, limits)
-        form = _form(preset, context.said, limits)
+        form = _long_answer_form(preset, context.said, limits)
         async with self.replies.live(
             context.claim,
             context.message,
@@ -202,7 +202,7 @@ class AnswerPipeline:
         context.opened.extend(live_reply.opened)
         if not receipt.answer:  # it was stopped before its first word
             return
-        text = line + receipt.answer + _marks(receipt, context.said.locale)
+        text = line + receipt.answer + _end_marks_of(receipt, context.said.locale)
         text += _files_notice(context)
         whole = final_parts(text, limits, first_part, face)
         parts = shorten(whole, text, form, context.said.locale, context.part_name)
@@ -263,7 +263,7 @@ def _with_edits(receipt: Receipt, live_reply: LiveReply, said: Said) -> Receipt:
     return replace(receipt, timings=replace(receipt.timings, edits=edits, received_at=received))
 
 
-def _form(preset: Preset, said: Said, limits: Limits) -> LongAnswer:
+def _long_answer_form(preset: Preset, said: Said, limits: Limits) -> LongAnswer:
     """Return the form for a long answer; threads are never opened in private or in a thread."""
     if preset.long_answer == "thread" and (said.in_thread or said.is_private):
         return "parts"
@@ -275,6 +275,6 @@ def _files_notice(context: TurnContext) -> str:
     return f"\n\n{translate(notice, language_of(context.said.locale))}" if notice else ""
 
 
-def _marks(receipt: Receipt, locale: str | None) -> str:
+def _end_marks_of(receipt: Receipt, locale: str | None) -> str:
     marks = end_marks(receipt.reason, receipt.tool_calls)
     return translate(marks, language_of(locale)) if marks else ""

@@ -189,7 +189,7 @@ class IsolationGate:
             for cancel in cancel_timers:
                 cancel()
             self._suspects -= 1
-            self._end(attempt)
+            self._end_attempt(attempt)
 
     async def _defer(self, attempt: _TrackedAttempt) -> None:
         """Wait a few seconds; a crash in that time clears the message if no suspect is running."""
@@ -222,7 +222,7 @@ class IsolationGate:
             self._in_flight += 1
             self._suspects_in_flight += 1
 
-    def _end(self, attempt: _TrackedAttempt) -> None:
+    def _end_attempt(self, attempt: _TrackedAttempt) -> None:
         if attempt.starts.is_set():
             self._in_flight -= 1
             self._suspects_in_flight -= 1

@@ -104,7 +104,7 @@ class Commands:
         """Have a character greet a group that the bot was added to."""
         address, now = group.message.incoming.address, self.stages.now()
         turn, line, face = await self._greeting(address, scopes, result, now)
-        greeting = self._say(group.message, address, turn, line, face, 0)
+        greeting = self._greeting_result(group.message, address, turn, line, face, 0)
         return await self.finisher.finish(group, greeting)
 
     async def forget_person(
@@ -227,7 +227,7 @@ class Commands:
             outgoing += self.stages.replies.notice_parts(said.address, told, said.locale, number)
         spoken = TurnResult([turn] if turn else [])
         if is_apart:
-            spoken = self._say(message, said.address, turn, line, face, len(outgoing))
+            spoken = self._greeting_result(message, said.address, turn, line, face, len(outgoing))
         return replace(
             shown,
             turns=spoken.turns,
@@ -247,7 +247,7 @@ class Commands:
         active = await self.stages.resolver.resolve(scopes)
         return turn, *self.stages.find_speaker(turn, address, active)
 
-    def _say(
+    def _greeting_result(
         self,
         message: InboxMessage,
         address: Address,

@@ -87,14 +87,14 @@ class Edits:
                 result = await self.answer_in_place(
                     group, said, at, exchange, active, decision.speakers, change.texts
                 )
-                return _asked(exchange, result)
+                return _as_question(exchange, result)
             case Answer():
                 return TurnResult(change=change)
             case Observe():
                 observed = {exchange.question.id: True}
-                return _withdrawn(exchange, replace(change, observed=observed))
+                return _withdraw(exchange, replace(change, observed=observed))
             case _:
-                return _withdrawn(exchange, HistoryChange(superseded=(exchange.question.id,)))
+                return _withdraw(exchange, HistoryChange(superseded=(exchange.question.id,)))
 
     def _decide(self, said: Said, active: ActiveCharacters, exchange: Exchange) -> Decision:
         """Decide whether to answer the edited message; one answered by chance stays answered."""
@@ -146,7 +146,7 @@ class Edits:
             buttons = answer_buttons(result.turns[-1].sent_as[-1], said.locale, count, count)
             outgoing = stages.replies.with_buttons(said.address, result.outgoing, buttons)
             result = replace(result, outgoing=outgoing)
-        return _in_place(exchange, result, texts, cut)
+        return _replace_answers(exchange, result, texts, cut)
 
 
 def _cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
@@ -155,7 +155,7 @@ def _cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
     return {one.id for one in exchange.answers if one.turn.at >= received}
 
 
-def _in_place(
+def _replace_answers(
     exchange: Exchange, result: TurnResult, texts: Mapping[int, str], cut: set[int]
 ) -> TurnResult:
     places = [one.id for one in exchange.answers]
@@ -178,7 +178,7 @@ def _may_change_addressees(said: Said, exchange: Exchange) -> bool:
     return is_background and not exchange.answers if said.wake else not is_background
 
 
-def _asked(exchange: Exchange, result: TurnResult) -> TurnResult:
+def _as_question(exchange: Exchange, result: TurnResult) -> TurnResult:
     """Turn a background message into a question, now that it has an answer."""
     if not exchange.question.turn.observed or result.change is None or not result.turns:
         return result
@@ -195,6 +195,6 @@ def _with_files(said: Said, exchange: Exchange, result: TurnResult) -> TurnResul
     return replace(result, change=replace(change, files={question.id: files}))
 
 
-def _withdrawn(exchange: Exchange, change: HistoryChange) -> TurnResult:
+def _withdraw(exchange: Exchange, change: HistoryChange) -> TurnResult:
     superseded = (*change.superseded, *(one.id for one in exchange.answers))
     return TurnResult(change=replace(change, superseded=superseded), in_place_of=exchange.parts)

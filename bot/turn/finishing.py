@@ -226,7 +226,7 @@ class QuestionAnswers:
         gathering = Gathering(group, asked, limits, conversations, arrivals, clock, decide_next)
         is_new = removed is None
         if stages.is_paused(group.claim.conversation):
-            paused = await self._paused(group, gathering, is_new=is_new)
+            paused = await self._pause_result(group, gathering, is_new=is_new)
             return "paused", await finisher.finish(group, paused)
         try:
             result = await self._answer_all(group, gathering, active, removed)
@@ -260,7 +260,7 @@ class QuestionAnswers:
             result = await finisher.with_rare_notice(asked.incoming, result, waiting)
         return "answered", await finisher.finish(group, with_response(group.message, result))
 
-    async def _paused(
+    async def _pause_result(
         self, group: MessageGroup, gathering: Gathering, *, is_new: bool
     ) -> TurnResult:
         """Store questions as background during a pause; native commands always get a notice."""

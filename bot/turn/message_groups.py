@@ -79,9 +79,9 @@ class MessageParts:
             wait = self.seconds_to_wait(last)
             is_text = bool(said.text) and not said.attachments and said.quote is None
             is_part = wait > 0 and is_text and later.received_at - newest.received_at <= wait
-        return self._joined(whole, last, said) if is_part else None
+        return self._join(whole, last, said) if is_part else None
 
-    def _joined(self, whole: Said, last: Said, said: Said) -> Said:
+    def _join(self, whole: Said, last: Said, said: Said) -> Said:
         is_cut_in_a_word = self.limits.units(last.text) >= self.limits.max_units
         texts = [one for one in (whole.text, said.text) if one]
         text = ("" if is_cut_in_a_word else "\n").join(texts)
@@ -191,14 +191,14 @@ class Gathering:
         """Gather new messages until the channel is quiet for a moment."""
         until = self.clock.monotonic() + _MAX_WAIT_SECONDS
         while not self._is_ended:
-            await self._look()
+            await self._read_new()
             quiet = self._quiet_seconds
             wait = min(self._received_at + quiet - self.clock.now(), quiet)
             wait = min(wait, until - self.clock.monotonic())
-            if wait <= 0 or self._free == 0:
+            if wait <= 0 or self._free_places == 0:
                 break
             await self.clock.sleep(wait)
-        await self._take()
+        await self._gather_seen()
 
     @contextlib.asynccontextmanager
     async def interrupting(self, stop: StopFlag) -> AsyncIterator[None]:
@@ -215,7 +215,7 @@ class Gathering:
                 name = f"look for messages: {conversation}"
                 checks[:] = [asyncio.create_task(self._interrupt(stop), name=name)]
 
-        if self._is_ended or self._free == 0:
+        if self._is_ended or self._free_places == 0:
             yield
             return
         unsubscribe = self.arrivals.subscribe(conversation, on_arrival)
@@ -234,7 +234,7 @@ class Gathering:
         try:
             while self._has_arrived:
                 self._has_arrived = False
-                await self._look()
+                await self._read_new()
         except StoreError as error:  # it is found when the answer is finished
             _log.warning("not_interrupted", reason=str(error))
             return
@@ -243,7 +243,7 @@ class Gathering:
             stop.supersede()
 
     @property
-    def _free(self) -> int:
+    def _free_places(self) -> int:
         """How many more messages the answer may cover."""
         covered = 1 + len(self.group.message.gathered) + sum(len(one.parts) for one in self._seen)
         return max(0, self.rules.at_most - covered)
@@ -253,19 +253,19 @@ class Gathering:
         seen = (part for one in self._seen for part in one.parts)
         return max((self.group.message.newest, *seen), key=lambda one: one.id)
 
-    async def _look(self) -> None:
+    async def _read_new(self) -> None:
         """Read new messages; a command or a message that needs its own answer closes the group."""
-        if self._is_ended or self._free == 0 or self.decide_next is None:
+        if self._is_ended or self._free_places == 0 or self.decide_next is None:
             return
         after, between = self._newest, self.group.between
-        following = await self.conversations.following(self.group.claim, after, self._free)
+        following = await self.conversations.following(self.group.claim, after, self._free_places)
         self.group.between = []
         for message in [*between, *following]:
             said = message.incoming
             if not isinstance(said, Said) or said.interaction is not None:
                 self._is_ended = True
                 return
-            seen = self._with_part(message) or _SeenMessage((message,), said, Ignore())
+            seen = self._join_pending(message) or _SeenMessage((message,), said, Ignore())
             decision = await self.decide_next(seen.said)
             if isinstance(decision, Command | Unreadable):
                 self._is_ended = True
@@ -275,7 +275,7 @@ class Gathering:
             wait = self._parts.seconds_to_wait(said)
             self._quiet_seconds = max(self.rules.quiet_seconds, wait)
 
-    def _with_part(self, message: InboxMessage) -> _SeenMessage | None:
+    def _join_pending(self, message: InboxMessage) -> _SeenMessage | None:
         """Return a pending message joined with this next part of it; None if it is not a part."""
         for index, one in enumerate(self._seen):
             said = self._parts.join(one.said, one.parts[-1], message)
@@ -284,7 +284,7 @@ class Gathering:
                 return _SeenMessage((*one.parts, message), said, one.decision)
         return None
 
-    async def _take(self) -> None:
+    async def _gather_seen(self) -> None:
         """Gather the pending messages up to the last one that needs an answer."""
         taken = self._seen.copy()
         while taken and not isinstance(taken[-1].decision, Answer):
@@ -317,7 +317,7 @@ class Gathering:
         )
         earlier = (*asked.earlier, *turns)
         self.asked = replace(asked, incoming=newest, speakers=tuple(speakers), earlier=earlier)
-        if self._free == 0 and not self._is_ended:
+        if self._free_places == 0 and not self._is_ended:
             claim, newest_seen = self.group.claim, self._newest
             more = await self.conversations.following(claim, newest_seen, _MAX_COUNTED)
             waiting = (one.incoming for one in more)

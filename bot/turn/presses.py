@@ -64,7 +64,7 @@ class Presses:
             case ButtonAction.VERSION:
                 return self._show_version(group, pressed, data, exchange, active)
             case ButtonAction.CONTINUE:
-                said = _said(pressed, translate(_GO_ON, language_of(pressed.locale)))
+                said = _as_typed(pressed, translate(_GO_ON, language_of(pressed.locale)))
                 answers = [one.turn for one in exchange.answers]
                 return AskedQuestion(said, pick_speakers(active, answers))
             case ButtonAction.RETRY:
@@ -77,7 +77,7 @@ class Presses:
             case ButtonAction.NAME | ButtonAction.ABOUT if not pressed.values:
                 raise UserError(HOW_TO_TYPE[data.action])
             case _:
-                return await self._choose(pressed, data, exchange, active)
+                return await self._run_choice(pressed, data, exchange, active)
 
     async def _find(self, pressed: Pressed, data: ButtonData) -> Exchange | None:
         """Return the pressed button's exchange; None if a press to delete finds it gone."""
@@ -92,7 +92,7 @@ class Presses:
             text = translatable("{name}: {problem}", name=name, problem=error.text)
             raise UserError(text) from None
 
-    async def _choose(
+    async def _run_choice(
         self, pressed: Pressed, data: ButtonData, exchange: Exchange, active: ActiveCharacters
     ) -> ChosenCommand:
         commands, result, problem = self.stages.commands, CommandResult(""), ""
@@ -100,7 +100,7 @@ class Presses:
         if author is not None and is_the_group(author, pressed.address):
             # The change names its author, and who wrote as the group stays anonymous.
             pressed = replace(pressed, author=replace(pressed.author, name=author.name))
-        said, part = _said(pressed, ""), exchange.parts[0]
+        said, part = _as_typed(pressed, ""), exchange.parts[0]
         asked = CommandRequest(Command(""), said, active, (), pressed.at, part=part)
         try:
             line = commands.menus.command_line(data, pressed, active.names)
@@ -118,7 +118,7 @@ class Presses:
         self, group: MessageGroup, pressed: Pressed, exchange: Exchange, active: ActiveCharacters
     ) -> TurnResult | AskedQuestion:
         question = exchange.question.turn
-        asked = ask_again(_said(pressed, ""), question, exchange.before.turns)
+        asked = ask_again(_as_typed(pressed, ""), question, exchange.before.turns)
         speakers = pick_speakers(active, [one.turn for one in exchange.answers])
         if not exchange.answers:  # its answer has failed: nothing of it is in the history
             return AskedQuestion(asked, speakers, exchange.parts, tuple(exchange.before.turns))
@@ -171,7 +171,7 @@ class Presses:
         return TurnResult(outgoing=outgoing, change=change, in_place_of=exchange.parts)
 
 
-def _said(pressed: Pressed, text: str) -> Said:
+def _as_typed(pressed: Pressed, text: str) -> Said:
     """Return a text as if the person had typed it instead of pressing a button."""
     return Said(
         address=pressed.address,

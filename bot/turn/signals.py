@@ -81,12 +81,12 @@ class StopRequests:
         self.find_later = None
         self._to_decide: asyncio.Queue[Request] = asyncio.Queue()
         self._handlers: dict[str, Callable[[Any], None]] = {}
-        self._follow(_STOPS, Said, self._consider_request)
-        self._follow(_PRESSES, Pressed, self._consider_press)
-        self._follow(_EDITS, _EditSignal, self._consider_edit)
-        self._follow(_DELETIONS, Deleted, self._consider_deletion)
+        self._subscribe(_STOPS, Said, self._consider_request)
+        self._subscribe(_PRESSES, Pressed, self._consider_press)
+        self._subscribe(_EDITS, _EditSignal, self._consider_edit)
+        self._subscribe(_DELETIONS, Deleted, self._consider_deletion)
 
-    def _follow(self, topic: str, kind: type, handle: Callable[[Any], None]) -> None:
+    def _subscribe(self, topic: str, kind: type, handle: Callable[[Any], None]) -> None:
         decode: Callable[[str], Any] = msgspec.json.Decoder(kind).decode
 
         def receive(signals: Sequence[str]) -> None:
@@ -187,7 +187,7 @@ class StopRequests:
             return
         # An edit that is delivered again is not newer than what is being answered (Telegram counts
         # whole seconds); one that changed a preview or the formatting leaves the question as it is.
-        if edit.at >= answer.at and edit.digest != _digest(answer.asked):
+        if edit.at >= answer.at and edit.digest != _hash_edit(answer.asked):
             answer.flag.request()
             self._edited[edit.conversation, edit.message_id] = None
 
@@ -218,7 +218,7 @@ def _signal_of(event: Incoming) -> tuple[str, object]:
         case Pressed() if _stopped_turn(event):
             return _PRESSES, event
         case Edited(said=said, message_id=str() as message_id):
-            digest = _digest(said)
+            digest = _hash_edit(said)
             return _EDITS, _EditSignal(said.address.conversation, message_id, event.at, digest)
         case Deleted():
             return _DELETIONS, event
@@ -226,7 +226,7 @@ def _signal_of(event: Incoming) -> tuple[str, object]:
             return "", None
 
 
-def _digest(said: Said) -> str:
+def _hash_edit(said: Said) -> str:
     """Return a hash by which an edit without effect is recognized."""
     # Only the history knows whose webhook it was, see `recognize_reply`.
     is_addressed = said.wake is not None or (said.quote is not None and said.quote.by_webhook)

@@ -1,39 +1,30 @@
 """The operation: this process and the others, errors with their steps, trials, the live page."""
 
 import asyncio
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
 import aiohttp
 import pytest
 from sqlalchemy import update
 from typing_extensions import override
-from bot.chat.operation import ModelHealth
-from bot.chat.operation import ModelInMemory
+
+from bot.chat.operation import ModelHealth, ModelInMemory
 from bot.chat.session import error_id_of
-from bot.console.operation import OperationPage
-from bot.console.operation import process_report
+from bot.console.operation import OperationPage, process_report
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.inbox import SqlInbox
-from bot.storage.operation import NodeRegistry
-from bot.storage.operation import Pauses
-from bot.storage.operation import SqlMessageNotes
+from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
 from bot.storage.reports import ServiceState
 from bot.storage.tables import node
-from bot.telemetry.logs import RecentEvents
-from bot.telemetry.logs import describe_failure
+from bot.telemetry.logs import RecentEvents, describe_failure
 from tests.fakes import FakeBackend
-from tests.samples import make_incoming
-from tests.samples import mask_secret
-from tests.support.console import ConsoleUnderTest
-from tests.support.console import MakeParts
-from tests.support.console import hidden_fields
+from tests.samples import make_incoming, mask_secret
+from tests.support.console import ConsoleUnderTest, MakeParts, hidden_fields
 from tests.waiting import PATIENCE_SECONDS
-
 
 CLOCK = SystemClock()
 TURN = "telegram:5:1"

@@ -2,27 +2,22 @@
 
 import json
 import time
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
 import pytest
+
 from bot.importers.card import read_card
-from bot.importers.card_to_preset import card_notes
-from bot.importers.card_to_preset import preset_from_card
-from bot.importers.preset_files import ImportedPreset
-from bot.importers.preset_files import preset_from_text
+from bot.importers.card_to_preset import card_notes, preset_from_card
+from bot.importers.preset_files import ImportedPreset, preset_from_text
 from bot.importers.sillytavern_settings import unsupported_features
 from bot.prompting.macros import Macros
-from bot.prompting.presets.files import export_preset
-from bot.prompting.presets.files import parse_preset
+from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
-from tests.prompting.samples import draft
-from tests.prompting.samples import history
-from tests.prompting.samples import shown
+from tests.prompting.samples import draft, history, shown
 from tests.samples import ALICE
-
 
 TABLES = json.loads((Path(__file__).parent / "prompt_order.json").read_text("utf-8"))
 TALK = history("One?", "Two.")

@@ -165,7 +165,7 @@ def blind_resend() -> None:
 
     async def resend(self: Sender, row: OutboxRow) -> OutboxRow | None:
         await self.outbox.reschedule(row, 0)
-        return await self._take_again(row.address.lane, 0)
+        return await self._retake(row.address.lane, 0)
 
     Sender._reconcile = resend  # type: ignore[method-assign] # on purpose
     bot.delivery.sender.make_nonce = lambda turn, part: secrets.token_hex(12)

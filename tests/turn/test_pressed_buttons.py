@@ -2,35 +2,22 @@
 
 import asyncio
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
+
 import pytest
-from bot.chat.command import ButtonAction
-from bot.chat.command import ButtonData
-from bot.chat.command import encode_button
-from bot.chat.command import read_button
-from bot.chat.incoming import Address
-from bot.chat.incoming import Person
-from bot.chat.incoming import Pressed
-from bot.chat.outgoing import Menu
-from bot.chat.outgoing import MessageContent
-from bot.chat.prompt import Finish
-from bot.chat.prompt import FinishReason
+
+from bot.chat.command import ButtonAction, ButtonData, encode_button, read_button
+from bot.chat.incoming import Address, Person, Pressed
+from bot.chat.outgoing import Menu, MessageContent
+from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable
 from bot.intake import with_storable_text
 from bot.storage.database import Database
-from tests.fakes import LIMITS
-from tests.fakes import FakeBackend
-from tests.samples import ALICE
-from tests.samples import BOB
-from tests.samples import make_incoming
-from tests.turn.setup import FIRST
-from tests.turn.setup import Setup
-from tests.turn.setup import answering
-from tests.turn.setup import pressed
+from tests.fakes import LIMITS, FakeBackend
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.setup import FIRST, Setup, answering, pressed
 from tests.waiting import advance_in_steps
-
 
 CAROL = Person("telegram:3", "Carol")
 MAX_DATA_BYTES = 64  # on Telegram

@@ -162,7 +162,7 @@ def to_wire(
     given = (*prompt.messages, *begun)
     roles = [message.role for message in given]
     begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
-    system = [block for each in given[:begin] for block in _blocks(each)]
+    system = [block for each in given[:begin] for block in _to_blocks(each)]
     messages = _merge_roles(given[begin:])
     if not messages or messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_text(_START)]})
@@ -192,7 +192,7 @@ def _merge_roles(messages: Iterable[Message]) -> list[dict[str, Any]]:
     blocks = [
         ("assistant" if message.role == "assistant" else "user", block)
         for message in messages
-        for block in _blocks(message)
+        for block in _to_blocks(message)
     ]
     return [
         {"role": role, "content": [block for _, block in group]}
@@ -200,7 +200,7 @@ def _merge_roles(messages: Iterable[Message]) -> list[dict[str, Any]]:
     ]
 
 
-def _blocks(message: Message) -> Iterator[dict[str, Any]]:
+def _to_blocks(message: Message) -> Iterator[dict[str, Any]]:
     for part in message.parts or (message.content,):
         if isinstance(part, Image):
             if message.role != "user":
@@ -260,9 +260,9 @@ class AnthropicParser(StreamParser):
             return False
         event = self._decode(data)
         message, block, delta = (
-            _object(event.get(name)) for name in ("message", "content_block", "delta")
+            _as_object(event.get(name)) for name in ("message", "content_block", "delta")
         )
-        self._count(message.get("usage") or event.get("usage"))
+        self._count_usage(message.get("usage") or event.get("usage"))
         match event.get("type"):
             case "content_block_start" if block:
                 self._is_thinking = block.get("type") in {"thinking", "redacted_thinking"}
@@ -278,7 +278,7 @@ class AnthropicParser(StreamParser):
             case "message":  # one that is not streamed
                 blocks = event.get("content")
                 for index, one in enumerate(blocks if isinstance(blocks, list) else ()):
-                    self._add_block(_object(one), index)
+                    self._add_block(_as_object(one), index)
                 return self._finish(reason) if (reason := event.get("stop_reason")) else False
             case "ping":
                 # A model that hides its reasoning sends nothing else for minutes.
@@ -307,7 +307,7 @@ class AnthropicParser(StreamParser):
             case "thinking":
                 self._add_thinking(block)
             case "redacted_thinking":
-                self._attach({"type": "redacted_thinking", "data": block.get("data")})
+                self._keep_to_return({"type": "redacted_thinking", "data": block.get("data")})
             case "tool_use":
                 arguments = block.get("input") or ""
                 self._add_call(index, block.get("name"), arguments, id=block.get("id"))
@@ -318,9 +318,9 @@ class AnthropicParser(StreamParser):
         text = _text_of(given, "thinking")
         self._add_reasoning(text)
         signature = given.get("signature") or None
-        self._attach({"type": "thinking", "thinking": text, "signature": signature})
+        self._keep_to_return({"type": "thinking", "thinking": text, "signature": signature})
 
-    def _attach(self, block: Mapping[str, object]) -> None:
+    def _keep_to_return(self, block: Mapping[str, object]) -> None:
         self._returned.feed({THINKING_BLOCKS: [block]})
 
     def _add_call(
@@ -353,7 +353,7 @@ class AnthropicParser(StreamParser):
             raise errors.interrupted(self._context.endpoint, "it has no stop_reason")
         return False
 
-    def _count(self, usage: object) -> None:
+    def _count_usage(self, usage: object) -> None:
         if not isinstance(usage, dict):
             return
         given = {name: count for name, each in usage.items() if (count := token_count(each))}
@@ -368,7 +368,7 @@ class AnthropicParser(StreamParser):
         )
 
 
-def _object(given: object) -> JsonObject:
+def _as_object(given: object) -> JsonObject:
     return given if isinstance(given, dict) else {}
 
 
@@ -402,7 +402,7 @@ def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
         ]
         text = [{"type": "text", "text": exchange.text}] if exchange.text.strip() else []
         calls = [
-            {"type": "tool_use", "id": each, "name": _name(call), "input": _input(call)}
+            {"type": "tool_use", "id": each, "name": _name(call), "input": _input_of(call)}
             for each, call in zip(ids, exchange.calls, strict=True)
         ]
         yield {"role": "assistant", "content": [*thinking_blocks(exchange), *text, *calls]}
@@ -424,7 +424,7 @@ def _name(call: ToolCall) -> str:
     return _NOT_IN_NAMES.sub("_", call.name) or "unknown"
 
 
-def _input(call: ToolCall) -> object:
+def _input_of(call: ToolCall) -> object:
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

@@ -196,7 +196,7 @@ def _is_object(text: str) -> bool:
 def text_of(delta: JsonObject) -> str:
     content = delta.get("content")
     if isinstance(content, list):  # Mistral's reasoning models send parts
-        return "".join(_strings(content, ("text",)))
+        return "".join(_strings_in(content, ("text",)))
     refusal = delta.get("refusal")  # OpenAI's models refuse there, in place of the content
     return next((each for each in (content, refusal) if each and isinstance(each, str)), "")
 
@@ -206,18 +206,18 @@ def reasoning_of(delta: JsonObject) -> str:
         if isinstance(given := delta.get(name), str) and given:
             return given
     for name in _REASONING_LISTS:
-        if texts := "".join(_strings(delta.get(name), _TEXT_FIELDS)):
+        if texts := "".join(_strings_in(delta.get(name), _TEXT_FIELDS)):
             return texts
     content = delta.get("content")
-    return "".join(_strings(content, ("thinking",))) if isinstance(content, list) else ""
+    return "".join(_strings_in(content, ("thinking",))) if isinstance(content, list) else ""
 
 
-def _strings(items: object, names: Sequence[str]) -> Iterator[str]:
+def _strings_in(items: object, names: Sequence[str]) -> Iterator[str]:
     for item in items if isinstance(items, list) else ():
         for name in names if isinstance(item, dict) else ():
             given = item.get(name)
             if isinstance(given, list):
-                yield from _strings(given, ("text",))
+                yield from _strings_in(given, ("text",))
             elif isinstance(given, str):
                 yield given
 

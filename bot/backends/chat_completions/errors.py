@@ -90,7 +90,7 @@ def _any_of(patterns: Iterable[str]) -> re.Pattern[bytes]:
     return re.compile("|".join(patterns).encode(), re.IGNORECASE)
 
 
-def _figures(patterns: Iterable[str]) -> list[re.Pattern[str]]:
+def _compile_figures(patterns: Iterable[str]) -> list[re.Pattern[str]]:
     written = (one.replace("NUMBER", _NUMBER).replace("IS", _IS) for one in patterns)
     return [re.compile(one, re.IGNORECASE) for one in written]
 
@@ -102,18 +102,18 @@ _REFUSALS = [
 ]
 _WORDS = {name: _any_of(patterns) for name, patterns in _CATALOG["words"].items()}
 _CONTEXT_FIGURES, _PROMPT_FIGURES = (
-    _figures(_CATALOG["figures"][name]) for name in ("context", "prompt")
+    _compile_figures(_CATALOG["figures"][name]) for name in ("context", "prompt")
 )
 
 
 def read_length_limits(body: bytes) -> TooLong:
     """Parse the prompt's length and its limit from an error."""
     text = body.decode(errors="replace")
-    limit = _first(_CONTEXT_FIGURES, text)
-    return TooLong(limit, _first(_PROMPT_FIGURES, text, limit))
+    limit = _first_number(_CONTEXT_FIGURES, text)
+    return TooLong(limit, _first_number(_PROMPT_FIGURES, text, limit))
 
 
-def _first(
+def _first_number(
     patterns: Sequence[re.Pattern[str]], text: str, other_than: int | None = None
 ) -> int | None:
     for pattern in patterns:
@@ -202,7 +202,7 @@ def translate_status(
         wait = wait_asked_for(headers, body, now)
         asks = f"it asks to wait {wait:g} s; " if wait else ""
         return RequestFailed(
-            f"{endpoint} returned status {status}{_codes(body)}; {asks}try again later",
+            f"{endpoint} returned status {status}{_error_codes(body)}; {asks}try again later",
             notice=_busy_notice(wait) if is_busy or wait else "",
             retryable=True,
             retry_after_seconds=wait,
@@ -213,7 +213,7 @@ def translate_status(
     elif status == HTTPStatus.BAD_REQUEST and _WORDS["unreadable_image"].search(body):
         what = "cannot read an image of the prompt (400); replace the image in the preset"
     else:
-        named = _codes(body) + _named_parameters(body, parameters)
+        named = _error_codes(body) + _named_parameters(body, parameters)
         what = f"rejected the request ({status}{named}); check the preset's parameters"
     return RequestFailed(
         f"{endpoint} {what}", notice=_CONFIGURATION_NOTICE, provider_unhealthy=False
@@ -249,7 +249,7 @@ def _translate_refusal(
         return None
     what = known.what.format(
         status=status,
-        codes=_codes(body),
+        codes=_error_codes(body),
         model=model,
         address=endpoint.base_url,
         key=endpoint.setting("API_KEY"),
@@ -325,7 +325,7 @@ def _error_detail(body: bytes) -> Mapping[str, object]:
     return error if isinstance(error, dict) else first
 
 
-def _codes(body: bytes) -> str:
+def _error_codes(body: bytes) -> str:
     detail = _error_detail(body)
     given = (detail.get(name) for name in ("code", "type", "param"))
     codes = [word for word in given if isinstance(word, str) and _ERROR_CODE.fullmatch(word)]

@@ -67,9 +67,9 @@ class KeyRotation(Generic[C]):
         self._connections: dict[str | None, C] = {}  # also of keys that the file had before
         self._free_at = defaultdict[str | None, float](float)  # of the monotonic clock
         self._turns = deque[str | None]()
-        self._use(keys or [None])
+        self._connect_keys(keys or [None])
 
-    def _use(self, keys: Sequence[str | None]) -> None:
+    def _connect_keys(self, keys: Sequence[str | None]) -> None:
         for key in keys:
             if key not in self._connections:
                 self._connections[key] = self._connect(None if key is None else SecretStr(key))
@@ -83,7 +83,7 @@ class KeyRotation(Generic[C]):
             try:
                 return await request(self._connections[key])
             except HttpStatusError as error:
-                if not (self._bench(key, error) and tries_left and self._has_free):
+                if not (self._suspend(key, error) and tries_left and self._has_free):
                     raise
         raise AssertionError("the last try returns or raises")
 
@@ -105,7 +105,7 @@ class KeyRotation(Generic[C]):
         self._turns.rotate(-1 - self._turns.index(key))
         return key
 
-    def _bench(self, key: str | None, error: HttpStatusError) -> bool:
+    def _suspend(self, key: str | None, error: HttpStatusError) -> bool:
         """Skip a key for a while if it caused the error; return whether it did."""
         match error.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
@@ -127,5 +127,5 @@ class KeyRotation(Generic[C]):
         keys = list(dict.fromkeys([*self._fixed, *self._file.secrets]))
         new = [key for key in keys if key not in self._connections]
         mask_from_now_on(new)
-        self._use(keys)
+        self._connect_keys(keys)
         _log.info("keys_read_again", keys=len(keys), new=len(new))

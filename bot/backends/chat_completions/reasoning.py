@@ -230,9 +230,9 @@ class ReasoningParser:
             self._unread.append(text)
             return SeparatedText(text, "")  # nearly every piece of every answer
         self._held += text
-        while self._held and self._step():
+        while self._held and self._parse_step():
             pass
-        return self._take()
+        return self._take_result()
 
     def note_separate_reasoning(self) -> None:
         """Record that the provider sends reasoning separately, so the text contains none."""
@@ -243,7 +243,7 @@ class ReasoningParser:
     def flush(self, *, is_cut: bool = False, has_calls: bool = False) -> SeparatedText:
         """Return the text held back at an answer's end, which is cut off or followed by calls."""
         self._is_final, self._has_calls = True, has_calls
-        while self._held and self._step():
+        while self._held and self._parse_step():
             pass
         if self._closing is not None:
             is_answer = self._tentative is not None and not (self._is_assumed and is_cut)
@@ -252,14 +252,14 @@ class ReasoningParser:
         elif not self._has_reasoned:
             self._answer.append(self._held)
         self._closing, self._tentative, self._held = None, None, ""
-        return self._take()
+        return self._take_result()
 
-    def _take(self) -> SeparatedText:
+    def _take_result(self) -> SeparatedText:
         taken = SeparatedText("".join(self._answer), "".join(self._reasoning), self._retracts)
         self._answer, self._reasoning, self._retracts = [], [], False
         return taken
 
-    def _step(self) -> bool:
+    def _parse_step(self) -> bool:
         if self._closing is not None:
             return self._parse_reasoning(self._closing)
         return self._parse_answer() if self._in_answer else self._parse_beginning()
@@ -267,7 +267,7 @@ class ReasoningParser:
     def _add(self, reasoning: str) -> None:
         (self._reasoning if self._tentative is None else self._tentative).append(reasoning)
 
-    def _say(self, answer: str) -> None:
+    def _emit_answer(self, answer: str) -> None:
         self._answer.append(answer)
         self._unread.append(answer)
 
@@ -311,7 +311,7 @@ class ReasoningParser:
             self._wrapper = tag.closing
         elif tag.kind is TagKind.START and self._keeps_calls and CALLEE in tag.text:
             self._in_answer = True
-            self._say(tag.text.removeprefix("<|start|>assistant"))
+            self._emit_answer(tag.text.removeprefix("<|start|>assistant"))
         elif tag.kind is TagKind.START:
             self._closing = tag.closing
             self._tentative = None if is_certain else [tag.text]
@@ -328,16 +328,16 @@ class ReasoningParser:
             if self._is_quoted(before):
                 continue
             if tag.kind is TagKind.TURN_END:
-                if after.strip() or "<s>" in self._context(before)[1]:
+                if after.strip() or "<s>" in self._context_after(before)[1]:
                     continue
-                self._say(self._held[:at])
+                self._emit_answer(self._held[:at])
                 self._held = "" if self._is_final else self._held[at:]
                 return False
             if tag.kind is TagKind.LONE_END:
-                return self._end_alone(tag.text, before, after)
-            self._say(before)
+                return self._handle_lone_end(tag.text, before, after)
+            self._emit_answer(before)
             self._held = after
-            _, line = self._context("")
+            _, line = self._context_after("")
             self._open(tag, is_certain=not tag.is_markup or not line.strip())
             return True
         return self._hold_from(len(self._held))
@@ -350,7 +350,7 @@ class ReasoningParser:
                 return INCOMPLETE if match.partial else Tag(TagKind.MARKER, match[0])
         return None if tag and tag.kind is TagKind.WRAPPER else tag
 
-    def _end_alone(self, tag: str, before: str, after: str) -> bool:
+    def _handle_lone_end(self, tag: str, before: str, after: str) -> bool:
         """Treat the text before an unmatched end tag as reasoning; return False to wait for more.
 
         At the very end of an answer it ends nothing, unless tool calls follow. After reasoning with
@@ -359,13 +359,13 @@ class ReasoningParser:
         rest = after.lstrip()
         if not rest and not self._is_final:
             return self._hold_from(len(before))
-        _, line = self._context(before)
+        _, line = self._context_after(before)
         is_at_end = not line or "\n" in after[: len(after) - len(rest)]
         if not rest and not self._has_calls:
-            self._say(before)
+            self._emit_answer(before)
             self._held = ""
         elif self._has_reasoned and not is_at_end:
-            self._say(before + tag)
+            self._emit_answer(before + tag)
             self._held = after
         else:
             self._reasoning += [*self._answer, before]
@@ -376,15 +376,15 @@ class ReasoningParser:
         return True
 
     def _hold_from(self, at: int) -> bool:
-        self._say(self._held[:at])
+        self._emit_answer(self._held[:at])
         self._held = self._held[at:]
         return False
 
     def _is_quoted(self, before: str) -> bool:
-        in_fence, line = self._context(before)
+        in_fence, line = self._context_after(before)
         return in_fence or line.count("`") % 2 == 1 or line.endswith(_QUOTES)
 
-    def _context(self, before: str) -> tuple[bool, str]:
+    def _context_after(self, before: str) -> tuple[bool, str]:
         """Return whether the text that follows is in a code block, and the start of its line."""
         self._in_fence, self._line = _advance(self._in_fence, self._line, "".join(self._unread))
         self._unread.clear()

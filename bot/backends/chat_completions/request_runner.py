@@ -106,7 +106,7 @@ class Timeouts:
         """Time a wait that starts after a pause; yield its deadline; raises `RequestFailed`."""
         start = self._time() + pause_seconds
         if start > self._deadline:
-            raise self._expired(start)
+            raise self._timeout_error(start)
         until = min(start + self._left, self._deadline)
         if self._reasoning_left is not None:
             until = min(until, start + self._reasoning_left)
@@ -116,7 +116,7 @@ class Timeouts:
             now = self._time()
             if now - until > STOOD_STILL_SECONDS:
                 raise errors.timed_out_while_suspended(self._endpoint) from None
-            raise self._expired(now) from None
+            raise self._timeout_error(now) from None
         finally:
             self._count_wait(start, until)
 
@@ -131,7 +131,7 @@ class Timeouts:
             if self._reasoning_left is not None:
                 self._reasoning_left -= now - start
 
-    def _expired(self, now: float) -> RequestFailed:
+    def _timeout_error(self, now: float) -> RequestFailed:
         settings = self._settings
         if now >= self._deadline:
             limit = (settings.total_seconds, "TOTAL_SECONDS")
@@ -239,7 +239,7 @@ class ChatRequestRunner:
             has_text = False
             try:
                 timeouts = Timeouts(self._settings, self._endpoint, deadline, time)
-                async with aclosing(self._attempt(request, timeouts)) as events:
+                async with aclosing(self._attempt_once(request, timeouts)) as events:
                     async for event in events:
                         if isinstance(event, Delta | Retraction):
                             has_text = isinstance(event, Delta)
@@ -256,13 +256,13 @@ class ChatRequestRunner:
                 )
                 self._record_lasting(error, request.model)
                 if has_text:
-                    raise _interrupted(error) from error
+                    raise _interrupted_error(error) from error
                 # A failed trial call is not repeated: the next trial is another message's.
                 is_over = breaker.is_open and (is_trial or request.has_fallback)
                 may_retry = (request, retry_count, may_load_until)
                 pause = None if is_over else self._pause_before_retry(error, *may_retry)
                 if pause is None or pause >= deadline - time():
-                    raise _unavailable(error, report_too_long) from error
+                    raise _unavailable_error(error, report_too_long) from error
                 wait = self._announce_retry(error, request, pause)
             else:
                 breaker.record(self._clock.monotonic(), success=True)
@@ -335,7 +335,7 @@ class ChatRequestRunner:
         jitter = self._random.uniform(0, retries.max_backoff_seconds(retry_count))
         return error.retry_after_seconds + jitter
 
-    async def _attempt(
+    async def _attempt_once(
         self, request: ChatRequest, timeouts: Timeouts
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Send the request once; raises `RequestFailed`. Closing the generator stops the model."""
@@ -435,7 +435,7 @@ class ChatRequestRunner:
         missing = [model for model in models if not _is_listed(model, listed)]
         if missing and lists_all:
             problem = f"{self._endpoint} has no model {{!r}} at {self._endpoint.base_url}; {{}}"
-            lines = [problem.format(model, _suggest(model, listed)) for model in missing]
+            lines = [problem.format(model, _suggest_models(model, listed)) for model in missing]
             raise BackendUnavailable("\n".join(lines))
         note = f", but does not list {', '.join(missing)}" if missing else ""
         return f"answers at {self._endpoint.base_url}{note}"
@@ -477,12 +477,12 @@ def translate(
     )
 
 
-def _interrupted(error: RequestFailed) -> BackendInterrupted:
+def _interrupted_error(error: RequestFailed) -> BackendInterrupted:
     notice = error.notice or _INTERRUPTED_NOTICE
     return BackendInterrupted(str(error), notice, can_continue=error.retryable)
 
 
-def _unavailable(
+def _unavailable_error(
     error: RequestFailed, report_too_long: Callable[[TooLong], None] | None
 ) -> BackendUnavailable:
     if error.too_long is None or report_too_long is None:
@@ -512,7 +512,7 @@ def _is_listed(model: str, listed: Collection[str]) -> bool:
     )
 
 
-def _suggest(model: str, listed: Sequence[str]) -> str:
+def _suggest_models(model: str, listed: Sequence[str]) -> str:
     if not listed:
         return "it lists none"
     names = {one.lower(): one for one in listed}

@@ -126,14 +126,14 @@ class StreamParser(ABC):
     def feed(self, chunk: bytes) -> ParsedChunk:
         self._received_bytes += len(chunk)
         if self._received_bytes > MAX_RESPONSE_BYTES:
-            return self._malformed(f"more than {MAX_RESPONSE_BYTES} bytes")
+            return self._malformed_chunk(f"more than {MAX_RESPONSE_BYTES} bytes")
         if self._object is not None:
             self._object.append(chunk)
             return ParsedChunk("")
         try:
             events = self._sse.feed(chunk)
         except ValueError as error:
-            return self._malformed(str(error))
+            return self._malformed_chunk(str(error))
         self._has_events = self._has_events or bool(events)
         return self._parse_events(events)
 
@@ -143,7 +143,7 @@ class StreamParser(ABC):
         try:
             last = self._sse.flush() if self._object is None else self._split(self._object)
         except ValueError as error:
-            return self._malformed(str(error))
+            return self._malformed_chunk(str(error))
         parsed = self._parse_events(last)
         self._has_events = self._has_events or bool(last)
         if self.reason is None and parsed.error is None:
@@ -211,7 +211,7 @@ class StreamParser(ABC):
         if text:
             self._reasoning_parser.note_separate_reasoning()
 
-    def _malformed(self, what: str) -> ParsedChunk:
+    def _malformed_chunk(self, what: str) -> ParsedChunk:
         return ParsedChunk("", error=errors.malformed(self._context.endpoint, what))
 
     def _parse_events(self, events: Sequence[bytes]) -> ParsedChunk:

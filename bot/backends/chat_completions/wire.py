@@ -57,7 +57,7 @@ def to_wire(
         body["stop"] = stop[:_MAX_STOP_STRINGS]  # the others are searched for in the answer
     given = quirks.apply({name: value for name, value in body.items() if value is not None})
     messages: list[dict[str, Any]] = [
-        {"role": each.role, "content": list(map(_part, each.parts)) or each.content}
+        {"role": each.role, "content": list(map(_part_to_wire, each.parts)) or each.content}
         for each in prompt.messages
     ]
     if names:
@@ -93,7 +93,7 @@ def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
             messages[at]["content"] = parts
 
 
-def _part(part: str | Image) -> dict[str, object]:
+def _part_to_wire(part: str | Image) -> dict[str, object]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     detail = {"detail": part.detail} if part.detail else {}
@@ -190,7 +190,7 @@ class ChatCompletionsParser(StreamParser):
             what = "an event that is not a chat chunk"
             raise errors.malformed(context.endpoint, what) from None
         if chunk.error:
-            raise self._reported(decode_event(data))
+            raise self._reported_error(decode_event(data))
         if chunk.choices is None and chunk.usage is None:
             event = decode_event(data)
             native = _read_llama_cpp_chunk(event)
@@ -198,10 +198,10 @@ class ChatCompletionsParser(StreamParser):
                 self.done = self.done or native.usage is not None  # no [DONE] follows
                 return native
             if _is_error_report(event):
-                raise self._reported(event)
+                raise self._reported_error(event)
         return chunk
 
-    def _reported(self, event: object) -> errors.RequestFailed:
+    def _reported_error(self, event: object) -> errors.RequestFailed:
         data = make_storable(json.dumps(event, ensure_ascii=False)).encode()
         context = self._context
         return errors.translate_error_event(context.endpoint, context.model, data, context.now)
@@ -319,25 +319,25 @@ _plain_chunk_decoder = msgspec.json.Decoder(_PlainChunk)
 
 def describe_request(model: str, body: Mapping[str, object]) -> PromptDescription:
     """Describe a request whose messages are rendered by the service."""
-    text = json.dumps(_shortened(body), ensure_ascii=False, indent=2)
+    text = json.dumps(_shorten_data(body), ensure_ascii=False, indent=2)
     details = {"template": "the service's own; messages are sent"}
     return PromptDescription(model, details, text, is_rendered=False)
 
 
-def _shortened(value: Any) -> Any:
+def _shorten_data(value: Any) -> Any:
     match value:
         case dict():
             return {
-                name: _cut(each) if name in {"url", "data"} else _shortened(each)
+                name: _cut_data(each) if name in {"url", "data"} else _shorten_data(each)
                 for name, each in value.items()
             }
         case list() | tuple():
-            return [_shortened(each) for each in value]
+            return [_shorten_data(each) for each in value]
         case _:
             return value
 
 
-def _cut(data: object) -> object:
+def _cut_data(data: object) -> object:
     if not isinstance(data, str) or len(data) <= _MAX_DATA_CHARS:
         return data
     return f"{data[:_MAX_DATA_CHARS]}… ({len(data)} characters)"

@@ -228,7 +228,7 @@ class BindingsServer:
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_report_invalid])
-        app.router.add_get("/health", _health)
+        app.router.add_get("/health", _get_health)
         app.router.add_get("/slots", self._get_slots)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/detokenize", self._detokenize)
@@ -292,14 +292,14 @@ class BindingsServer:
             while (chunk := await chunks.get()) is not None:
                 if not response.prepared:
                     await response.prepare(request)
-                await response.write(_event(chunk, len(completion.prompt)))
+                await response.write(_to_event(chunk, len(completion.prompt)))
             await generating  # raises what has ended it
         finally:
             cancelled.set()
         return response
 
 
-def _event(chunk: GeneratedChunk, prompt_tokens: int) -> bytes:
+def _to_event(chunk: GeneratedChunk, prompt_tokens: int) -> bytes:
     body: dict[str, object] = {"choices": [{"text": chunk.text, "finish_reason": chunk.reason}]}
     if chunk.reason is None:
         return b"data: " + msgspec.json.encode(body) + b"\n\n"
@@ -320,7 +320,7 @@ async def _report_invalid(request: web.Request, handler: Handler) -> web.StreamR
         return web.json_response({"error": described}, status=HTTPStatus.BAD_REQUEST)
 
 
-async def _health(_: web.Request) -> web.Response:
+async def _get_health(_: web.Request) -> web.Response:
     return web.json_response({"status": "ok"})
 
 

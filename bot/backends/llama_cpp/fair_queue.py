@@ -95,11 +95,11 @@ class FairQueue:
         )
 
     @property
-    def _free(self) -> int:
+    def _free_slots(self) -> int:
         return self._slots - self._running.total()
 
     def _admit(self) -> None:
-        while self._free and (admissible := list(filter(self._may_run, self._waiting))):
+        while self._free_slots and (admissible := list(filter(self._may_run, self._waiting))):
             ticket = min(admissible, key=self._order)
             self._waiting.remove(ticket)
             self._served += 1
@@ -115,7 +115,7 @@ class FairQueue:
         """Return whether the ticket's chat may hold another slot; rechecked as others finish."""
         if self._slots < FEWEST_SHARED:
             return True
-        if not self._shares.may_take(ticket.chat, self._free):
+        if not self._shares.may_take(ticket.chat, self._free_slots):
             return False
         return self._running[ticket.chat] < self._shares.slot_quota(ticket.chat)
 

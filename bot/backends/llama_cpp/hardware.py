@@ -40,7 +40,7 @@ def free_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _free_amounts(root: Path) -> Iterator[int]:
-    available = _fields(root / "proc/meminfo").get("MemAvailable:")
+    available = _read_fields(root / "proc/meminfo").get("MemAvailable:")
     if available is not None:
         yield available * 1024  # the file says kB and means KiB
     groups = root / "sys/fs/cgroup"
@@ -49,11 +49,11 @@ def _free_amounts(root: Path) -> Iterator[int]:
         if group.is_relative_to(groups):
             most, taken = (_read(group / f"memory.{name}").strip() for name in ("max", "current"))
             if most.isdecimal() and taken.isdecimal():
-                cached = _fields(group / "memory.stat").get("inactive_file", 0)
+                cached = _read_fields(group / "memory.stat").get("inactive_file", 0)
                 yield max(0, int(most) - int(taken) + cached)
 
 
-def _fields(file: Path) -> dict[str, int]:
+def _read_fields(file: Path) -> dict[str, int]:
     lines = (line.split() for line in _read(file).splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
 

@@ -44,7 +44,7 @@ _NOT_IN_BINDINGS = frozenset(
 )
 
 
-def _integer(low: int, high: int = 2**31 - 1) -> Check:
+def _integer_between(low: int, high: int = 2**31 - 1) -> Check:
     def is_valid(value: object) -> bool:
         return is_number(value) and low <= value <= high and value == int(value)
 
@@ -84,17 +84,17 @@ _CHECKS: Mapping[str, Check] = {
     **dict.fromkeys(("dry_sequence_breakers", "samplers"), _TEXTS),
     "temperature": number(0, 5),
     "top_p": number(0, 1),
-    "top_k": _integer(-1),  # -1 and 0 are all
+    "top_k": _integer_between(-1),  # -1 and 0 are all
     "min_p": number(0, 1),
     "typical_p": number(0, 1),
     "repeat_penalty": number(0, 10),
-    "repeat_last_n": _integer(0),
+    "repeat_last_n": _integer_between(0),
     "presence_penalty": number(-2, 2),
     "frequency_penalty": number(-2, 2),
-    "mirostat": _integer(0, 2),
+    "mirostat": _integer_between(0, 2),
     "mirostat_tau": number(0, 100),
     "mirostat_eta": number(0, 100),
-    "seed": _integer(-1, 2**64),
+    "seed": _integer_between(-1, 2**64),
     "logit_bias": Check(
         _are_biases,
         translatable(
@@ -111,7 +111,7 @@ _CHECKS: Mapping[str, Check] = {
         ),
     ),
     "stop": parameter_table.STOP,
-    "max_tokens": _integer(-1),  # below 1 is no limit
+    "max_tokens": _integer_between(-1),  # below 1 is no limit
     "n": parameter_table.ONE,
 }
 _TABLE = ParameterTable(
@@ -150,14 +150,14 @@ def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
     }
     for name in ("max_tokens", "stop", "n"):
         found.pop(name, None)
-    found |= _schema(found.pop("response_format", None))
+    found |= _to_schema(found.pop("response_format", None))
     seed = found.get("seed")
     if isinstance(seed, int) and seed >= _RANDOM_SEED:
         found["seed"] = seed % _RANDOM_SEED
     return found
 
 
-def _schema(response_format: object) -> dict[str, object]:
+def _to_schema(response_format: object) -> dict[str, object]:
     """Translate `response_format`, which `/completions` lacks, as `/chat/completions` does."""
     match response_format:
         case {"type": "json_schema", "json_schema": {"schema": schema}}:

@@ -115,12 +115,12 @@ def _read_parameters(block: str, offered: Mapping[str, Parameters]) -> tuple[str
             taken = offered.get(named[1], {}).get("properties")
             types = taken if isinstance(taken, Mapping) else {}
             found = pattern.finditer(block, named.end())
-            values = {one[1]: _typed(one[2], types.get(one[1])) for one in found}
+            values = {one[1]: _convert_to_type(one[2], types.get(one[1])) for one in found}
             return named[1], _encode(values)
     return None
 
 
-def _typed(text: str, schema: object) -> object:
+def _convert_to_type(text: str, schema: object) -> object:
     text = text.removeprefix("\n").removesuffix("\n")
     kind = schema.get("type") if isinstance(schema, Mapping) else "string"
     if kind in {None, "string"}:

@@ -113,27 +113,27 @@ class _GgufParser:
         found = {}
         for _ in range(count):
             key = self._text()
-            value = self._value(self._read_number("I"), keep=key not in _SKIPPED_KEYS)
+            value = self._read_value(self._read_number("I"), keep=key not in _SKIPPED_KEYS)
             if value is not None:
                 found[key] = value
         return found
 
-    def _value(self, kind: int, *, keep: bool) -> Any:
+    def _read_value(self, kind: int, *, keep: bool) -> Any:
         if kind in _NUMBER_FORMATS:
             return self._read_number(_NUMBER_FORMATS[kind])
         if kind == _TEXT:
             return self._text()
         if kind == _ARRAY:
-            return self._array(keep=keep)
+            return self._read_array(keep=keep)
         raise ValueError(f"a value of the unknown kind {kind}")
 
-    def _array(self, *, keep: bool) -> Any:
+    def _read_array(self, *, keep: bool) -> Any:
         kind, count = self._read_number("I"), self._read_number("Q")
         if kind in _NUMBER_FORMATS:
             form = f"<{count}{_NUMBER_FORMATS[kind]}"
             begin, self._offset = self._offset, self._offset + struct.calcsize(form)
             return struct.unpack_from(form, self._data, begin) if keep else None
-        values = (self._value(kind, keep=keep) for _ in range(count))
+        values = (self._read_value(kind, keep=keep) for _ in range(count))
         if keep:
             return list(values)
         for _ in values:
@@ -180,7 +180,7 @@ def read_metadata(path: Path) -> ModelMetadata:
         name=_text(values, "general.name"),
         architecture=architecture,
         license=_text(values, "general.license"),
-        template=_template(values.get("tokenizer.chat_template")),
+        template=_describe_template(values.get("tokenizer.chat_template")),
         context_tokens=_int_of(values, f"{architecture}.context_length"),
         weight_bytes=path.stat().st_size,
         bytes_per_token=_cache_bytes_per_token(values, architecture),
@@ -188,7 +188,7 @@ def read_metadata(path: Path) -> ModelMetadata:
     )
 
 
-def _template(source: object) -> str:
+def _describe_template(source: object) -> str:
     if not isinstance(source, str):
         return "none; prompts are rendered as ChatML"
     family = detect_family(source)

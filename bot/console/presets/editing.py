@@ -100,9 +100,9 @@ class PresetEditing:
         """Return the published presets and the unpublished drafts, by name."""
         drafts = {one.name for one in await self.drafts.all()}
         names = sorted(drafts | self.resolver.presets.keys(), key=str.casefold)
-        return [self._listed(name, has_draft=name in drafts) for name in names]
+        return [self._to_listed(name, has_draft=name in drafts) for name in names]
 
-    def _listed(self, name: str, *, has_draft: bool) -> ListedPreset:
+    def _to_listed(self, name: str, *, has_draft: bool) -> ListedPreset:
         preset = self.resolver.presets.get(name)
         return ListedPreset(
             name,
@@ -201,7 +201,7 @@ class PresetEditing:
                 )
             )
         if not await self.drafts.save(draft):
-            raise _taken(draft.name)
+            raise _name_taken_error(draft.name)
         await self.record(who, action, draft.name, "", draft.content)
 
     async def check(self, content: str) -> CheckedPreset:
@@ -237,7 +237,7 @@ class PresetEditing:
         """Raise `UserError` if the name would give the same file name as another preset's."""
         wanted = preset_id(name)
         if found := next((one for one in others if preset_id(one) == wanted), None):
-            raise _taken(found)
+            raise _name_taken_error(found)
 
     async def record(self, who: str, action: str, name: str, before: str, after: str) -> None:
         removed, added = await asyncio.to_thread(changed_lines, before, after)
@@ -260,10 +260,10 @@ def changed_lines(before: str, after: str) -> tuple[str, str]:
         if tag != "equal":
             removed += old_lines[old:old_end]
             added += new_lines[new:new_end]
-    return _shortened(removed), _shortened(added)
+    return _join_shortened(removed), _join_shortened(added)
 
 
-def _shortened(lines: Sequence[str]) -> str:
+def _join_shortened(lines: Sequence[str]) -> str:
     text = "\n".join(lines)
     return text if len(text) <= _MAX_AUDIT_CHARS else f"{text[:_MAX_AUDIT_CHARS]} …"
 
@@ -279,7 +279,7 @@ def _check_length(content: str) -> None:
         )
 
 
-def _taken(name: str) -> UserError:
+def _name_taken_error(name: str) -> UserError:
     return UserError(
         translatable("There is already a preset {name}; choose another name.", name=name)
     )

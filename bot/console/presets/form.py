@@ -103,18 +103,18 @@ def keys_without_field(value: Mapping[str, object]) -> list[str]:
 @cache
 def field_specs() -> tuple[FieldSpec, ...]:
     schema = Preset.model_json_schema()
-    return tuple(_specs(schema, schema.get("$defs", {}), ()))
+    return tuple(_collect_specs(schema, schema.get("$defs", {}), ()))
 
 
-def _specs(schema: _Schema, parts: _Schema, path: tuple[str, ...]) -> Iterator[FieldSpec]:
+def _collect_specs(schema: _Schema, parts: _Schema, path: tuple[str, ...]) -> Iterator[FieldSpec]:
     for key, given in schema["properties"].items():
         inner = (*path, key)
         if ".".join(inner) in NOT_IN_FORM:
             continue
-        one = _resolved(given, parts)
+        one = _resolve_schema(given, parts)
         if "properties" in one and not path:
-            yield from _specs(one, parts, inner)
-        elif (kind := _kind(one, inner)) is not None:
+            yield from _collect_specs(one, parts, inner)
+        elif (kind := _field_kind(one, inner)) is not None:
             yield FieldSpec(
                 inner,
                 kind,
@@ -125,16 +125,16 @@ def _specs(schema: _Schema, parts: _Schema, path: tuple[str, ...]) -> Iterator[F
             )
 
 
-def _resolved(schema: _Schema, parts: _Schema) -> _Schema:
+def _resolve_schema(schema: _Schema, parts: _Schema) -> _Schema:
     """Return the schema of a value, ignoring null."""
     if "$ref" in schema:
         part: _Schema = parts[schema["$ref"].rpartition("/")[2]]
         return part
     given = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
-    return _resolved(given[0], parts) if len(given) == 1 else schema
+    return _resolve_schema(given[0], parts) if len(given) == 1 else schema
 
 
-def _kind(schema: _Schema, path: tuple[str, ...]) -> FieldKind | None:
+def _field_kind(schema: _Schema, path: tuple[str, ...]) -> FieldKind | None:
     """Return the kind of form field for a value; None if only JSON can express it."""
     match schema:
         case {"enum": _}:
@@ -163,14 +163,14 @@ def written_texts(spec: FieldSpec, value: object) -> Sequence[str]:
         case list() | tuple() if spec.kind == "texts":
             return [*map(str, value), ""]
         case list() | tuple():
-            return ["\n".join(_escaped(str(one)) for one in value)]
+            return ["\n".join(_escape_line(str(one)) for one in value)]
         case float() | int():
             return [json.dumps(value)]
         case _:
             return [str(value)]
 
 
-def _escaped(text: str) -> str:
+def _escape_line(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
 
 
@@ -218,14 +218,14 @@ def read_texts(spec: FieldSpec, texts: Sequence[str]) -> object:
         case "flag":
             return text == "true"
         case "number" | "whole":
-            return _number(text)
+            return _parse_number(text)
         case "lines":
-            return [_unescaped(line) for line in text.split("\n") if line] or None
+            return [_unescape_line(line) for line in text.split("\n") if line] or None
         case _:
             return text
 
 
-def _number(text: str) -> float | str:
+def _parse_number(text: str) -> float | str:
     """Parse a number; other text is returned unchanged, for the check to report."""
     try:
         number = float(text)
@@ -241,5 +241,5 @@ def plain_lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _unescaped(text: str) -> str:
+def _unescape_line(text: str) -> str:
     return _ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[1]), text)

@@ -30,11 +30,11 @@ _ANSWER = ""
 
 def sample_scene(name: str, preset: str) -> Scene | None:
     """Return a sample scene with a preset's answers; its last line is to be answered."""
-    turns = [_turn(at, *line, preset) for at, line in enumerate(SAMPLE_SCENES[name])]
+    turns = [_sample_turn(at, *line, preset) for at, line in enumerate(SAMPLE_SCENES[name])]
     return recorded_scene(f"{_PLATFORM}:sample-{name}", 1, turns)
 
 
-def _turn(at: int, speaker: str, text: str, preset: str) -> Turn:
+def _sample_turn(at: int, speaker: str, text: str, preset: str) -> Turn:
     moment = _BEGIN + timedelta(minutes=at)
     if speaker == _ANSWER:
         return Turn("assistant", text, None, moment, preset)
@@ -205,7 +205,7 @@ async def view_lorebook(
     counter = get_counter(named) if named else counter_for_model(preset.model)
     await counter.load()
     trial = await asyncio.to_thread(try_lorebook, book, text, budget=_budget(preset), count=counter)
-    return {**_NO_TRIAL, "trial": trial, "pieces": list(_pieces(text, trial.marks))}
+    return {**_NO_TRIAL, "trial": trial, "pieces": list(_split_at_marks(text, trial.marks))}
 
 
 def _budget(preset: Preset) -> int:
@@ -213,7 +213,7 @@ def _budget(preset: Preset) -> int:
     return _TOKENS_WITHOUT_LIMIT if not limit else limit // _PROMPT_DIVISOR
 
 
-def _pieces(text: str, marks: Sequence[tuple[int, int]]) -> Sequence[tuple[str, bool]]:
+def _split_at_marks(text: str, marks: Sequence[tuple[int, int]]) -> Sequence[tuple[str, bool]]:
     pieces, at = [], 0
     for begin, end in marks:
         pieces += [(text[at:begin], False), (text[begin:end], True)]

@@ -143,13 +143,13 @@ class ShardClient(DiscordClient):
 
     async def read_history(self, channel_id: int, after: int, limit: int) -> list[dict[str, Any]]:
         """Return messages for `parse_message`, oldest first; raises `PlatformError`."""
-        where = await self._locate(channel_id)
+        where = await self._guild_fields(channel_id)
         query = {"after": str(after), "limit": str(limit)}
         found = await self._rest.call(_MESSAGES, str(channel_id), query=query)
         messages = decode_response(found, list[dict[str, Any]])
         return [{**each, **where} for each in reversed(messages)]
 
-    async def _locate(self, channel_id: int) -> dict[str, str]:
+    async def _guild_fields(self, channel_id: int) -> dict[str, str]:
         """Return a channel's guild as in events; an archived thread is added to the cache."""
         known = self.get_channel(channel_id)
         if known is not None and not isinstance(known, discord.abc.PrivateChannel):

@@ -103,7 +103,7 @@ class Gateway(ShardClient):
             return "connecting to the Discord gateway"
         return None if self.is_connected else "the Discord gateway closed the connection"
 
-    def _put(self, event: GatewayEvent | None) -> None:
+    def _queue_event(self, event: GatewayEvent | None) -> None:
         if event is not None:
             self.events.put_nowait(event)
 
@@ -113,7 +113,7 @@ class Gateway(ShardClient):
         self.forget_held_events()  # what was held is fetched from the channels
         self._current_session = SessionStarted(utcnow())
         _log.info("discord_session_began")
-        self._put(self._current_session)
+        self._queue_event(self._current_session)
 
     def on_ready(self) -> None:
         self._connected = True
@@ -121,7 +121,7 @@ class Gateway(ShardClient):
 
     def on_resumed(self) -> None:
         self._connected = True
-        self._put(SessionResumed())
+        self._queue_event(SessionResumed())
 
     def on_disconnect(self) -> None:
         self._connected = False
@@ -130,7 +130,7 @@ class Gateway(ShardClient):
         if message.author.bot:  # nobody answers it, but the channel was read so far
             self.seen[message.channel.id] = message.id, message.guild.id if message.guild else 0
         else:
-            self._put(self.read_message(message))
+            self._queue_event(self.read_message(message))
 
     def read_message(self, message: discord.Message) -> Said | None:
         """Convert a message, whether new or missed."""
@@ -141,36 +141,36 @@ class Gateway(ShardClient):
         message = change.message
         if message.author.bot:  # each edit of a growing answer comes back as one
             return
-        self._put_edit(message)
+        self._queue_edit(message)
         # A thread that was opened from it in another channel knows it, too.
         thread = message.guild.get_thread(message.id) if message.guild else None
         if thread is not None and thread != message.channel:
-            self._put_edit(message, thread)
+            self._queue_edit(message, thread)
 
-    def _put_edit(self, message: discord.Message, thread: discord.Thread | None = None) -> None:
+    def _queue_edit(self, message: discord.Message, thread: discord.Thread | None = None) -> None:
         given = message, self._bot, self._context.bot_id, thread
-        self._put(skip_unreadable("EDIT", incoming.edit_to_incoming, *given))
+        self._queue_event(skip_unreadable("EDIT", incoming.edit_to_incoming, *given))
 
     def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
-        self._put_deletion(deletion.channel_id, deletion.guild_id, {deletion.message_id})
+        self._queue_deletion(deletion.channel_id, deletion.guild_id, {deletion.message_id})
 
     def on_raw_bulk_message_delete(self, deletion: discord.RawBulkMessageDeleteEvent) -> None:
         if deletion.message_ids:
-            self._put_deletion(deletion.channel_id, deletion.guild_id, deletion.message_ids)
+            self._queue_deletion(deletion.channel_id, deletion.guild_id, deletion.message_ids)
 
-    def _put_deletion(self, channel_id: int, guild_id: int | None, ids: Set[int]) -> None:
+    def _queue_deletion(self, channel_id: int, guild_id: int | None, ids: Set[int]) -> None:
         """Queue a deletion, including threads started from the deleted messages."""
         guild = self.get_guild(guild_id) if guild_id else None
         threads = [one.id for one in guild.threads if one.id in ids] if guild else []
         for place in dict.fromkeys([channel_id, *threads]):
             channel = guild.get_channel_or_thread(place) if guild else None
             deleted = ids if place == channel_id else {place}
-            self._put(
+            self._queue_event(
                 incoming.deletion_to_incoming(place, deleted, channel, guild, self._context.bot_id)
             )
 
     def on_guild_join(self, guild: discord.Guild) -> None:
-        self._put(incoming.guild_to_joined(guild, self._context.bot_id))
+        self._queue_event(incoming.guild_to_joined(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
         """Queue the joining of a server; after outages, Discord also reports old servers."""
@@ -191,7 +191,7 @@ class Gateway(ShardClient):
         ):
             return None
         deferred = asyncio.get_running_loop().create_future()
-        self._put(CommandReceived(interaction, deferred))
+        self._queue_event(CommandReceived(interaction, deferred))
         return deferred
 
     def on_interaction(self, interaction: discord.Interaction) -> None:
@@ -261,7 +261,7 @@ class Gateway(ShardClient):
         # The message of any other button is edited, which Discord refuses before this.
         if not is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
-        self._put(pressed)
+        self._queue_event(pressed)
         if is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
 

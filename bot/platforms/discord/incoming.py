@@ -56,8 +56,8 @@ def message_to_said(
         quote=_quote(original, bot),
         attachments=attachments,
         in_thread=isinstance(message.channel, discord.Thread),
-        opened_from=_starter_of_ours(message.channel, bot),
-        thread_title=_title(message.channel, bot),
+        opened_from=_own_thread_starter(message.channel, bot),
+        thread_title=_thread_title(message.channel, bot),
         mentions=_mentions(message, bot),
         locale=str(message.guild.preferred_locale) if message.guild else None,
         is_forward=bool(forwarded and not text),
@@ -112,11 +112,11 @@ def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pre
         data=str(data.get("custom_id", "")),
         values=values,
         interaction=f"{interaction.application_id}:{interaction.token}",
-        **_origin(interaction, bot_id),
+        **_origin_fields(interaction, bot_id),
     )
 
 
-def _origin(interaction: discord.Interaction, bot_id: str) -> dict[str, Any]:
+def _origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[str, Any]:
     """Return the event fields for an interaction's origin."""
     address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
     is_private = interaction.guild_id is None
@@ -132,7 +132,7 @@ def _origin(interaction: discord.Interaction, bot_id: str) -> dict[str, Any]:
         "is_private": is_private,
         "locale": str(interaction.locale),
         "in_thread": isinstance(interaction.channel, discord.Thread),
-        "thread_title": _title(interaction.channel, interaction.client.user),
+        "thread_title": _thread_title(interaction.channel, interaction.client.user),
     }
 
 
@@ -160,14 +160,14 @@ def command_to_incoming(
         message_id=None,
         text=commands.command_text(interaction, context.message_commands),
         wake=WakeReason.COMMAND,
-        quote=_target(interaction),
+        quote=_target_message(interaction),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
         has_public_response=commands.has_public_response(interaction, context.commands),
-        **_origin(interaction, context.bot_id),
+        **_origin_fields(interaction, context.bot_id),
     )
 
 
-def _target(interaction: discord.Interaction) -> Quote | None:
+def _target_message(interaction: discord.Interaction) -> Quote | None:
     """Return the message that a command or form applies to."""
     if interaction.type is discord.InteractionType.modal_submit:
         _, message_id = commands.form_target(interaction)
@@ -191,14 +191,14 @@ def _to_person(user: discord.abc.User) -> Person:
     return Person(id=f"discord:{user.id}", name=user.display_name)
 
 
-def _starter_of_ours(channel: object, bot: Snowflake) -> str | None:
+def _own_thread_starter(channel: object, bot: Snowflake) -> str | None:
     """Return the message that a thread of the bot started from; its id is the thread's."""
     if isinstance(channel, discord.Thread) and channel.owner_id == bot.id:
         return str(channel.id)
     return None
 
 
-def _title(channel: object, bot: Snowflake | None) -> str:
+def _thread_title(channel: object, bot: Snowflake | None) -> str:
     if isinstance(channel, discord.Thread) and (bot is None or channel.owner_id != bot.id):
         return channel.name
     return ""
@@ -257,7 +257,7 @@ _COMPONENT_PARTS = ("children", "items", "options")
 def _attachments(message: discord.Message) -> tuple[MediaItem, ...]:
     items = _files_of(message)
     for snapshot in message.message_snapshots:
-        text = _joined(_content_texts(snapshot, snapshot.content))
+        text = _join_texts(_content_texts(snapshot, snapshot.content))
         items += _files_of(snapshot) or ([] if text else [MediaItem(MediaKind.FORWARD)])
     return tuple(items)
 
@@ -272,7 +272,7 @@ def _files_of(message: discord.Message | discord.MessageSnapshot) -> list[MediaI
 
 def _forwarded_text(message: discord.Message) -> str:
     """Return forwarded messages as quotes; Discord does not reveal their authors."""
-    shown = [_joined(_content_texts(one, one.content)) for one in message.message_snapshots]
+    shown = [_join_texts(_content_texts(one, one.content)) for one in message.message_snapshots]
     lines = [_resolve_references(one, message).splitlines() for one in shown if one]
     return "\n".join("\n> ".join(["[forwarded message]", *one]) for one in lines)
 
@@ -281,7 +281,7 @@ def _whole_text(message: discord.Message, content: str) -> str:
     is_by_bot = message.author.bot or message.webhook_id is not None
     # The embeds of people are previews of links.
     texts = _content_texts(message, content) if is_by_bot else [content]
-    return _joined([*texts, _poll_text(message.poll) if message.poll else ""])
+    return _join_texts([*texts, _poll_text(message.poll) if message.poll else ""])
 
 
 def _content_texts(
@@ -322,10 +322,10 @@ def _component_texts(component: object) -> Iterator[str]:
 def _poll_text(poll: discord.Poll) -> str:
     heading = f"[{'closed poll' if poll.is_finalized() else 'poll'}] {poll.question}"
     votes = {one.id: f": {one.vote_count}" if poll.total_votes else "" for one in poll.answers}
-    return _joined([heading, *(f"- {one.text}{votes[one.id]}" for one in poll.answers)])
+    return _join_texts([heading, *(f"- {one.text}{votes[one.id]}" for one in poll.answers)])
 
 
-def _joined(texts: Iterable[str]) -> str:
+def _join_texts(texts: Iterable[str]) -> str:
     return "\n".join(one.strip() for one in texts if one.strip())
 
 

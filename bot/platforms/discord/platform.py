@@ -110,7 +110,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
                 await self._token.wait_for_retry(token, error)
 
     async def _receive_shard(self, shard: str, intake: Intake, token: str) -> None:
-        which, bot = Shard.from_name(shard), await self._bot()
+        which, bot = Shard.from_name(shard), await self._bot_object()
         async with Gateway(
             self._settings, self._rest, self._context, bot, which, self._identify_limits
         ) as gateway:
@@ -146,7 +146,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
         query = {"limit": str(limit)} | ({"before": said.message_id} if said.message_id else {})
         response = await self._rest.call(READ_MESSAGES, said.address.chat, query=query)
-        bot = await self._bot()
+        bot = await self._bot_object()
         messages = decode_response(response, list[dict[str, Any]])
         found = (self._parse(said, bot, one) for one in reversed(messages))
         return [one for one in found if one is not None]
@@ -154,7 +154,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     @override
     async def read_start(self, said: Said) -> Said | None:
         thread, *parents = [scope.rpartition(":")[2] for scope in said.scopes]
-        bot = await self._bot()
+        bot = await self._bot_object()
         for chat in (*parents[:1], thread):  # a forum post begins with its own message
             with contextlib.suppress(Refused):
                 found = decode_response(
@@ -174,7 +174,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         given = message, bot, self._context.bot_id
         return skip_unreadable("MESSAGE", message_to_said, *given, by_anybody=by_anybody)
 
-    async def _bot(self) -> discord.Object:
+    async def _bot_object(self) -> discord.Object:
         return discord.Object((await self._rest.bot_user()).id)
 
     @functools.cached_property

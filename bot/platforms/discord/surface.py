@@ -154,7 +154,7 @@ class DiscordSurface(Surface, BucketSurface):
     async def _send_to_channel(self, message: OutgoingMessage) -> str:
         webhook = await self._webhook_of(message.address, message.content.face)
         if webhook is not None:
-            return await self._speak(webhook, message)
+            return await self._send_by_webhook(webhook, message)
         body = {**_render_own(message.content), "nonce": message.nonce, "enforce_nonce": True}
         if message.reply_to is not None:
             body["message_reference"] = {
@@ -173,14 +173,14 @@ class DiscordSurface(Surface, BucketSurface):
             return
         chat, message_id = locate(address, message_id)
         address = replace(address, chat=chat)
-        if content.face is not None and await self._edit_spoken(address, message_id, content):
+        if content.face is not None and await self._edit_by_webhook(address, message_id, content):
             return
         try:
             await self._rest.call(_EDIT, address.chat, message_id, body=_render_own(content))
         except (errors.MessageNotFound, errors.ContentRefused):
             raise
         except errors.Refused:  # a webhook sent it: the answer had a face
-            if not await self._edit_spoken(address, message_id, content):
+            if not await self._edit_by_webhook(address, message_id, content):
                 raise
 
     @override
@@ -240,7 +240,7 @@ class DiscordSurface(Surface, BucketSurface):
             return None
         return await self._webhooks.find(address.chat)
 
-    async def _speak(self, webhook: ChannelWebhook, message: OutgoingMessage) -> str:
+    async def _send_by_webhook(self, webhook: ChannelWebhook, message: OutgoingMessage) -> str:
         content = message.content
         fields = webhook_fields(content.face) if content.face is not None else {}
         try:
@@ -257,7 +257,7 @@ class DiscordSurface(Surface, BucketSurface):
             raise errors.Unreachable(str(error)) from None
         return decode_response(sent, WithId).id
 
-    async def _edit_spoken(
+    async def _edit_by_webhook(
         self, address: Address, message_id: str, content: MessageContent
     ) -> bool:
         """Edit a webhook message; return False if it is not the webhook's."""
@@ -308,7 +308,7 @@ def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) ->
     files = [one["filename"] for one in found.attachments]
     said = sent.content.named_text if found.webhook_id is None else sent.content.text
     plain = replace(sent.content, is_plain=True)
-    forms = {_shown(said, content).strip() for content in (sent.content, plain)}
+    forms = {_render_text(said, content).strip() for content in (sent.content, plain)}
     return (
         (found.webhook_id or found.author.id) in speakers
         and found.content.strip() in forms  # Discord strips white space at both ends
@@ -326,14 +326,14 @@ def _render(content: MessageContent, text: str) -> dict[str, Any]:
     # fetches any address that a model was talked into writing.
     no_mentions = {"parse": [], "replied_user": False}
     return {
-        "content": _shown(text, content),
+        "content": _render_text(text, content),
         "allowed_mentions": no_mentions,
         "flags": _SUPPRESS_EMBEDS,
         "components": to_components(content.buttons, content.menus),
     }
 
 
-def _shown(text: str, content: MessageContent) -> str:
+def _render_text(text: str, content: MessageContent) -> str:
     """Return a text in Discord's dialect above folded thoughts; unchanged after a refusal."""
     if content.is_plain:
         return text[: LIMITS.max_units]

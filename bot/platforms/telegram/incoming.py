@@ -86,7 +86,7 @@ def _parse_update(raw: dict[str, Any]) -> types.Update | None:
                 _log.error("telegram_update_skipped", reason=type(error).__name__)
                 return None
             for path in sorted((one for one in paths if len(one) == innermost), reverse=True):
-                _drop(raw, path)
+                _drop_value(raw, path)
                 dropped.append(".".join(map(str, path)))
         else:
             if dropped:
@@ -132,7 +132,7 @@ def _fill_in(raw: dict[str, Any], error: ErrorDetails) -> bool:
     return True
 
 
-def _drop(raw: dict[str, Any], path: Sequence[str | int]) -> None:
+def _drop_value(raw: dict[str, Any], path: Sequence[str | int]) -> None:
     *parents, last = path
     holder = _value_at(raw, parents)
     if last == "forward_origin":  # it stays a forward, which calls nobody
@@ -190,7 +190,7 @@ def message_to_said(
         return None
     is_forward = message.forward_origin is not None and not message.is_automatic_forward
     if is_forward:
-        wake, text = _forward(message, whole_text)
+        wake, text = _read_forward(message, whole_text)
     else:
         wake, text = _wake_and_text(message, content, whole_text, bot, commands)
     if message.is_automatic_forward and wake is not WakeReason.COMMAND:
@@ -336,7 +336,7 @@ def _mentions(message: types.Message, content: str, bot: types.User) -> tuple[st
     )
 
 
-def _forward(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
+def _read_forward(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
     """Return a forward's wake reason, and its text as a quote, which addresses nobody."""
     wake = WakeReason.DM if message.chat.type == ChatType.PRIVATE else None
     if not content.strip():

@@ -40,14 +40,14 @@ def render_markdown(
 ) -> tuple[str, list[MessageEntity] | None]:
     """Return a text and its most important entities; `@name` becomes code, which pings nobody."""
     styled = style_markdown(source) if has_links else style_markdown(source, has_links=False)
-    styled = _limited(_without_mentions(styled), max_entities)
+    styled = _limit_spans(_without_mentions(styled), max_entities)
     if not styled.spans:
         return styled.text, None
-    offset = _offsets(styled.text)
+    offset = _utf16_offsets(styled.text)
     return styled.text, [_to_entity(one, offset) for one in styled.spans]
 
 
-def _limited(styled: StyledText, max_spans: int) -> StyledText:
+def _limit_spans(styled: StyledText, max_spans: int) -> StyledText:
     """Return a text with fewer spans; mentions stay disabled."""
     if len(styled.spans) <= max_spans:
         return styled
@@ -55,12 +55,12 @@ def _limited(styled: StyledText, max_spans: int) -> StyledText:
     kept = sorted(by_importance[:max_spans], key=lambda one: (one.start, -one.end))
     code = {at for one in kept if one.style in _CODE for at in range(one.start, one.end)}
     text = _MENTION.sub(
-        lambda found: found[0] if found.start() in code else _unlinked(found), styled.text
+        lambda found: found[0] if found.start() in code else _unlink_mention(found), styled.text
     )
     return StyledText(text, tuple(kept))
 
 
-def _unlinked(mention: re.Match[str]) -> str:
+def _unlink_mention(mention: re.Match[str]) -> str:
     return f"\uff20{mention[0][1:]}"
 
 
@@ -70,18 +70,18 @@ def with_folded(
     """Return Markdown with a folded plain text below it, which is the last entity."""
     text, entities = render_markdown(source, _MAX_ENTITIES - 1, has_links=has_links)
     above = f"{text.rstrip()}\n\n" if text.strip() else ""
-    below = _MENTION.sub(_unlinked, folded)
+    below = _MENTION.sub(_unlink_mention, folded)
     fold = MessageEntity(
         type=MessageEntityType.EXPANDABLE_BLOCKQUOTE,
-        offset=_offsets(above)[-1],
-        length=_offsets(below)[-1],
+        offset=_utf16_offsets(above)[-1],
+        length=_utf16_offsets(below)[-1],
     )
     return above + below, [*(entities or []), fold]
 
 
 def render_plain(source: str) -> str:
     """Return a message's text without entities or mentions."""
-    return _MENTION.sub(_unlinked, plain_text(source))
+    return _MENTION.sub(_unlink_mention, plain_text(source))
 
 
 def _without_mentions(styled: StyledText) -> StyledText:
@@ -98,14 +98,14 @@ def _without_mentions(styled: StyledText) -> StyledText:
         if code or any(one.style in {Style.SPOILER, Style.LINK} for one in around):
             text = f"{text[:start]}\uff20{text[start + 1 :]}"
             continue
-        spans = [piece for one in spans for piece in _around(one, start, end)]
+        spans = [piece for one in spans for piece in _cut_out(one, start, end)]
         spans.append(StyledSpan(Style.CODE, start, end))
     visible = [one for one in spans if not text[one.start : one.end].isspace()]
     visible.sort(key=lambda one: (one.start, -one.end))
     return StyledText(text, tuple(visible))
 
 
-def _around(span: StyledSpan, start: int, end: int) -> Iterator[StyledSpan]:
+def _cut_out(span: StyledSpan, start: int, end: int) -> Iterator[StyledSpan]:
     if span.style not in EMPHASIS or span.end <= start or end <= span.start:
         yield span
         return
@@ -127,7 +127,7 @@ def _to_entity(span: StyledSpan, offset: Sequence[int]) -> MessageEntity:
     )
 
 
-def _offsets(text: str) -> Sequence[int]:
+def _utf16_offsets(text: str) -> Sequence[int]:
     """Return the UTF-16 offset of each position in a text, and of its end."""
     if text.isascii() or max(text) <= "\uffff":
         return range(len(text) + 1)

@@ -79,7 +79,7 @@ class MovedChats:
             lambda name, first: (int(first), int(name.removeprefix(self._prefix))),
         )
         for first, now in moves:
-            self._keep(first, now)
+            self._keep_move(first, now)
         self._is_loaded = True
 
     async def look_up(self, incomings: Iterable[Incoming], store: Intake) -> None:
@@ -96,9 +96,9 @@ class MovedChats:
         for update in updates:
             message = update.message
             if message is not None and message.migrate_to_chat_id is not None:
-                cursors |= self._note(message.chat.id, message.migrate_to_chat_id)
+                cursors |= self._note_move(message.chat.id, message.migrate_to_chat_id)
             elif message is not None and message.migrate_from_chat_id is not None:
-                cursors |= self._note(message.migrate_from_chat_id, message.chat.id)
+                cursors |= self._note_move(message.migrate_from_chat_id, message.chat.id)
         return cursors
 
     def to_first(self, incomings: Iterable[Incoming]) -> list[Incoming]:
@@ -113,15 +113,15 @@ class MovedChats:
         address = replace(incoming.address, chat=str(first))
         match incoming:
             case Said():
-                return _at_first(incoming, address)
+                return _move_to_first(incoming, address)
             case Edited():
-                return replace(incoming, said=_at_first(incoming.said, address))
+                return replace(incoming, said=_move_to_first(incoming.said, address))
             case Pressed():
                 return replace(
                     incoming,
                     address=address,
                     scopes=scopes_of(address),
-                    message_id=_shifted(incoming.message_id),
+                    message_id=_shift_id(incoming.message_id),
                 )
             case Joined():
                 return None  # it was in the group before
@@ -150,7 +150,7 @@ class MovedChats:
         return CurrentChat(first) if now is None else CurrentChat(now, has_moved=True)
 
     async def _remember(self, old: int, new: int) -> None:
-        cursors = self._note(old, new)
+        cursors = self._note_move(old, new)
         if self._store is None:
             return
         try:
@@ -158,32 +158,32 @@ class MovedChats:
         except StoreError as error:  # Telegram will say it again
             _log.warning("moved_chat_not_stored", reason=str(error))
 
-    def _note(self, old: int, new: int) -> Mapping[str, str]:
+    def _note_move(self, old: int, new: int) -> Mapping[str, str]:
         first = self._first.get(new, self._first.get(old, old))
         if new == first:
             return {}
         if new not in self._first:
             _log.info("telegram_chat_moved", first=first, now=new)
-            self._keep(first, new)
+            self._keep_move(first, new)
         return {f"{self._prefix}{new}": str(first)}
 
-    def _keep(self, first: int, now: int) -> None:
+    def _keep_move(self, first: int, now: int) -> None:
         self._first[now] = first
         self._now[first] = now
 
 
-def _at_first(said: Said, address: Address) -> Said:
+def _move_to_first(said: Said, address: Address) -> Said:
     quote = said.quote
     if quote is not None:
-        quote = replace(quote, message_id=_shifted(quote.message_id))
+        quote = replace(quote, message_id=_shift_id(quote.message_id))
     return replace(
         said,
         address=address,
         scopes=scopes_of(address),
-        message_id=_shifted(said.message_id),
+        message_id=_shift_id(said.message_id),
         quote=quote,
     )
 
 
-def _shifted(message_id: str | None) -> str | None:
+def _shift_id(message_id: str | None) -> str | None:
     return None if message_id is None else str(int(message_id) + _IDS_ABOVE)

@@ -124,7 +124,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                     continue
                 offset = after
                 cursors[self._offset_cursor] = str(offset)
-                await self._take(incomings, cursors, partial(self._store_messages, intake))
+                await self._process(incomings, cursors, partial(self._store_messages, intake))
                 await asyncio.sleep(_GATHERING_SECONDS)
         finally:
             await cancel_and_wait(self._acknowledging)
@@ -185,14 +185,14 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         incomings = self._to_incomings(parsed, self._bot)
         await self._chats.look_up(incomings, intake)  # another process may know of a move
         incomings = self._with_late_marked(self._chats.to_first(incomings))
-        await self._take(incomings, cursors, intake.receive)
+        await self._process(incomings, cursors, intake.receive)
         return True
 
     def _with_late_marked(self, incomings: Sequence[Incoming]) -> list[Incoming]:
         oldest = self._clock.now() - self._context.answerable_seconds
         return [mark_late(one, oldest) for one in incomings]
 
-    async def _take(
+    async def _process(
         self, incomings: Sequence[Incoming], cursors: Mapping[str, str], store: StoreMessages
     ) -> None:
         """Store messages and presses unless refused, then acknowledge the presses."""

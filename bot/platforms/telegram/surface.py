@@ -57,7 +57,7 @@ class TelegramSurface(Surface, DraftingSurface):
         return await self._chats.in_chat(message.address, lambda chat: self._send(message, chat))
 
     async def _send(self, message: OutgoingMessage, chat: CurrentChat) -> str:
-        to: dict[str, Any] = {"chat_id": chat.chat, "message_thread_id": _topic(message.address)}
+        to: dict[str, Any] = {"chat_id": chat.chat, "message_thread_id": _topic_of(message.address)}
         answered = chat.to_wire(message.reply_to)
         if answered is not None:
             # Answer even if the question was deleted.
@@ -97,13 +97,13 @@ class TelegramSurface(Surface, DraftingSurface):
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
         text, entities = _render_text(content)
-        to = {"chat_id": int(address.chat), "message_thread_id": _topic(address)}
+        to = {"chat_id": int(address.chat), "message_thread_id": _topic_of(address)}
         fields = {**to, "draft_id": draft_id, "text": text, "entities": entities}
         await self._api.send("sendMessageDraft", fields)
 
     @override
     async def typing(self, address: Address) -> None:
-        fields = {"message_thread_id": _topic(address), "action": "typing"}
+        fields = {"message_thread_id": _topic_of(address), "action": "typing"}
         await self._chats.in_chat(
             address,
             lambda chat: self._api.send("sendChatAction", {"chat_id": chat.chat, **fields}),
@@ -220,7 +220,7 @@ def _is_private(address: Address) -> bool:
     return int(address.chat) > 0  # groups have negative ids
 
 
-def _topic(address: Address) -> int | None:
+def _topic_of(address: Address) -> int | None:
     return None if address.thread is None else int(address.thread)
 
 

@@ -118,7 +118,7 @@ class ChatScreen:
             output=self._output,
         )
         buffer = self._session.default_buffer
-        buffer.accept_handler = self._accept
+        buffer.accept_handler = self._accept_line
         buffer.on_text_changed += self._forget_ctrl_c
 
     @property
@@ -162,7 +162,7 @@ class ChatScreen:
 
     def _message(self) -> StyleAndTextTuples:
         columns = self.columns
-        waiting = [_cropped(f"⏎ {line}", columns) for line in self._waiting]
+        waiting = [_crop(f"⏎ {line}", columns) for line in self._waiting]
         rows = max(self._output.get_size().rows - _ROWS_BESIDE_ANSWER - len(waiting), 1)
         above: StyleAndTextTuples = []
         for line in self._growing[-rows:]:
@@ -186,7 +186,7 @@ class ChatScreen:
         told = translatable("reading … {seconds} s (Ctrl-C stops)", seconds=f"{seconds:.0f}")
         return f"{frame} {translate(told, self._language)}"
 
-    def _accept(self, buffer: Buffer) -> bool:
+    def _accept_line(self, buffer: Buffer) -> bool:
         if buffer.text.strip():
             self._on_line(buffer.text)
         return False  # the prompt is empty again
@@ -231,6 +231,6 @@ def _open_output() -> Output:
     return output
 
 
-def _cropped(text: str, columns: int) -> str:
+def _crop(text: str, columns: int) -> str:
     first, *more = chop_cells(" ".join(text.split()), columns // 2)
     return f"{first} …" if more else first

@@ -65,8 +65,8 @@ def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
     lore = find_lore(book, inputs, macros.current) if book else _NO_LORE
     macros = macros.with_values(
         outlets(lore),
-        wibefore=_joined(parts_at(lore, EntryPosition.BEFORE_CHAR)),
-        wiafter=_joined(parts_at(lore, EntryPosition.AFTER_CHAR)),
+        wibefore=_join(parts_at(lore, EntryPosition.BEFORE_CHAR)),
+        wiafter=_join(parts_at(lore, EntryPosition.AFTER_CHAR)),
     )
     if preset.has_macros:
         draft = _expand_macros(draft, macros.stable)
@@ -85,7 +85,7 @@ def _arrange(
 ) -> Draft:
     """Arrange the draft in the preset's own order, where `{{user}}` stands for everybody."""
     preset = inputs.preset
-    summary = draft.summary.text if draft.summary and _mention(preset.prompts, "summary") else ""
+    summary = draft.summary.text if draft.summary and _mentions(preset.prompts, "summary") else ""
     given = replace(macros.current, user=macros.stable.user)
     described = [text for text in inputs.personas.values() if text]
     persona = sanitize_persona(described[0]) if len(described) == 1 else people
@@ -180,14 +180,14 @@ def _system_parts(
     if not preset.story_string:
         return (*system, *before, *persona, *after, *examples, *others)
     # The examples are messages of their own.
-    values = {**macros.stable.fields, "systemprompt": _joined(system), "mesexamples": ""}
+    values = {**macros.stable.fields, "systemprompt": _join(system), "mesexamples": ""}
     given = replace(macros.stable, fields=values, rng=macros.current.rng)
     text = given.expand(macros_of_story(preset.story_string)).strip()
     rendered = [PromptPart("system", text, required=True)] if text else []
     return (*rendered, *examples, *others)
 
 
-def _joined(parts: Sequence[PromptPart]) -> str:
+def _join(parts: Sequence[PromptPart]) -> str:
     return "\n".join(part.text for part in parts)
 
 
@@ -224,16 +224,16 @@ class _Filled:
 
 def _places_persona(prompts: Iterable[OrderedPrompt]) -> bool:
     has_marker = any(one.marker == "personaDescription" for one in prompts)
-    return has_marker or _mention(prompts, "persona")
+    return has_marker or _mentions(prompts, "persona")
 
 
-def _mention(prompts: Iterable[OrderedPrompt], macro: str) -> bool:
+def _mentions(prompts: Iterable[OrderedPrompt], macro: str) -> bool:
     pattern = re.compile(rf"\{{\{{\s*{macro}\s*\}}\}}", re.IGNORECASE)
     return any(pattern.search(one.content) for one in prompts)
 
 
 def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreResult) -> Draft:
-    filled = list(_fill(preset, macros, lore))
+    filled = list(_fill_prompts(preset, macros, lore))
     markers = [one.prompt.marker for one in filled]
     middle = markers.index("chatHistory") if "chatHistory" in markers else len(filled)
     outside = [(at, one) for at, one in enumerate(filled) if one.prompt.depth is None]
@@ -259,13 +259,13 @@ def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreRes
     )
 
 
-def _fill(preset: Preset, macros: Macros, lore: LoreResult) -> Iterator[_Filled]:
+def _fill_prompts(preset: Preset, macros: Macros, lore: LoreResult) -> Iterator[_Filled]:
     for prompt in preset.prompts:
         match prompt.marker:
             case "worldInfoBefore":
-                yield _Filled(prompt, _formatted(prompt, parts_at(lore, EntryPosition.BEFORE_CHAR)))
+                yield _Filled(prompt, _format(prompt, parts_at(lore, EntryPosition.BEFORE_CHAR)))
             case "worldInfoAfter":
-                yield _Filled(prompt, _formatted(prompt, parts_at(lore, EntryPosition.AFTER_CHAR)))
+                yield _Filled(prompt, _format(prompt, parts_at(lore, EntryPosition.AFTER_CHAR)))
             case "chatHistory" | "dialogueExamples":
                 yield _Filled(prompt, ())
             case _:
@@ -287,7 +287,7 @@ def _text(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
     return given.expand(own).strip()
 
 
-def _formatted(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence[PromptPart]:
+def _format(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence[PromptPart]:
     """Format lore with its marker's pattern, such as `[Details: {0}]`."""
     start, _, end = prompt.content.partition("{0}")
     if not parts or "{0}" not in prompt.content:
@@ -325,7 +325,7 @@ def _messages_before(
 
 
 def _lore_message(parts: Sequence[PromptPart]) -> list[Message]:
-    text = _joined(parts)
+    text = _join(parts)
     return [Message("system", text)] if text else []
 
 

@@ -59,13 +59,13 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
     earlier = [turn.at for turn in inputs.turns[:-1] if turn.role == "user"]
     stable = Macros(
         char=preset.character_name,
-        user=_listed(people),
+        user=_join_names(people),
         now=inputs.incoming.at,
         rng=seeded_random(inputs.seed),
         picks=partial(seeded_random, inputs.seed),
         fields={
             "group": ", ".join([preset.character_name, *others]),
-            "notchar": _listed([*others, *people]),
+            "notchar": _join_names([*others, *people]),
             "version": str(preset.version),
             "model": preset.model,
             "creatornotes": preset.description,
@@ -140,7 +140,7 @@ def turn_seed(turn: Turn) -> str:
     return f"{int(turn.at.timestamp())} {turn.text}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     """["Alice", "Bob", "Carol"] -> Alice, Bob and Carol."""
     listed = [*names[:_MAX_LISTED_NAMES], *(["others"] if len(names) > _MAX_LISTED_NAMES else [])]
     *first, last = listed or ["user"]

@@ -79,7 +79,7 @@ def compose(
     system, filled = _system_parts(inputs, stories)
     if prompter := build_prompter(preset, filled.text):
         instruction, newest = _fill_prompter(prompter, newest.content)
-        system = _part("system", instruction)
+        system = _required_parts("system", instruction)
         if not isinstance(prompter, ChatPrompter):  # it has no turns
             pinned, history, observed = [], (), []
     background, too_old = build_background(observed, inputs, files, tagged=tagged)
@@ -192,9 +192,9 @@ def _system_parts(
         # A card has its own roleplay instructions; its macros are expanded later (card.py).
         filled = fill_persona(preset, stories, newest=newest)
         instructions = own_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
-        system = _part("system", instructions)
+        system = _required_parts("system", instructions)
         persona = [filled.text, *further_persona(preset)]
-        parts = [one for text in persona for one in _part("persona", text)]
+        parts = [one for text in persona for one in _required_parts("persona", text)]
         return [*system, *parts], filled
     filled = build_instructions(
         preset,
@@ -204,7 +204,7 @@ def _system_parts(
         max_input_tokens=inputs.max_input_tokens,
     )
     text = "\n\n".join([*([filled.text] if filled.text else []), *further_persona(preset)])
-    return _part("system", text), filled
+    return _required_parts("system", text), filled
 
 
 def _pinned_message(one: PresetMessage) -> Message:
@@ -216,7 +216,7 @@ def _pinned_message(one: PresetMessage) -> Message:
     return Message(one.role, one.text, tuple(parts) if has_images else ())
 
 
-def _part(section: str, text: str | None) -> list[PromptPart]:
+def _required_parts(section: str, text: str | None) -> list[PromptPart]:
     return [PromptPart(section, text, required=True)] if text else []
 
 

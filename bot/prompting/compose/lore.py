@@ -80,7 +80,7 @@ def _earlier_prompts(book: Lorebook, inputs: PromptInputs) -> list[int]:
 
 
 def parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
-    return [_part(entry, lore) for entry in lore.entries if entry.position in positions]
+    return [_to_part(entry, lore) for entry in lore.entries if entry.position in positions]
 
 
 def outlets(lore: LoreResult) -> Mapping[str, str]:
@@ -95,7 +95,7 @@ def outlets(lore: LoreResult) -> Mapping[str, str]:
 def parts_at_newest(lore: LoreResult) -> list[PromptPart]:
     """Return the parts before the newest message: notes, and entries at depth 0."""
     notes = parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
-    return [*notes, *(_part(entry, lore) for entry in lore.entries if _is_at_newest(entry))]
+    return [*notes, *(_to_part(entry, lore) for entry in lore.entries if _is_at_newest(entry))]
 
 
 def deep_lore(lore: LoreResult) -> list[DeepMessage]:
@@ -148,11 +148,11 @@ def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
     items = [DroppedItem("lore", one.entry.label, one.reason) for one in others]
     if len(others) < len(inactive):
         labels = [one.entry.label for one in inactive if one.reason == KEYS_NOT_FOUND]
-        items.append(_without_keys_found(labels))
+        items.append(_unmatched_item(labels))
     return items[:_MAX_REPORTED]
 
 
-def _without_keys_found(labels: Sequence[str]) -> DroppedItem:
+def _unmatched_item(labels: Sequence[str]) -> DroppedItem:
     named = ", ".join(label[:_MAX_LABEL_CHARS] for label in labels[:_MAX_LABELS])
     if len(labels) > _MAX_LABELS:
         named += ", …"
@@ -164,7 +164,7 @@ def _is_at_newest(entry: LoreEntry) -> bool:
     return entry.position is EntryPosition.AT_DEPTH and entry.depth <= 0
 
 
-def _part(entry: LoreEntry, lore: LoreResult) -> PromptPart:
+def _to_part(entry: LoreEntry, lore: LoreResult) -> PromptPart:
     name = _named_reason(entry, lore)
     return PromptPart("lore", entry.content, name=name, priority=_LORE_PRIORITY)
 

@@ -179,11 +179,11 @@ class KeyMatcher:
         lines = (line for line in text.split("\n") if self._holds(line, first, entry))
         found = _KEY.with_values(key=repr(first))
         if line := next(lines, ""):  # a pattern may span several lines
-            said = _shortened(" ".join(line.removeprefix("\x01").split()), first)
+            said = _shorten(" ".join(line.removeprefix("\x01").split()), first)
             found = _IN_LINE.with_values(key=repr(first), line=said)
         if not entry.secondary_keys:
             return found
-        if not self._secondary(entry, text):
+        if not self._secondary_holds(entry, text):
             return None
         return _WITH_SECONDARY.with_values(found=found, logic=entry.logic.replace("_", " "))
 
@@ -192,7 +192,7 @@ class KeyMatcher:
         keys = (*entry.keys, *entry.secondary_keys)
         return [key for key in dict.fromkeys(keys) if self._holds(text, key, entry)]
 
-    def _secondary(self, entry: LoreEntry, text: str) -> bool:
+    def _secondary_holds(self, entry: LoreEntry, text: str) -> bool:
         holds = (self._holds(text, key, entry) for key in entry.secondary_keys)
         is_any = entry.logic in {KeyLogic.AND_ANY, KeyLogic.NOT_ANY}
         is_negated = entry.logic in {KeyLogic.NOT_ANY, KeyLogic.NOT_ALL}
@@ -206,13 +206,13 @@ class KeyMatcher:
             return False
         own, book = entry, self._book
         if not (book.case_sensitive if own.case_sensitive is None else own.case_sensitive):
-            key, text = key.lower(), self._lowered(text)
+            key, text = key.lower(), self._lowercase(text)
         whole = book.match_whole_words if own.match_whole_words is None else own.match_whole_words
         if not whole or len(key.split()) > 1:  # SillyTavern matches phrases as substrings
             return key in text
         return find_word(key, text) is not None
 
-    def _lowered(self, text: str) -> str:
+    def _lowercase(self, text: str) -> str:
         if text not in self._lower:
             self._lower[text] = text.lower()
         return self._lower[text]
@@ -293,7 +293,7 @@ def _longest_alternative(pattern: str) -> int:
     return max(lengths)
 
 
-def _shortened(line: str, key: str) -> str:
+def _shorten(line: str, key: str) -> str:
     if len(line) <= _MAX_QUOTED_CHARS:
         return line
     at = max(0, line.lower().find(key.strip().lower()))

@@ -64,16 +64,16 @@ def read_lorebook(data: object, source: str) -> Lorebook:
     names = list(range(len(rows)) if is_card else entries_field)
     found = [_entry(row, index, names[index], is_card, source) for index, row in enumerate(rows)]
     _check_keys([one for one in found if one], source)
-    problems = _problems(rows, found, source)
+    problems = _find_problems(rows, found, source)
     book = JsonFields(data)
     return Lorebook(
         entries=tuple(_with_unique_ids(found)),
         name=book.text("name"),
-        scan_depth=_or(book.integer("scan_depth"), 2),
+        scan_depth=_or_default(book.integer("scan_depth"), 2),
         token_budget=book.integer("token_budget") or None,
         recursive=book.flag("recursive_scanning"),
         case_sensitive=book.flag("case_sensitive"),
-        match_whole_words=_or(book.optional_flag("match_whole_words"), default=True),
+        match_whole_words=_or_default(book.optional_flag("match_whole_words"), default=True),
         problems=tuple(problems),
     )
 
@@ -91,15 +91,15 @@ def _entry(
     if not isinstance(row.get("content") or "", str) or not is_order:
         problem = translatable(
             "{where}: `content` must be a text and `{order}` a number",
-            where=_place(source, index),
+            where=_describe_place(source, index),
             order=order_key,
         )
         raise PlacedPresetError(problem, ("entries", name))
     is_card = "keys" in row or (is_card and "key" not in row)
-    return _apply_decorators(_parse(row, is_card=is_card, order=_or(order, 100)))
+    return _apply_decorators(_parse(row, is_card=is_card, order=_or_default(order, 100)))
 
 
-def _place(source: str, index: int) -> Text:
+def _describe_place(source: str, index: int) -> Text:
     return translatable("{source}: lorebook entry {number}", source=source, number=index + 1)
 
 
@@ -115,12 +115,12 @@ def _check_keys(entries: Iterable[LoreEntry], source: str) -> None:
         )
 
 
-def _problems(
+def _find_problems(
     rows: Sequence[object], entries: Sequence[LoreEntry | None], source: str
 ) -> Iterator[Text]:
     left = _MAX_REGEX_WEIGHT
     for index, (row, entry) in enumerate(zip(rows, entries, strict=True)):
-        where = _place(source, index)
+        where = _describe_place(source, index)
         if entry is None or not isinstance(row, Mapping):
             yield translatable("{where} is left out: it is not an object", where=where)
             continue
@@ -167,22 +167,22 @@ def _parse(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreEntry
         secondary_keys=_keys(read, "secondary_keys" if is_card else "keysecondary")
         if is_selective
         else (),
-        logic=_indexed(LOGICS, more.integer("selective_logic")),
+        logic=_value_at(LOGICS, more.integer("selective_logic")),
         enabled=read.flag("enabled", default=True) and not read.flag("disable"),
         constant=read.flag("constant"),
         vectorized=more.flag("vectorized"),
         order=order,
-        position=_indexed(POSITIONS, _position_number(row)),
-        depth=_or(more.integer("depth"), 4),
+        position=_value_at(POSITIONS, _position_number(row)),
+        depth=_or_default(more.integer("depth"), 4),
         outlet=more.text("outlet_name").strip(),
-        role=_indexed(ROLES, more.integer("role")),
-        probability=100 if is_certain else _or(more.number("probability"), 100),
+        role=_value_at(ROLES, more.integer("role")),
+        probability=100 if is_certain else _or_default(more.number("probability"), 100),
         ignores_budget=more.flag("ignore_budget"),
         exclude_recursion=more.flag("exclude_recursion"),
         prevent_recursion=more.flag("prevent_recursion"),
         delay_until_recursion=max(0, level) if isinstance(level, int) else 0,  # true is level 1
         scan_depth=more.integer("scan_depth"),
-        case_sensitive=_or(
+        case_sensitive=_or_default(
             more.optional_flag("case_sensitive"), read.optional_flag("case_sensitive")
         ),
         match_whole_words=more.optional_flag("match_whole_words"),
@@ -190,12 +190,12 @@ def _parse(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreEntry
         cooldown=more.integer("cooldown") or 0,
         delay=more.integer("delay") or 0,
         groups=tuple(name.strip() for name in more.text("group").split(",") if name.strip()),
-        group_weight=_or(more.number("group_weight"), 100),
+        group_weight=_or_default(more.number("group_weight"), 100),
         group_override=more.flag("group_override"),
     )
 
 
-def _indexed(values: Sequence[T], number: int | None) -> T:
+def _value_at(values: Sequence[T], number: int | None) -> T:
     return values[number] if number and 0 <= number < len(values) else values[0]
 
 
@@ -257,5 +257,5 @@ def _with_unique_ids(entries: Iterable[LoreEntry | None]) -> list[LoreEntry]:
     return unique
 
 
-def _or(value: T | None, default: T) -> T:
+def _or_default(value: T | None, default: T) -> T:
     return default if value is None else value

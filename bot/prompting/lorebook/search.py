@@ -84,8 +84,8 @@ class LorebookSearch:
 
     def run(self) -> LoreResult:
         for recursions in range(self._book.max_recursion_steps + 1):
-            fresh = self._activate(self._triggered(is_recursion=recursions > 0))
-            if not self._recurses(fresh):
+            fresh = self._activate(self._find_triggered(is_recursion=recursions > 0))
+            if not self._searches_again(fresh):
                 break
         inserted = sorted(self._activated.values(), key=lambda entry: entry.order)
         decisions = tuple(
@@ -107,7 +107,7 @@ class LorebookSearch:
             return
         self._begun[entry.uid] = begin
 
-    def _triggered(self, *, is_recursion: bool) -> list[LoreEntry]:
+    def _find_triggered(self, *, is_recursion: bool) -> list[LoreEntry]:
         triggered = []
         for entry in self._entries:
             if entry.uid in self._activated or entry.uid in self._rejected:
@@ -218,7 +218,7 @@ class LorebookSearch:
         self._budget_exceeded = self._budget_exceeded or self._tokens + tokens > self._budget
         return _OVER_BUDGET.with_values(tokens=self._budget) if self._budget_exceeded else None
 
-    def _recurses(self, fresh: Sequence[LoreEntry]) -> bool:
+    def _searches_again(self, fresh: Sequence[LoreEntry]) -> bool:
         """Whether to search again: the new entries' contents, or the next recursion level."""
         contents = [entry.content for entry in fresh if not entry.prevent_recursion]
         self._recursion_texts += contents
@@ -299,11 +299,11 @@ def try_lorebook(
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())
     searched = "\n".join(f"\x01{line}" for line in lines)
     entries = [(one, matcher.found(one.entry, searched)) for one in result.decisions]
-    places = _places({key for _, keys in entries for key in keys}, text)
+    places = _find_places({key for _, keys in entries for key in keys}, text)
     return LorebookTrial(entries, result.tokens, list(_without_overlaps(places)))
 
 
-def _places(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
+def _find_places(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
     lowered = text.lower()
     searched = lowered if len(lowered) == len(text) else text
     for key in keys:

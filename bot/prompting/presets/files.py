@@ -198,7 +198,7 @@ def find_preset_file(folder: Path, preset: Preset) -> Path:
     own = folder / f"{preset.id}.json"
     if not folder.is_dir() or not any(folder.glob("*.json")):
         return own
-    return next((file for file in json_files(folder) if _holds(file, preset)), own)
+    return next((file for file in json_files(folder) if _contains_preset(file, preset)), own)
 
 
 def write_preset(folder: Path, preset: Preset) -> Path:
@@ -230,7 +230,7 @@ def write_whole_file(file: Path, content: bytes) -> None:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
 
 
-def _holds(file: Path, preset: Preset) -> bool:
+def _contains_preset(file: Path, preset: Preset) -> bool:
     text = read_preset_text(file)
     if is_lorebook(text):
         return False

@@ -65,7 +65,7 @@ def read_json(text: str) -> JsonDocument:
         raise JsonSyntaxError(
             translatable("the text is longer than {limit} characters", limit=f"{MAX_CHARS:,}")
         )
-    plain = _TRAILING_COMMA.sub(_blanked, _COMMENT.sub(_blanked, text.removeprefix("\ufeff")))
+    plain = _TRAILING_COMMA.sub(_blank_out, _COMMENT.sub(_blank_out, text.removeprefix("\ufeff")))
     return JsonDocument(read_strict_json(plain, refuses_duplicates=True), plain)
 
 
@@ -84,7 +84,7 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
         value = json.loads(text, object_pairs_hook=object_of, parse_constant=_refuse_constant)
         level = [value]
         for _ in range(MAX_DEPTH + 1):
-            level = [inner for outer in level for inner in _children(outer)]
+            level = [inner for outer in level for inner in _children_of(outer)]
         json.dumps(value if not level else 0, ensure_ascii=False, allow_nan=False).encode()
     except json.JSONDecodeError as error:
         problem = looked_up(error.msg[0].lower() + error.msg[1:])
@@ -110,13 +110,13 @@ def _refuse_constant(word: str) -> NoReturn:
     raise JsonSyntaxError(translatable("{word} is not a JSON number", word=word))
 
 
-def _children(value: object) -> Iterable[object]:
+def _children_of(value: object) -> Iterable[object]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
 
 
-def _blanked(found: re.Match[str]) -> str:
+def _blank_out(found: re.Match[str]) -> str:
     """Return a string unchanged, and blanks for anything else, to keep line numbers."""
     return found[1] or re.sub(r"[^\n]", " ", found[0])
 

@@ -46,12 +46,12 @@ def image_size(image: Image) -> tuple[int, int] | None:
     head = encoded[:_HEAD_CHARS]
     try:
         data = base64.b64decode(head[: len(head) // 4 * 4])
-        return _size(data)
+        return _read_size(data)
     except (binascii.Error, struct.error):
         return None
 
 
-def _size(data: bytes) -> tuple[int, int] | None:
+def _read_size(data: bytes) -> tuple[int, int] | None:
     for signature, form, at in ((b"\x89PNG", ">II", 16), (b"GIF8", "<HH", 6)):
         if data.startswith(signature):
             width, height = struct.unpack_from(form, data, at)

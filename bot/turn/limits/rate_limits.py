@@ -99,7 +99,7 @@ class AnswerLimits:
         LIMITED_MESSAGES.labels("refused" if is_refused else "slowed").inc()
         conversation, by = said.address.conversation, said.charged_person
         _log.info("limited", conversation=conversation, by=by, seconds=wait)
-        notice = await self._notice(said, rates, wait, is_refused=is_refused)
+        notice = await self._limit_notice(said, rates, wait, is_refused=is_refused)
         if not is_refused and not stop.requested:
             with stop.ends_block():
                 await self.clock.sleep(wait)
@@ -132,7 +132,7 @@ class AnswerLimits:
         seconds = self.settings.seconds
         return [Rate(key, count, seconds) for key, count in counted.items() if count]
 
-    async def _notice(
+    async def _limit_notice(
         self, said: Said, rates: list[Rate], wait: float, *, is_refused: bool
     ) -> Text | None:
         if not await self._notices.is_due(said.address.channel, _SECONDS_BETWEEN_ANSWER_NOTICES):

@@ -53,14 +53,14 @@ class OperatorNotes:
             reason=failure.notice,
         )
         name = f"fallback:{preset.provider}/{preset.model}"
-        if self._readers(said):
+        if self._operators_to_notify(said):
             is_due = await self.notices.is_due(name, _SECONDS_BETWEEN_NOTES)
             if not is_due or await self._send(said, note):
                 return None
         name = f"{name}:{said.address.conversation}"
         return note if await self.notices.is_due(name, _SECONDS_BETWEEN_NOTES) else None
 
-    def _readers(self, said: Said) -> list[str]:
+    def _operators_to_notify(self, said: Said) -> list[str]:
         if said.address.source not in self.private_chats:
             return []
         if said.is_private and said.author.id in self.operators:
@@ -70,7 +70,7 @@ class OperatorNotes:
     async def _send(self, said: Said, note: Text) -> bool:
         text = translate(joined([said.address.channel, note], ": "), language_of(said.locale))
         source, is_sent = said.address.source, False
-        for person in self._readers(said):
+        for person in self._operators_to_notify(said):
             try:
                 async with asyncio.timeout(_SEND_SECONDS):
                     address = await self.private_chats[source].private_chat(person)

@@ -3,29 +3,20 @@
 import asyncio
 import contextlib
 import secrets
-from collections import Counter
-from collections import defaultdict
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from bot.backends.chat_shares import FEWEST_SHARED
-from bot.backends.chat_shares import ChatShares
+
+from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
-from bot.ports import Clock
-from bot.ports import RateLimits
-from bot.ports import Signals
-from bot.runtime.in_process import BoundedDict
-from bot.runtime.in_process import InProcessSignals
+from bot.ports import Clock, RateLimits, Signals
+from bot.runtime.in_process import BoundedDict, InProcessSignals
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
-
 
 _MAX_CHATS_REMEMBERED = 1000
 
@@ -227,7 +218,7 @@ class ProviderSlots:
         queue.enter(asked)
         is_served = False
         try:
-            is_served = asked.may_try.is_set() and await self._try(asked)
+            is_served = asked.may_try.is_set() and await self._try_acquire(asked)
             if not is_served:
                 async with self._place_in_queue(asked) as waiting_elsewhere:
                     if (position := queue.position(asked) + waiting_elsewhere) > 1:
@@ -267,7 +258,7 @@ class ProviderSlots:
         try:
             while True:
                 await asked.may_try.wait()
-                if await self._try(asked):
+                if await self._try_acquire(asked):
                     return
                 if asked.has_waited_long:
                     raise BackendUnavailable(
@@ -290,7 +281,7 @@ class ProviderSlots:
             del pauses[is_over]
             call_off()
 
-    async def _try(self, asked: SlotRequest) -> bool:
+    async def _try_acquire(self, asked: SlotRequest) -> bool:
         seconds, shares = self.lease_seconds, self._shares[asked.provider]
         waiter = Waiter(self._name, asked.urgency, _POLL_SECONDS * _MISSED_POLLS)
         held = await self.rates.acquire(asked.provider, asked.limit, asked.holder, seconds, waiter)

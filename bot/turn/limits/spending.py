@@ -99,9 +99,9 @@ class Spending:
         if not caps:
             yield Reservation(prompt, charge)
             return
-        prompt = self._bounded(prompt)
+        prompt = self._with_output_limit(prompt)
         price = self._price(preset.provider, prompt.model)
-        amount = 0 if price is None else _most(price, prompt, prompt_tokens)
+        amount = 0 if price is None else _maximum_cost(price, prompt, prompt_tokens)
         caps = await self._reserve(caps, amount)
         reservation = Reservation(prompt, charge, amount, caps, amount, amount)
         try:
@@ -130,7 +130,7 @@ class Spending:
         """Return a prompt with the output limit that `reserved` would set, without reserving."""
         if not self.caps(said, preset):
             return fitted
-        return replace(fitted, prompt=self._bounded(fitted.prompt))
+        return replace(fitted, prompt=self._with_output_limit(fitted.prompt))
 
     def charged(
         self, reservation: Reservation, preset: Preset, usages: Iterable[Usage]
@@ -146,7 +146,7 @@ class Spending:
         """Return the budgets that an answer counts against."""
         if not self._limits_anything(preset):
             return []
-        owners = _owners(said.scopes, server_of(said))
+        owners = _budget_owners(said.scopes, server_of(said))
         first, *others = said.charged_people
         caps = self._caps(preset, {BudgetKind.PERSON: first, **owners})
         of_people = [cap for cap in caps if cap.kind is BudgetKind.PERSON]
@@ -154,7 +154,7 @@ class Spending:
 
     def caps_of_channel(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
         """Return the budgets that apply to a channel with these scopes, for any author."""
-        return self._caps(preset, _owners(scopes, scopes[-1] if len(scopes) > 1 else None))
+        return self._caps(preset, _budget_owners(scopes, scopes[-1] if len(scopes) > 1 else None))
 
     def _limits_anything(self, preset: Preset) -> bool:
         return bool(self.rules.limits) or preset.budget is not None
@@ -208,7 +208,7 @@ class Spending:
             time=f"{renewed:%Y-%m-%d %H:%M}",
         )
 
-    def _bounded(self, prompt: Prompt) -> Prompt:
+    def _with_output_limit(self, prompt: Prompt) -> Prompt:
         if prompt.max_output_tokens is not None:
             return prompt
         return replace(prompt, max_output_tokens=self.rules.max_output_tokens)
@@ -242,7 +242,7 @@ class Spending:
             _log.warning("budget_not_settled", reason=str(error))
 
 
-def _owners(scopes: Sequence[str], server: str | None) -> dict[BudgetKind, str | None]:
+def _budget_owners(scopes: Sequence[str], server: str | None) -> dict[BudgetKind, str | None]:
     """Return the channel and server to charge; a thread is charged to its parent channel."""
     return {BudgetKind.CHANNEL: scopes[max(0, len(scopes) - 2)], BudgetKind.SERVER: server}
 
@@ -267,7 +267,7 @@ def counted(usage: Usage, prompt_tokens: int, written: str) -> Usage:
     return Usage(prompt_tokens, output_tokens=math.ceil(len(written) / _CHARS_PER_TOKEN))
 
 
-def _most(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:
+def _maximum_cost(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:
     limit = prompt.max_output_tokens or 0
     if prompt.parameters.keys() & {"reasoning_effort", "thinking"}:
         limit += _REASONING_TOKENS

@@ -6,24 +6,20 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import quote
+
 import pytest
 from markupsafe import escape
+
 from bot.chat.drafts import PresetDraft
 from bot.chat.session import PresetVersion
 from bot.console.presets.editing import MAX_CONTENT_CHARS
 from bot.errors import UserError
-from bot.prompting.presets.files import MAX_PROBLEMS
-from bot.prompting.presets.files import check_preset
+from bot.prompting.presets.files import MAX_PROBLEMS, check_preset
 from bot.prompting.presets.preset import Preset
 from bot.service.backends import preset_problems
-from bot.settings import Settings
-from bot.settings import read_settings
+from bot.settings import Settings, read_settings
 from bot.texts.text import translate
-from tests.support.console import Playground
-from tests.support.console import call
-from tests.support.console import edit
-from tests.support.console import read
-
+from tests.support.console import Playground, call, edit, read
 
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 _ENGLISH = re.compile(r"\b(the|must|should|cannot|is|are|in|use|write|choose)\b")
