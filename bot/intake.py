@@ -106,7 +106,7 @@ class HistoryRouter:
             await self._index.begin_branch(key, places[0])
         self._begun_threads[key] = None
 
-    async def foresee(self, said: Said) -> Said | None:
+    async def preview_route(self, said: Said) -> Said | None:
         """Return a message as it would be routed, but do not store it; None for a new branch."""
         scope = await self._scope_of(said.scopes, _author_to_answer(said))
         if scope is None:

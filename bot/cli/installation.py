@@ -19,7 +19,7 @@ from bot.chat.usage import UsageRow, format_usage_table
 from bot.cli.text_io import print_exactly, print_line, print_progress, write_private_text
 from bot.cli.typer_apps import command_app
 from bot.commands.personas import UserPersonas
-from bot.commands.privacy import export_words
+from bot.commands.privacy import export_messages
 from bot.errors import SettingsError, UserError
 from bot.platforms.registry import platform_specs
 from bot.runtime.clock import SystemClock
@@ -393,7 +393,7 @@ def export(
     async def read(database: Database) -> tuple[Attachment, int, int]:
         clock = SystemClock()
         at = datetime.fromtimestamp(clock.now(), UTC)
-        exported = await export_words(PersonalData(database, clock), person, at)
+        exported = await export_messages(PersonalData(database, clock), person, at)
         if any(exported[1:]):
             await record_change(database, "export person", person)
         return exported

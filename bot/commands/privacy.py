@@ -34,7 +34,7 @@ from bot.texts.text import marked, translatable, translatable_count
 from bot.value_class import value_class
 
 
-async def export_words(
+async def export_messages(
     data: PersonalData, person: str, at: datetime
 ) -> tuple[Attachment, int, int]:
     """Return a file of a person's messages and descriptions, and the number of each."""
@@ -101,14 +101,14 @@ class Forgetting:
     index: SqlHistoryIndex
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
-    async def request_person(self, pressed: Pressed) -> None:
+    async def request_person_deletion(self, pressed: Pressed) -> None:
         """Queue the deletion of a person's messages in every conversation; idempotent."""
         person = pressed.author.id
         await self._request(await self.data.conversations(person), pressed, person)
         await self.data.forget_outside_histories(person)
         await self.personas.forget(person, await self.data.descriptions(person))
 
-    async def request_channel(self, said: Said) -> int:
+    async def request_channel_deletion(self, said: Said) -> int:
         """Queue the deletion of the channel's other histories; return their number of turns."""
         others = dict(await self.index.conversations(said.address))
         others.pop(said.address.conversation, None)
@@ -120,7 +120,7 @@ class Forgetting:
         if requests := requests_to_forget(keys, name, person, asked.at):
             await self.receive(requests)
 
-    async def request_copies(self, said: Said, message_id: str) -> None:
+    async def request_copy_deletion(self, said: Said, message_id: str) -> None:
         """Queue the deletion of a message's copies in branches."""
         if said.address.history:
             deleted = Deleted(
@@ -283,7 +283,7 @@ class PrivacyHandlers:
                 return CommandResult(_SENT_IN_PRIVATE)
             if incoming.interaction is None:
                 raise UserError(_SEEN_BY_ALL)
-        file, messages, _ = await export_words(self.data, incoming.author.id, incoming.at)
+        file, messages, _ = await export_messages(self.data, incoming.author.id, incoming.at)
         text = translatable_count(
             "What you have said to me: {count} message.",
             "What you have said to me: {count} messages.",

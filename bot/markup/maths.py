@@ -30,7 +30,7 @@ _SPACES = re.compile(r"[ \t]+")
 _MAX_DEPTH = 12
 
 
-def set_maths(tex: str) -> str:
+def typeset_tex(tex: str) -> str:
     """Return a formula in Unicode; unknown commands keep their names."""
     tokens = _TOKEN.findall(tex)
     written = _Writer(tokens).write_until(None, 0)

@@ -11,9 +11,9 @@ from enum import Enum
 from markdown_it.token import Token
 
 from bot.markup.graphemes import is_visible
-from bot.markup.maths import set_maths
+from bot.markup.maths import typeset_tex
 from bot.markup.parser import parse_markdown
-from bot.markup.tables import set_table
+from bot.markup.tables import format_table
 from bot.texts.caches import text_cache
 from bot.value_class import value_class
 
@@ -155,7 +155,7 @@ class _TextWriter:
             case "fence":
                 self._write_styled(token.content.rstrip("\n"), Style.CODE_BLOCK, token.info)
             case "maths_block":
-                self._write_styled(set_maths(token.content), Style.CODE_BLOCK)
+                self._write_styled(typeset_tex(token.content), Style.CODE_BLOCK)
             case "hr":
                 self._write(_RULE)
             case "table_open":
@@ -189,7 +189,7 @@ class _TextWriter:
                 self._alignments.append(style.rpartition(":")[2])
             case "table_close":
                 self._rows = None
-                self._write_styled(set_table(rows, self._alignments), Style.CODE_BLOCK)
+                self._write_styled(format_table(rows, self._alignments), Style.CODE_BLOCK)
             case _:
                 pass
 
@@ -230,7 +230,7 @@ class _TextWriter:
             case "code_inline":
                 self._write_styled(token.content, Style.CODE)
             case "maths":
-                self._write(set_maths(token.content))
+                self._write(typeset_tex(token.content))
             case _ if token.nesting > 0:
                 self._begin_span(_EMPHASIS_OF_TOKENS[token.type])
             case _ if token.nesting < 0:
@@ -305,7 +305,7 @@ def _trim_span(
 
 def _cell_text(token: Token) -> str:
     pieces = [
-        set_maths(child.content) if child.type == "maths" else child.content
+        typeset_tex(child.content) if child.type == "maths" else child.content
         for child in token.children or []
     ]
     return " ".join("".join(pieces).split())

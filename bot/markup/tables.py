@@ -14,7 +14,7 @@ def display_width(text: str) -> int:
     return sum(map(_letter_width, text))
 
 
-def set_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> str:
+def format_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> str:
     """Return a table whose first row is the header; one that is too wide becomes a list."""
     columns = max(map(len, rows), default=0)
     filled = [[*row, *[""] * (columns - len(row))] for row in rows]

@@ -20,7 +20,7 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.messaging import MessagingContainer
 from bot.service.options import Role
 from bot.settings import collect_secrets
-from bot.storage.retention import FORGOTTEN_SECONDS, kept_since
+from bot.storage.retention import FORGOTTEN_SECONDS, retention_start
 from bot.storage.summaries import SqlSummaries
 from bot.storage.web_channels import ForgottenWebMessages
 from bot.telemetry.secret_masker import SecretMasker
@@ -119,7 +119,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     @cached_property
     def prompt_sources(self) -> PromptSources:
         settings = self.settings
-        reads_since = partial(kept_since, self.clock, settings.history_days)
+        reads_since = partial(retention_start, self.clock, settings.history_days)
         fetch = PublicFetcher().fetch if settings.fetch_links else None
         return PromptSources(
             self.conversations,

@@ -63,7 +63,7 @@ class ConsoleContainer:
             conversations,
             c.spending,
             c.clock,
-            c.history_router.foresee,
+            c.history_router.preview_route,
         )
         local = {name for name, one in providers.items() if isinstance(one, LlamaCppSettings)}
         return [

@@ -29,7 +29,7 @@ from bot.storage.functions import FUNCTIONS
 from bot.storage.histories import StoredTurns
 from bot.storage.outbox import SenderIdentity
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, decode_event, to_turn, to_turn_row
-from bot.storage.statements import SQL, Unit, pairs, served_text
+from bot.storage.statements import SQL, Unit, encode_served, pairs
 from bot.storage.windows import SessionWindows, SharedWindows, window_of
 
 _log = structlog.get_logger(__name__)
@@ -64,7 +64,7 @@ class Conversations(StoredTurns):
     @transaction
     def ready(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
         """Return unclaimed conversations with unanswered messages, oldest first."""
-        asked = {"served": served_text(sources), "most": limit, "now": self._clock.now()}
+        asked = {"served": encode_served(sources), "most": limit, "now": self._clock.now()}
         rows = yield SQL["ready_conversations"].query_alone(asked)
         return [row[0] for row in rows]
 

@@ -110,7 +110,7 @@ def open_part(
         [[held, number, *head]] = yield FUNCTIONS["open"].call.query_alone(values)
         if not held:
             raise outdated(claim)
-        return number, outbox.given_row(head, at)
+        return number, outbox.read_given_row(head, at)
     yield from check(claim)
     [[number]] = yield SQL["queue_once"].query(row)
     return number, (yield from outbox.make_due(row, sender, at))
@@ -132,7 +132,7 @@ def finish(
             raise outdated(claim)
         message, head = columns[:_MESSAGE_COLUMNS], columns[_MESSAGE_COLUMNS:]
         next_message = None if message[0] is None else NextMessage(*message)
-        return next_message, outbox.given_row(head, at)
+        return next_message, outbox.read_given_row(head, at)
     return (yield from _finish_by_steps(claim, rows, sender, at, dialect))
 
 

@@ -239,6 +239,6 @@ def pairs(rows: Rows) -> dict[Any, Any]:
     return {key: value for key, value in rows}  # noqa: C416 -- a row is no tuple
 
 
-def served_text(sources: Collection[str]) -> str:
+def encode_served(sources: Collection[str]) -> str:
     """Return the value of `served` for bots, named as in `Address.source`."""
     return "," + ",".join(one if "@" in one else f"{one}@" for one in sorted(sources)) + ","

@@ -83,7 +83,7 @@ class Commands:
             is_begun = session.is_answered or len(session.turns) >= _MAX_TURNS
             result = replace(result, new_session=is_begun)
         if result.deletes_history:
-            others = await stages.forgetting.request_channel(request.incoming)
+            others = await stages.forgetting.request_channel_deletion(request.incoming)
             deleted = translatable_count(
                 "Deleted for good: 1 message and everything that was stored about it.",
                 "Deleted for good: {count} messages and everything that was stored about them.",
@@ -200,7 +200,7 @@ class Commands:
         if not turns:
             return await self.finisher.finish_with_text(group, NOT_REMEMBERED)
         if isinstance(incoming, Said):
-            await stages.forgetting.request_copies(incoming, message_id)
+            await stages.forgetting.request_copy_deletion(incoming, message_id)
         outgoing = stages.replies.notice_parts(incoming.address, _FORGOTTEN, incoming.locale)
         change = HistoryChange(deleted=[one.id for one in turns])
         return await self.finisher.finish_forgetting(group, TurnResult((), outgoing, change=change))

@@ -70,7 +70,7 @@ class Presses:
             case ButtonAction.RETRY:
                 return await self._retry(group, pressed, exchange, active)
             case ButtonAction.FORGET:
-                await self.stages.forgetting.request_person(pressed)
+                await self.stages.forgetting.request_person_deletion(pressed)
                 return self._replace_with_notice(pressed, exchange, _FORGOTTEN)
             case ButtonAction.KEEP:
                 return self._replace_with_notice(pressed, exchange, _KEPT)

@@ -61,7 +61,7 @@ class ChannelReader:
     """Lists the newest messages before one, up to a limit, oldest first; raises `PlatformError`."""
     read_thread_start: Callable[[Said], Awaitable[Said | None]]
     """Returns what a thread was opened about; raises `PlatformError`."""
-    kept_since: Callable[[], float]
+    retention_start: Callable[[], float]
     """Returns since when this installation keeps messages, in Unix seconds."""
 
     async def read(
@@ -92,7 +92,7 @@ class ChannelReader:
         return self._observed_turns([found] if found is not None else [])
 
     def _observed_turns(self, found: Sequence[Said]) -> tuple[Turn, ...]:
-        since = self.kept_since()
+        since = self.retention_start()
         kept = (one for one in found if one.at.timestamp() >= since and described_text(one))
         return tuple(_observed_turn(storable_said(one)) for one in kept)
 

@@ -10,7 +10,7 @@ from bot.chat.incoming import Address, Said
 from bot.chat.operation import HEARTBEAT_SECONDS, Pause, QueueState
 from bot.chat.outgoing import OutboxState
 from bot.chat.session import Turn, TurnResult
-from bot.commands.privacy import export_words
+from bot.commands.privacy import export_messages
 from bot.runtime.clock import SystemClock
 from bot.storage.forgetting import PersonalData
 from bot.storage.leases import SqlRoleLeases
@@ -232,7 +232,7 @@ async def test_own_words_are_exported_from_every_conversation(store: Store) -> N
     await store.chat_settings.set(f"{ALICE.id}0", "persona", "a dragon", BOB.id)
     at = datetime(2026, 11, 21, tzinfo=UTC)
 
-    file, *counts = await export_words(PersonalData(store.database, SystemClock()), ALICE.id, at)
+    file, *counts = await export_messages(PersonalData(store.database, SystemClock()), ALICE.id, at)
 
     words = json.loads(file.text)
     assert [one["text"] for one in words["messages"]] == ["line 0", "line 2"]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.markup.maths import set_maths
+from bot.markup.maths import typeset_tex
 from bot.markup.styled_text import Style, style_markdown
-from bot.markup.tables import display_width, set_table
+from bot.markup.tables import display_width, format_table
 
 TABLES = tomllib.loads(Path(__file__).with_name("markdown.toml").read_text("utf-8"))
 
@@ -32,16 +32,16 @@ def test_table_is_code_with_columns_of_equal_width() -> None:
 
 def test_table_with_long_cells_is_a_list() -> None:
     rows = [["Name", "Story"], ["Nora", "s" * 60], ["Bram", "short"]]
-    assert set_table(rows, ["left"] * 2) == (
+    assert format_table(rows, ["left"] * 2) == (
         f"Name: Nora\nStory: {'s' * 60}\n\nName: Bram\nStory: short"
     )
 
 
 @pytest.mark.parametrize(("tex", "text"), TABLES["formulas"])
 def test_formulas_are_readable(tex: str, text: str) -> None:
-    assert set_maths(tex) == text
+    assert typeset_tex(tex) == text
 
 
 @pytest.mark.parametrize("tex", ["{" * 5000, "^" * 5000, r"\frac" * 5000, "\\", "_{", "}"])
 def test_malformed_formulas_end(tex: str) -> None:
-    assert set_maths(tex)
+    assert typeset_tex(tex)

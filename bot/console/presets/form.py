@@ -35,7 +35,7 @@ def value_at(value: object, path: Sequence[str]) -> object:
     return value
 
 
-def put_at(value: dict[str, Any], path: Sequence[str], new: object) -> None:
+def set_value_at(value: dict[str, Any], path: Sequence[str], new: object) -> None:
     """Put a value at a path of keys in JSON; None removes the key."""
     *outer, key = path
     for step in outer:
@@ -188,7 +188,7 @@ def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[s
         before = map(plain_lines, written_texts(spec, value_at(value, spec.path)))
         given = _texts_of(spec, fields)
         if given and list(given) != list(before):  # untouched values stay exactly as they were
-            put_at(changed, spec.path, read_texts(spec, given))
+            set_value_at(changed, spec.path, read_texts(spec, given))
             if len(spec.path) > 1 and changed.get(spec.path[0]) == {}:
                 del changed[spec.path[0]]
     return changed

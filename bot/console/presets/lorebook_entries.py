@@ -13,8 +13,8 @@ from bot.console.presets.form import (
     FieldSpec,
     FormField,
     plain_lines,
-    put_at,
     read_texts,
+    set_value_at,
     value_at,
     written_texts,
 )
@@ -198,5 +198,5 @@ def _put(book: object, entry: dict[str, Any], name: str, new: object) -> None:
     elif name == "secondary_keys" and new is not None:
         entry["selective"] = True  # else they are ignored
     elif name == "probability" and value_at(entry, (*path[:-1], "useProbability")) is False:
-        put_at(entry, (*path[:-1], "useProbability"), True)
-    put_at(entry, path, value)
+        set_value_at(entry, (*path[:-1], "useProbability"), True)
+    set_value_at(entry, path, value)

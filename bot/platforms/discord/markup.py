@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from markdown_it.token import Token
 
 from bot.markup.graphemes import is_visible
-from bot.markup.maths import set_maths
+from bot.markup.maths import typeset_tex
 from bot.markup.parser import find_formula, parse_markdown
 from bot.markup.styled_text import style_markdown
 from bot.texts.caches import text_cache
@@ -53,7 +53,7 @@ def _write_block(token: Token, lines: Sequence[str]) -> list[str]:
         case "table_open":
             return _code_block(style_markdown("\n".join(lines)).text)
         case "maths_block":
-            return _code_block(set_maths(token.content))
+            return _code_block(typeset_tex(token.content))
         case "hr":
             return [_RULE]
         case "fence":
@@ -104,7 +104,7 @@ def _write_formulas(text: str) -> str:
         position = found.end()
         if formula is not None:
             tex, position = formula
-            shown = set_maths(tex)
+            shown = typeset_tex(tex)
             is_quoted = _MARKS.search(shown) and "`" not in shown
             pieces += [text[written : found.start()], f"`{shown}`" if is_quoted else shown]
             written = position

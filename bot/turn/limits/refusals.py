@@ -44,7 +44,7 @@ class OperatorNotes:
     private_chats: Mapping[str, PrivateChats] = field(default_factory=dict)
     """By `Address.source` as well, of the platforms that have some."""
 
-    async def tell_fallback(self, preset: Preset, failure: BackendError, said: Said) -> Text | None:
+    async def note_fallback(self, preset: Preset, failure: BackendError, said: Said) -> Text | None:
         """Report that another model answers; return a public note if no operator got the report."""
         note = translatable(
             "⚠ For the admins here: another model answers in place of {preset}'s own, which"

@@ -3,20 +3,29 @@
 import asyncio
 import contextlib
 import secrets
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
 from enum import IntEnum
 from functools import partial
-
-from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
+from bot.backends.chat_shares import FEWEST_SHARED
+from bot.backends.chat_shares import ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
-from bot.ports import Clock, RateLimits, Signals
-from bot.runtime.in_process import BoundedDict, InProcessSignals
+from bot.ports import Clock
+from bot.ports import RateLimits
+from bot.ports import Signals
+from bot.runtime.in_process import BoundedDict
+from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
+
 
 _MAX_CHATS_REMEMBERED = 1000
 
@@ -97,7 +106,7 @@ class SlotQueue:
         self._count += 1
         self._served_at[chat] = self._count
 
-    def end_patience(self, request: SlotRequest) -> None:
+    def note_long_wait(self, request: SlotRequest) -> None:
         """Let a request that has waited long try once more out of turn."""
         request.has_waited_long = True
         request.may_try.set()
@@ -254,7 +263,7 @@ class ProviderSlots:
 
     async def _wait(self, asked: SlotRequest) -> None:
         queue = self._queues[asked.provider]
-        call_off = self.clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.end_patience(asked))
+        call_off = self.clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.note_long_wait(asked))
         try:
             while True:
                 await asked.may_try.wait()
