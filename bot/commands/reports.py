@@ -80,9 +80,9 @@ class ContextView:
 
 
 def show_context(number: int, receipt: Receipt) -> Text:
-    spans, dropped, calls = _named_spans(receipt), _dropped(receipt), _tool_calls(receipt)
-    heading, bars = _heading(number, receipt), _bars(receipt)
-    return joined([heading, *bars, *spans, *dropped, *calls, _timings(receipt)])
+    spans, dropped, calls = _named_spans(receipt), _dropped_lines(receipt), _tool_calls(receipt)
+    heading, bars = _heading(number, receipt), _budget_bars(receipt)
+    return joined([heading, *bars, *spans, *dropped, *calls, _timing_line(receipt)])
 
 
 def _heading(number: int, receipt: Receipt) -> Text:
@@ -100,7 +100,7 @@ def _heading(number: int, receipt: Receipt) -> Text:
     )
 
 
-def _bars(receipt: Receipt) -> Iterator[Text]:
+def _budget_bars(receipt: Receipt) -> Iterator[Text]:
     whole = max(1, prompt_tokens(receipt))
     for section, tokens in tokens_by_section(receipt).items():
         cells = min(_BAR_CELLS, max(1, round(_BAR_CELLS * tokens / whole)))
@@ -113,13 +113,13 @@ def _bars(receipt: Receipt) -> Iterator[Text]:
 def _named_spans(receipt: Receipt) -> Iterator[Text]:
     named = [span for span in receipt.layout if span.name]
     for span in named[:_MAX_LISTED]:
-        section, name = section_name(span.section), _quoted(span.name, span.score)
+        section, name = section_name(span.section), _quote_name(span.name, span.score)
         yield translatable("{section}: {name}", section=section, name=name)
     if len(named) > _MAX_LISTED:
         yield translatable("… and {count} more", count=len(named) - _MAX_LISTED)
 
 
-def _dropped(receipt: Receipt) -> Iterator[Text]:
+def _dropped_lines(receipt: Receipt) -> Iterator[Text]:
     if not receipt.dropped:
         yield translatable("Nothing was left out.")
     for one in receipt.dropped[:_MAX_LISTED]:
@@ -131,14 +131,14 @@ def _dropped(receipt: Receipt) -> Iterator[Text]:
 def _tool_calls(receipt: Receipt) -> Iterator[Text]:
     for one in receipt.tool_calls:
         result = " ".join(one.result.splitlines()[1:])
-        shown = {"arguments": _quoted(one.arguments), "result": _quoted(result)}
+        shown = {"arguments": _quote_name(one.arguments), "result": _quote_name(result)}
         yield translatable("Tool {name}: {arguments} – {result}", name=one.name, **shown)
 
 
 def _describe(one: DroppedItem) -> Text:
     if one.section == "history":
         return translatable_count("the oldest message", "the {count} oldest messages", one.count)
-    name = f" {_quoted(one.name, one.score)}" if one.name else ""
+    name = f" {_quote_name(one.name, one.score)}" if one.name else ""
     tokens = translatable(", about {tokens} tokens", tokens=one.tokens) if one.tokens else ""
     noun = section_name(one.section)
     if one.count > 1:
@@ -146,12 +146,12 @@ def _describe(one: DroppedItem) -> Text:
     return joined([noun, name, tokens], "")
 
 
-def _quoted(name: str, score: float | None = None) -> str:
+def _quote_name(name: str, score: float | None = None) -> str:
     short = name if len(name) <= _MAX_NAME_CHARS else name[:_MAX_NAME_CHARS] + "…"
     return f"“{short}”" if score is None else f"“{short}” {score:.2f}"
 
 
-def _timings(receipt: Receipt) -> Text:
+def _timing_line(receipt: Receipt) -> Text:
     timings, usage, cost = receipt.timings, receipt.usage, receipt.charge.cost
     parts = [translatable("queued {seconds} s", seconds=f"{timings.queued_seconds:.1f}")]
     if timings.first_word_seconds is not None:
@@ -215,11 +215,11 @@ class UsageView:
             prompt=total.prompt_tokens,
             cached=f"{total.cached_tokens / max(1, total.prompt_tokens):.0%}",
             output=total.output_tokens,
-            cost=_cost(total),
+            cost=_describe_cost(total),
         )
 
 
-def _cost(total: UsageTotal) -> Text:
+def _describe_cost(total: UsageTotal) -> Text:
     if not total.unpriced:
         return translatable("cost {amount}", amount=format_cost(total.cost))
     if total.unpriced == total.answers:

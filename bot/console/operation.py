@@ -121,7 +121,7 @@ class OperationPage(RouteGroup):
         async with self._lock:
             now = self.clock.monotonic()
             if self._newest is None or now - self._made_at >= _FRESH_SECONDS:
-                self._newest = await self._report()
+                self._newest = await self._build_state()
                 self._made_at = now
             return self._newest
 
@@ -166,7 +166,7 @@ class OperationPage(RouteGroup):
             answer, works = translate(error.text, request.language), False
         return {"provider": provider, "works": works, "answer": self.mask(answer)}
 
-    async def _report(self) -> OperationState:
+    async def _build_state(self) -> OperationState:
         now = self.clock.now()
         queues = await self.stored.queues()
         nodes = await self.nodes.nodes()
@@ -187,7 +187,7 @@ class OperationPage(RouteGroup):
             loaded=[
                 replace(one, process=name) for name, told in reports.items() for one in told.models
             ],
-            waits=await self._waits(),
+            waits=await self._longest_waits(),
             errors=sorted(errors, key=lambda one: str(one["at"]), reverse=True)[:_MAX_ERRORS],
             nodes=[{**asdict(one), "is_silent": one.is_silent} for one in nodes],
             pauses=await self.pauses.current(),
@@ -198,7 +198,7 @@ class OperationPage(RouteGroup):
         owners = [one.owner for one in nodes if not one.is_silent and one.owner != self.owner]
         return await self.nodes.reports(owners)
 
-    async def _waits(self) -> Sequence[_Row]:
+    async def _longest_waits(self) -> Sequence[_Row]:
         queued = [(one["name"], self.waiting(str(one["name"]))) for one in self.providers]
         refused = await self.rate_limits.refusals()
         return [

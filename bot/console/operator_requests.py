@@ -1,28 +1,42 @@
 """Send requests for the operator: budgets and limits apply, but no history changes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-
+from datetime import UTC
+from datetime import datetime
 from bot.chat.answers import StoredAnswer
-from bot.chat.incoming import Person, Said, address_of
-from bot.chat.prompt import Message, Prompt, Usage
+from bot.chat.incoming import Person
+from bot.chat.incoming import Said
+from bot.chat.incoming import address_of
+from bot.chat.prompt import Message
+from bot.chat.prompt import Prompt
+from bot.chat.prompt import Usage
 from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
 from bot.console.prompt_preview import DraftComposer
-from bot.errors import BackendUnavailable, SettingsError, UserError
-from bot.ports import Backend, Clock
-from bot.prompting.compose.compose import bare_prompt, template_of
+from bot.errors import BackendUnavailable
+from bot.errors import SettingsError
+from bot.errors import UserError
+from bot.ports import Backend
+from bot.ports import Clock
+from bot.prompting.compose.compose import bare_prompt
+from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.preset import Preset
-from bot.replying.generate import GeneratedAnswer, generate_answer
+from bot.replying.generate import GeneratedAnswer
+from bot.replying.generate import generate_answer
 from bot.runtime.tasks import StopFlag
 from bot.storage.reports import AnswerLog
 from bot.storage.usage import UsageLog
 from bot.texts.text import translatable
-from bot.turn.limits.slots import ProviderSlots, Urgency
-from bot.turn.limits.spending import Spending, usages_of
+from bot.turn.limits.slots import ProviderSlots
+from bot.turn.limits.slots import Urgency
+from bot.turn.limits.spending import Spending
+from bot.turn.limits.spending import usages_of
 from bot.value_class import value_class
+
 
 _OPERATOR = Person("web:console", "console")
 """Whose budget it counts against, beside those of the channel, the server and the preset."""
@@ -56,20 +70,20 @@ class OperatorRequests:
             raise BackendUnavailable(f"the provider {preset.provider!r} is not set up any more")
         prompt = replace(prompt, asked_by=_OPERATOR.id)
         tokens = await backend.count_tokens(prompt)
-        said = self._said(conversation, server)
+        said = self._operator_message(conversation, server)
         async with self.spending.reserved(preset, said, prompt, tokens) as reservation:
             async with self.slots.hold(
-                preset.provider, StopFlag(), _ignore, urgency=Urgency.BACKGROUND
+                preset.provider, StopFlag(), _show_nothing, urgency=Urgency.BACKGROUND
             ):
                 made = await generate_answer(
-                    backend, reservation.prompt, _ignore, _ignore, self.clock
+                    backend, reservation.prompt, _show_nothing, _show_nothing, self.clock
                 )
             usages = list(usages_of(made, tokens))
             charge = self.spending.charged(reservation, preset, usages)
         await self.log.record(conversation, preset.name, preset.provider, charge, usages[0])
         return OperatorAnswer(preset.provider, prompt, made, usages[0], charge)
 
-    def _said(self, conversation: str, server: str | None) -> Said:
+    def _operator_message(self, conversation: str, server: str | None) -> Said:
         """Return a message that selects the budgets of a channel, its server, and the operator."""
         address = address_of(conversation)
         return Said(
@@ -85,7 +99,7 @@ class OperatorRequests:
         )
 
 
-def _ignore(_event: object) -> None:
+def _show_nothing(_event: object) -> None:
     """Show no progress, because the answer is shown when complete."""
 
 
@@ -145,7 +159,7 @@ class PromptReplay:
             preset = await self.find_draft(draft)
             prompt = await self._compose(answer, preset)
         else:
-            preset = self._preset(receipt, model_of)
+            preset = self._preset_to_use(receipt, model_of)
             prompt = receipt.prompt
             if model_of:
                 prompt = _with_model_of(preset, prompt)
@@ -157,7 +171,7 @@ class PromptReplay:
             raise UserError(_NOT_STORED)
         return (await self.composer.compose(preset, None, scene, may_spend=True)).prompt
 
-    def _preset(self, receipt: Receipt, model_of: str) -> Preset:
+    def _preset_to_use(self, receipt: Receipt, model_of: str) -> Preset:
         if model_of:
             chosen = self.presets.get(model_of)
             if chosen is None:

@@ -120,10 +120,10 @@ class LookAlikes:
             is_first = match.start() == 0 and tag == f"{speaker}:"
             ours = is_tagged and (quotes == _QUOTED if is_observed else is_first)
             marks.append((match.span(2), PieceKind.SPEAKER if ours else PieceKind.LOOK_ALIKE))
-        return list(_cut(text, sorted(marks)))
+        return list(_cut_at_marks(text, sorted(marks)))
 
 
-def _cut(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
+def _cut_at_marks(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
     at = 0
     for (begin, end), kind in marks:
         if begin < at:
@@ -163,7 +163,7 @@ def described_pieces(description: PromptDescription, receipt: Receipt) -> list[P
     has no others.
     """
     marks = _described_marks(description.text, receipt, is_rendered=description.is_rendered)
-    return list(_cut(description.text, marks))
+    return list(_cut_at_marks(description.text, marks))
 
 
 def _described_marks(text: str, receipt: Receipt, *, is_rendered: bool) -> list[Mark]:
@@ -171,7 +171,7 @@ def _described_marks(text: str, receipt: Receipt, *, is_rendered: bool) -> list[
     marks: list[Mark] = []
     at = 0
     for pieces in _message_pieces(receipt):
-        written = [one if is_rendered else _in_json(one) for one in pieces]
+        written = [one if is_rendered else _escape_for_json(one) for one in pieces]
         content = "".join(one.text for one in written)
         begin = text.find(content.strip(), at) if content.strip() else -1
         if begin < 0:
@@ -199,7 +199,7 @@ def _message_pieces(receipt: Receipt) -> list[list[Piece]]:
     ]
 
 
-def _in_json(piece: Piece) -> Piece:
+def _escape_for_json(piece: Piece) -> Piece:
     return Piece(json.dumps(piece.text, ensure_ascii=False)[1:-1], piece.kind)
 
 

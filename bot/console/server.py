@@ -242,7 +242,7 @@ class _WebhookEndpoint:
     async def answer(self, request: web.Request) -> web.Response:
         if (request.content_length or 0) > _MAX_CALL_BYTES:
             return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        if not self.receiver.admits_call(_given_once(request.headers)):
+        if not self.receiver.admits_call(_without_repeated(request.headers)):
             return web.Response(status=HTTPStatus.UNAUTHORIZED)
         try:
             async with asyncio.timeout(self.body_seconds):
@@ -259,23 +259,23 @@ class _WebhookEndpoint:
         storing.add_done_callback(self.storing.discard)
         done, _ = await asyncio.wait({storing}, timeout=self.store_seconds)
         if not done:
-            return _postponed(f"nothing was stored within {self.store_seconds:g} s")
+            return _postponed_response(f"nothing was stored within {self.store_seconds:g} s")
         try:
             understood = storing.result()
         except (StoreError, PlatformError) as error:
-            return _postponed(str(error))
+            return _postponed_response(str(error))
         if not understood:
             _log.warning("webhook_call_not_understood", bytes=len(body))
         return web.Response(status=HTTPStatus.OK if understood else HTTPStatus.BAD_REQUEST)
 
 
-def _postponed(reason: str) -> web.Response:
+def _postponed_response(reason: str) -> web.Response:
     _log.warning("webhook_call_postponed", reason=reason)
     retry = {"Retry-After": str(_RETRY_AFTER_SECONDS)}
     return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, headers=retry)
 
 
-def _given_once(headers: Mapping[str, str]) -> Mapping[str, str]:
+def _without_repeated(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Remove repeated headers, because a proxy may have checked another value."""
     counts = Counter(name.lower() for name, _ in headers.items())
     return CIMultiDict((name, value) for name, value in headers.items() if counts[name.lower()] < 2)

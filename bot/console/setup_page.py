@@ -20,7 +20,7 @@ SETUP_PATH = "/setup"
 
 @value_class
 class SetupPage(RouteGroup):
-    navigation = (NavigationItem(SETUP_PATH, translatable("Set-up"), "setup"),)
+    navigation = (NavigationItem(SETUP_PATH, translatable("Setup"), "setup"),)
 
     steps: SetupSteps
     audit: AuditLog

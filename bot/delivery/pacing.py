@@ -112,7 +112,7 @@ class WaitingCalls:
     @contextmanager
     def waiting(self, source: str, lane: str) -> Iterator[asyncio.Event]:
         """Queue a call; the event is set when it is first in the queue."""
-        self._place(lane)
+        self._start_waiting(lane)
         waiting = self._waiting[source]
         waiting[lane] = changed = asyncio.Event()
         try:
@@ -121,11 +121,11 @@ class WaitingCalls:
             if waiting.get(lane) is changed:
                 del waiting[lane]
             if waiting:
-                waiting[min(waiting, key=self._since)].set()
+                waiting[min(waiting, key=self._waiting_since)].set()
 
     def is_first(self, source: str, lane: str) -> bool:
         """Return whether no other call in this process has waited longer."""
-        return min(self._waiting[source], key=self._since) == lane
+        return min(self._waiting[source], key=self._waiting_since) == lane
 
     def leave_queue(self, lane: str) -> None:
         self._places.pop(lane, None)
@@ -143,8 +143,8 @@ class WaitingCalls:
             self._joins_at.pop(source, None)
             self._joining.pop(source, None)
             return 0.0
-        since = self._place(lane)
-        places = [self._since(one) for one in self._waiting[source]]
+        since = self._start_waiting(lane)
+        places = [self._waiting_since(one) for one in self._waiting[source]]
         if since < max(places, default=0.0) and sum(one < since for one in places) < _MAX_ASKING:
             return 0.0
         if now >= self._joins_at.setdefault(source, now + _MAX_HOLD_SECONDS):
@@ -155,10 +155,10 @@ class WaitingCalls:
             return 0.0
         return min(max(ends_at - now, _MIN_SECONDS), _MAX_SECONDS)
 
-    def _since(self, lane: str) -> float:
+    def _waiting_since(self, lane: str) -> float:
         return self._places[lane][0] if lane in self._places else self._clock.monotonic()
 
-    def _place(self, lane: str) -> float:
+    def _start_waiting(self, lane: str) -> float:
         """Return when a lane started waiting; a new lane joins the queue."""
         now = self._clock.monotonic()
         since, asked_at = self._places.get(lane, (now, now))
@@ -311,11 +311,11 @@ class RateLimitedSurface(Surface, DraftingSurface):
         """Wait until a call is allowed, in order; raise `RateLimited` if that takes too long."""
         latest = self.clock.monotonic() + _MAX_SLEEP_SECONDS
         if self._waiting.are_waiting(source) or await self._ask(source, scopes) > 0:
-            while (wait := await self._wait_in_place(source, lane, scopes, latest)) > 0:
+            while (wait := await self._wait_in_queue(source, lane, scopes, latest)) > 0:
                 await self._sleep(wait, latest)
         self._waiting.leave_queue(lane)
 
-    async def _wait_in_place(
+    async def _wait_in_queue(
         self, source: str, lane: str, scopes: list[CallScope], latest: float
     ) -> float:
         """Wait for the bot's limit; return 0 if admitted, else the chat's wait in seconds."""

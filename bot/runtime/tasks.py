@@ -3,10 +3,15 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
+from typing import TypeVar
 from weakref import WeakKeyDictionary
+
 
 T = TypeVar("T")
 _CANCEL_AGAIN_SECONDS = 3.0
@@ -164,7 +169,7 @@ class WakeUps:
             self._schedule()
             return
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(partial(end_wait, admitted))
+        self._waiting.append(partial(resolve_wait, admitted))
         await admitted
 
     def _schedule(self) -> None:
@@ -181,7 +186,7 @@ class WakeUps:
             self._waiting.popleft()()
 
 
-def end_wait(waiter: asyncio.Future[None]) -> None:
+def resolve_wait(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
 

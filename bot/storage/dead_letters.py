@@ -32,7 +32,7 @@ class DeadLetters(ClockStore):
     def refusals(self, lane: str) -> Unit[Sequence[str]]:
         """Return the reasons why a lane's recent parts were not delivered, without duplicates."""
         rows = yield SQL["refusals"].query_alone(of=lane)
-        return tuple(dict.fromkeys(decode(_first, row) for row in rows))
+        return tuple(dict.fromkeys(decode(_first_column, row) for row in rows))
 
     @reading
     def text(self, name: str) -> Unit[str | None]:
@@ -45,9 +45,9 @@ class DeadLetters(ClockStore):
         if not found:
             return None
         if kind == _OUT:
-            return decode(_first, found[0])
+            return decode(_first_column, found[0])
         try:
-            return _text_of(_event(found[0]))
+            return _text_of(_to_event(found[0]))
         except Undecodable as error:
             return f"cannot be read: {error}"
 
@@ -71,7 +71,7 @@ class DeadLetters(ClockStore):
         found = yield SQL["dead_message"].query(row=row)
         if not found or not (yield SQL["drop_dead_message"].query(row=row)):
             return None
-        event, now = _event(found[0]), self._clock.now()
+        event, now = _to_event(found[0]), self._clock.now()
         event = replace(event, external_key=f"{event.external_key}:again{secrets.token_hex(3)}")
         yield from receive_by_steps([to_inbox_row(event, now)], {}, now)
         return event.address.conversation
@@ -92,23 +92,23 @@ def _parse(name: str) -> tuple[str, int]:
     return (kind, int(number)) if is_known else ("", 0)
 
 
-def _first(row: Sequence[Any]) -> str:
+def _first_column(row: Sequence[Any]) -> str:
     return str(row[0])
 
 
-def _event(row: Sequence[Any]) -> Incoming:
+def _to_event(row: Sequence[Any]) -> Incoming:
     return decode_event(row[2], row[5])
 
 
 def _to_received(row: Sequence[Any]) -> DeadLetter:
     id_, conversation, kind, received_at, *_ = row
-    return DeadLetter(f"{_IN}-{id_}", conversation, kind, received_at, _why(row))
+    return DeadLetter(f"{_IN}-{id_}", conversation, kind, received_at, _describe_reason(row))
 
 
-def _why(row: Sequence[Any]) -> str:
+def _describe_reason(row: Sequence[Any]) -> str:
     """Return why a message was set aside; whether it is readable now is tested here."""
     try:
-        _event(row)
+        _to_event(row)
     except Undecodable as error:
         return f"cannot be read: {error}"
     if crashes := row[4]:

@@ -39,16 +39,16 @@ _INSTALLATION = ""  # where no platform is meant
 
 async def read_installation_id(database: Database) -> str:
     """Return this database's unique name, which differs even at the same address."""
-    return await database.run(lambda: _first(_INSTALLATION, secrets.token_hex(8)))
+    return await database.run(lambda: _first_account(_INSTALLATION, secrets.token_hex(8)))
 
 
 async def resolve_bot_id(database: Database, platform: str, account: str) -> str:
     """Return the bot id in a bot's addresses: empty for the first account of a platform."""
-    first = await database.run(lambda: _first(platform, account))
+    first = await database.run(lambda: _first_account(platform, account))
     return "" if first == account else account
 
 
-def _first(platform: str, account: str) -> Unit[str]:
+def _first_account(platform: str, account: str) -> Unit[str]:
     """Return a platform's first account, which is this one if there was none."""
     yield SQL["claim_first_bot"].query(platform=platform, account=account)
     [[first]] = yield SQL["first_bot"].query(platform=platform)

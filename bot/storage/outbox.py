@@ -25,7 +25,7 @@ from bot.storage.rows import (
     decode_thread,
     encode_content,
 )
-from bot.storage.statements import SQL, Rows, Unit, served_text
+from bot.storage.statements import SQL, Rows, Unit, encode_served
 from bot.value_class import value_class
 
 SENDING_SECONDS = 20.0  # statements.sql says it, too
@@ -52,7 +52,7 @@ class SqlOutbox(ClockStore):
     @transaction
     def due_lanes(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
         """Return the lanes whose first unsent row is due and not held."""
-        asked = {"served": served_text(sources), "most": limit, "now": self._clock.now()}
+        asked = {"served": encode_served(sources), "most": limit, "now": self._clock.now()}
         rows = yield SQL["due_lanes"].query_alone(asked)
         return [row[0] for row in rows]
 
@@ -69,7 +69,7 @@ class SqlOutbox(ClockStore):
         if not self._database.is_sqlite:
             asked = {"lanes": ordered, **identity(self._sender)}
             rows = yield FUNCTIONS["take"].call.query_alone(asked)
-            return [row for row in (given_row(columns, at) for columns in rows) if row]
+            return [row for row in (read_given_row(columns, at) for columns in rows) if row]
         taken = []
         for key in ordered:
             leased = yield SQL["take_lane"].query(of=key, now=at.now)
@@ -83,20 +83,20 @@ class SqlOutbox(ClockStore):
         """Mark a row as sent, under this id unless it is a change, and take the lane's next row."""
         at = moment_of(self._clock)
         if self._database.is_sqlite:
-            [lane] = yield from self._change("end_sent_row", row, arrived_as=external_id)
+            [lane] = yield from self._change_row("end_sent_row", row, arrived_as=external_id)
             return (yield from _take_next_alone(lane, self._sender, at))
         sent = {"row": row.id, "attempt": row.attempts, "arrived_as": external_id}
         values = {**sent, "lane": row.address.lane, **identity(self._sender)}
         [[held, *following]] = yield FUNCTIONS["sent"].call.query_alone(values)
         if not held:
-            raise self._fenced(row)
-        return given_row(following, at)
+            raise self._fenced_error(row)
+        return read_given_row(following, at)
 
     @transaction
     def mark_dead(self, row: OutboxRow, reason: str) -> Unit[OutboxRow | None]:
         """Record that the platform permanently refused a row, and take the lane's next row."""
         at = moment_of(self._clock)
-        key = yield from self._give_up(row, reason)
+        key = yield from self._give_up_row(row, reason)
         return (yield from _take_next(key, self._sender, at))
 
     @transaction
@@ -107,7 +107,7 @@ class SqlOutbox(ClockStore):
         the lane's next row, which is that part unless we deleted it.
         """
         at = moment_of(self._clock)
-        key = yield from self._give_up(row, reason)
+        key = yield from self._give_up_row(row, reason)
         if (yield SQL["deletion_of"].query(of=key, message=row.external_id)):
             return (yield from _take_next(key, self._sender, at))
         [[turn, part]] = yield SQL["changed_part"].query(row=row.id)
@@ -120,7 +120,7 @@ class SqlOutbox(ClockStore):
     def set_aside(self, row: OutboxRow, reason: str, notice: str) -> Unit[OutboxRow | None]:
         """Give up a row whose outcome stays unknown, queue one notice, take the lane's next row."""
         at = moment_of(self._clock)
-        key = yield from self._give_up(row, reason)
+        key = yield from self._give_up_row(row, reason)
         if row.part < _NOTICE_PART:
             yield SQL["queue_once"].query(_notice_values(row, notice))
         return (yield from _take_next(key, self._sender, at))
@@ -128,12 +128,12 @@ class SqlOutbox(ClockStore):
     @transaction
     def mark_unknown(self, row: OutboxRow, seconds: float) -> Unit[None]:
         """Record that a row may have been sent, and reconcile it after this time."""
-        yield from self._later(row, OutboxState.UNKNOWN, seconds)
+        yield from self._postpone(row, OutboxState.UNKNOWN, seconds)
 
     @transaction
     def reschedule(self, row: OutboxRow, seconds: float) -> Unit[None]:
         """Record that a row was certainly not sent, and retry it after this time."""
-        yield from self._later(row, OutboxState.PENDING, seconds)
+        yield from self._postpone(row, OutboxState.PENDING, seconds)
 
     @transaction
     def release_all(self) -> Unit[None]:
@@ -181,21 +181,21 @@ class SqlOutbox(ClockStore):
         if (yield SQL["unsent_row"].query(of=lane)):
             yield SQL["make_due_now"].query(of=lane, now=self._clock.now())
 
-    def _change(self, name: str, row: OutboxRow, **values: object) -> Unit[Sequence[Any]]:
+    def _change_row(self, name: str, row: OutboxRow, **values: object) -> Unit[Sequence[Any]]:
         """Change a row with a statement; raises `Fenced` unless this sender still holds it."""
         held = {"row": row.id, "sender": self._sender.owner, "attempt": row.attempts}
         changed = yield SQL[name].query({**held, **values})
         if not changed:
-            raise self._fenced(row)
+            raise self._fenced_error(row)
         return changed[0]
 
-    def _give_up(self, row: OutboxRow, reason: str) -> Unit[str]:
+    def _give_up_row(self, row: OutboxRow, reason: str) -> Unit[str]:
         """Mark a row as dead and return its lane."""
         yield SQL["lock_lane"].query(of=row.address.lane)
-        [lane] = yield from self._change("end_dead_row", row, error=reason[:_MAX_REASON])
+        [lane] = yield from self._change_row("end_dead_row", row, error=reason[:_MAX_REASON])
         return str(lane)
 
-    def _later(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
+    def _postpone(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
         """Give a row back, due after some seconds by the clock used for leases.
 
         With its own clock, a slow sender would look up an unknown outcome before the platform has
@@ -203,10 +203,10 @@ class SqlOutbox(ClockStore):
         """
         yield SQL["lock_lane"].query(of=row.address.lane)
         due = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
-        key, moment = yield from self._change("put_off_row", row, **due)
+        key, moment = yield from self._change_row("put_off_row", row, **due)
         yield SQL["postpone_lane"].query(of=key, moment=moment)
 
-    def _fenced(self, row: OutboxRow) -> Fenced:
+    def _fenced_error(self, row: OutboxRow) -> Fenced:
         return Fenced(f"outbox row {row.id} is held by another sender than {self._sender.owner}")
 
 
@@ -238,7 +238,7 @@ def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow |
     if not head:
         return None
     leased = yield SQL["hold_lane"].query(of=key, now=at.now)
-    return (yield from _begin(head, key, sender, leased, at))
+    return (yield from _begin_sending(head, key, sender, leased, at))
 
 
 def _take_next_alone(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
@@ -247,7 +247,7 @@ def _take_next_alone(key: str, sender: SenderIdentity, at: Moment) -> Unit[Outbo
     if leased[0][0] is None:
         return None
     head = yield SQL["head"].query(of=key)
-    return (yield from _begin(head, key, sender, leased, at))
+    return (yield from _begin_sending(head, key, sender, leased, at))
 
 
 def _take_leased(
@@ -257,10 +257,10 @@ def _take_leased(
     if not head:
         yield SQL["empty_lane"].query(of=key)
         return None
-    return (yield from _begin(head, key, sender, leased, at))
+    return (yield from _begin_sending(head, key, sender, leased, at))
 
 
-def _begin(
+def _begin_sending(
     head: Rows, key: str, sender: SenderIdentity, leased: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
     """Begin to send a lane's first row, or wait until it may be sent."""
@@ -279,7 +279,7 @@ def _begin(
     return row
 
 
-def given_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
+def read_given_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
     """Decode the row taken by a database function, if any."""
     return None if columns[0] is None else _to_row(tuple(columns), at)[0]
 

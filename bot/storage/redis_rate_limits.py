@@ -85,7 +85,7 @@ class RedisRateLimits(RateLimits):
         lease_seconds: float,
         waiter: Waiter | None = None,
     ) -> int:
-        keys = [self._places(key)]
+        keys = [self._waiting_key(key)]
         given: list[str | int | float] = [limit, holder, lease_seconds]
         if waiter is not None:
             keys += [f"{self._prefix}turns:{key}", f"{self._prefix}waiters:{key}"]
@@ -108,7 +108,7 @@ class RedisRateLimits(RateLimits):
 
     @override
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
-        keys, given = self._asked(scopes)
+        keys, given = self._encode(scopes)
         answer = await self._ask(lambda: self._scripts["take_call"](keys, given))
         if answer is None:
             return await self._here.take_call(self._shares(scopes))
@@ -118,7 +118,7 @@ class RedisRateLimits(RateLimits):
 
     @override
     async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
-        keys, given = self._asked(scopes)
+        keys, given = self._encode(scopes)
         answer = await self._ask(lambda: self._scripts["seconds_until_call"](keys, given))
         if answer is None:
             return await self._here.seconds_until_call(self._shares(scopes))
@@ -127,7 +127,7 @@ class RedisRateLimits(RateLimits):
     def _shares(self, scopes: Sequence[CallScope]) -> list[CallScope]:
         return [one.share_of(self._processes) for one in scopes]
 
-    def _asked(self, scopes: Sequence[CallScope]) -> tuple[list[str], list[str | int | float]]:
+    def _encode(self, scopes: Sequence[CallScope]) -> tuple[list[str], list[str | int | float]]:
         """Return these scopes' keys and values for the scripts."""
         keys = [key for scope in scopes for key in self._refusal_keys(scope.key)]
         given: list[str | int | float] = [len(scopes)]
@@ -151,7 +151,7 @@ class RedisRateLimits(RateLimits):
 
         async def find() -> dict[str, float]:
             waits: dict[str, float] = {}
-            async for key in self._redis.scan_iter(f"{_escaped(prefix)}*", count=_SCANNED_AT_ONCE):
+            async for key in self._redis.scan_iter(f"{_escape(prefix)}*", count=_SCANNED_AT_ONCE):
                 scope = key.decode().removeprefix(prefix)
                 waits[scope] = max(0, await self._redis.pttl(key)) / 1000
                 if len(waits) == _MAX_SHOWN:
@@ -164,7 +164,7 @@ class RedisRateLimits(RateLimits):
     def _refusal_keys(self, scope: str) -> list[str]:
         return [f"{self._prefix}refused:{scope}", f"{self._prefix}learned:{scope}"]
 
-    def _places(self, key: str) -> str:
+    def _waiting_key(self, key: str) -> str:
         return f"{self._prefix}places:{key}"
 
     async def _ask(self, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -221,7 +221,7 @@ class RedisRateLimits(RateLimits):
             return
         async with self._redis.pipeline(transaction=False) as pipeline:
             for key, holder in told:
-                pipeline.zrem(self._places(key), holder)
+                pipeline.zrem(self._waiting_key(key), holder)
             await pipeline.execute()
         for place in told:
             self._untold_releases.pop(place, None)
@@ -239,7 +239,7 @@ class RedisRateLimits(RateLimits):
         await self._ask(lambda: self._redis.zrem(self._members, self._name))
 
 
-def _escaped(prefix: str) -> str:
+def _escape(prefix: str) -> str:
     """Escape the characters in a prefix that are wildcards in Redis patterns."""
     return re.sub(r"([\\*?\[\]])", r"\\\1", prefix)
 

@@ -84,12 +84,12 @@ async def _delete_old(
 def _delete_rows(table: str, delete: Statement, ids: Sequence[int]) -> Unit[int]:
     if table == "outbox":
         ids = yield from _of_complete_turns(ids)
-        yield SQL["keep_message_ids"].query(_listed(ids))
-    yield delete.query(_listed(ids))
+        yield SQL["keep_message_ids"].query(_list_values(ids))
+    yield delete.query(_list_values(ids))
     return len(ids)
 
 
-def _listed(ids: Iterable[int]) -> dict[str, object]:
+def _list_values(ids: Iterable[int]) -> dict[str, object]:
     listed = list(ids)
     bounds = {"first": min(listed, default=0), "last": max(listed, default=0)}
     return {"ids": json.dumps(listed), **bounds}
@@ -97,7 +97,7 @@ def _listed(ids: Iterable[int]) -> dict[str, object]:
 
 def _of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
     """Return the rows of completely sent turns; a pending edit still needs its message's id."""
-    rows = yield SQL["turns_of_rows"].query(_listed(ids))
+    rows = yield SQL["turns_of_rows"].query(_list_values(ids))
     turns = {row[1] for row in rows}
     unsent = yield SQL["unsent_turns"].query(turns=json.dumps(list(turns)))
     incomplete = {row[0] for row in unsent}
@@ -111,7 +111,7 @@ def _of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
     return [row[0] for row in rows if row[1] not in incomplete]
 
 
-def kept_since(clock: Clock, days: float | None) -> float:
+def retention_start(clock: Clock, days: float | None) -> float:
     """Return since when messages are kept: 00:00 UTC some days ago; -inf: forever."""
     return -math.inf if days is None else _start_of_day(clock.now(), days)
 
@@ -157,5 +157,5 @@ def _delete_turns_of(key: str, expired: Rows) -> Unit[int]:
     parts = [name for row in expired for name in (row[4] or "").split("\n") if name]
     names = json.dumps(sorted({part.rpartition("/")[0] for part in parts}))
     yield SQL["delete_sent_messages"].query(channel=address_of(key).channel, names=names)
-    yield SQL["delete_turns"].query(_listed(row[0] for row in expired))
+    yield SQL["delete_turns"].query(_list_values(row[0] for row in expired))
     return len(expired)

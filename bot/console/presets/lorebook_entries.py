@@ -63,7 +63,7 @@ _CARD: Mapping[str, tuple[str, ...]] = {
         for name in ("depth", "role", "probability", "scan_depth", "match_whole_words")
     },
 }
-"""Where a field is, if not under its name; see `_path`."""
+"""Where a field is, if not under its name; see `_path_of`."""
 _NEVER_ABSENT: Mapping[str, object] = {"keys": [], "content": ""}
 """Keys that cards must have even if empty."""
 
@@ -78,16 +78,16 @@ class EntryForm:
 
 def entry_form(book: object, number: int) -> EntryForm | None:
     """Return an entry's form; None if the entry is missing or not an object."""
-    entry = _entry(book, number)
+    entry = _entry_at(book, number)
     if entry is None:
         return None
     fields = []
     for spec in _SPECS:
         name = spec.path[0]
         named = replace(spec, path=(PREFIX.rstrip("."), str(number), name))
-        texts = written_texts(spec, _value(book, entry, name))
+        texts = written_texts(spec, _get_value(book, entry, name))
         fields.append(FormField(named, f"entry.{name}", texts))
-    title = str(_value(book, entry, "name") or "") or fields[1].texts[0].replace("\n", ", ")
+    title = str(_get_value(book, entry, "name") or "") or fields[1].texts[0].replace("\n", ", ")
     return EntryForm(number, title, fields)
 
 
@@ -104,13 +104,13 @@ def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) ->
     book = changed.get("lorebook")
     numbers = {name.split(".")[1] for name in fields if name.startswith(PREFIX)}
     for number in sorted(int(one) for one in numbers if one.isascii() and one.isdecimal()):
-        entry = _entry(book, number)
+        entry = _entry_at(book, number)
         for spec in _SPECS if entry is not None else ():
             name = spec.path[0]
             given = fields.get(f"{PREFIX}{number}.{name}")
-            before = plain_lines(written_texts(spec, _value(book, entry, name))[0])
+            before = plain_lines(written_texts(spec, _get_value(book, entry, name))[0])
             if given is not None and plain_lines(given) != before:
-                _put(book, entry, name, read_texts(spec, [plain_lines(given)]))
+                _set_value(book, entry, name, read_texts(spec, [plain_lines(given)]))
     return changed
 
 
@@ -137,22 +137,22 @@ def remove_entry(value: Mapping[str, object], number: int) -> dict[str, object]:
     """Return a preset's JSON without one entry; raises `KeyError` if there is none."""
     changed: dict[str, Any] = json.loads(json.dumps(value))
     book: Any = changed.get("lorebook")
-    if not 1 <= number <= len(_rows(book)):
+    if not 1 <= number <= len(_rows_of(book)):
         raise KeyError(number)
     entries = book["entries"]
     del entries[number - 1 if isinstance(entries, list) else list(entries)[number - 1]]
     return changed
 
 
-def _rows(book: object) -> Sequence[Any]:
+def _rows_of(book: object) -> Sequence[Any]:
     entries = book.get("entries") if isinstance(book, Mapping) else None
     if isinstance(entries, Mapping):
         return list(entries.values())
     return entries if isinstance(entries, list) else []
 
 
-def _entry(book: object, number: int) -> Any:
-    rows = _rows(book)
+def _entry_at(book: object, number: int) -> Any:
+    rows = _rows_of(book)
     entry = rows[number - 1] if 1 <= number <= len(rows) else None
     return entry if isinstance(entry, Mapping) else None
 
@@ -161,7 +161,7 @@ def _is_card(book: object) -> bool:
     return isinstance(book, Mapping) and isinstance(book.get("entries"), list)
 
 
-def _path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
+def _path_of(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
     """Return the path of an entry's field; in a card, the one of its two places that counts."""
     if not _is_card(book):
         return _WORLD_INFO.get(name, (name,))
@@ -172,9 +172,9 @@ def _path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ..
     return _CARD.get(name, (name,))
 
 
-def _value(book: object, entry: Mapping[str, object], name: str) -> object:
+def _get_value(book: object, entry: Mapping[str, object], name: str) -> object:
     """Return a field's value for the form; None means the default."""
-    found = value_at(entry, _path(book, entry, name))
+    found = value_at(entry, _path_of(book, entry, name))
     names = _NUMBERED.get(name, ())
     if name == "enabled" and not _is_card(book):
         disabled = entry.get("disable")
@@ -184,9 +184,9 @@ def _value(book: object, entry: Mapping[str, object], name: str) -> object:
     return found
 
 
-def _put(book: object, entry: dict[str, Any], name: str, new: object) -> None:
+def _set_value(book: object, entry: dict[str, Any], name: str, new: object) -> None:
     """Set an entry's field; None means the default."""
-    path, names = _path(book, entry, name), _NUMBERED.get(name, ())
+    path, names = _path_of(book, entry, name), _NUMBERED.get(name, ())
     value = _NEVER_ABSENT.get(name) if new is None else new
     if new in names:
         value = names.index(str(new))

@@ -3,66 +3,79 @@
 import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Annotated
+from typing import Literal
+from typing import TypeAlias
 from urllib.parse import quote
-
 from aiohttp import web
-from pydantic import AfterValidator, BaseModel, Field
-
+from pydantic import AfterValidator
+from pydantic import BaseModel
+from pydantic import Field
 from bot.chat.access import Scope
-from bot.chat.drafts import ImportedFile, PresetDraft, Scene
+from bot.chat.drafts import ImportedFile
+from bot.chat.drafts import PresetDraft
+from bot.chat.drafts import Scene
 from bot.chat.prompt import Prompt
 from bot.chat.receipt import Receipt
 from bot.chat.session import PresetVersion
-from bot.console.differences import DifferingPiece, differing_lines, differing_pieces
+from bot.console.differences import DifferingPiece
+from bot.console.differences import differing_lines
+from bot.console.differences import differing_pieces
 from bot.console.message_view import color_of
 from bot.console.operator_requests import OperatorAnswer
-from bot.console.presets.editing import (
-    MAX_CONTENT_CHARS,
-    EditedPreset,
-    ListedPreset,
-    PresetEditing,
-    draft_conflict,
-)
-from bot.console.presets.files import ExportForm, PresetImports, send_preset
-from bot.console.presets.form import form_fields, keys_without_field, write_preset_json
-from bot.console.presets.lorebook_entries import add_entry, remove_entry
-from bot.console.presets.preview import (
-    SAMPLE_SCENES,
-    DraftPreviews,
-    open_entry,
-    recorded_scene_id,
-    view_lorebook,
-)
+from bot.console.presets.editing import MAX_CONTENT_CHARS
+from bot.console.presets.editing import EditedPreset
+from bot.console.presets.editing import ListedPreset
+from bot.console.presets.editing import PresetEditing
+from bot.console.presets.editing import draft_conflict
+from bot.console.presets.files import ExportForm
+from bot.console.presets.files import PresetImports
+from bot.console.presets.files import send_preset
+from bot.console.presets.form import form_fields
+from bot.console.presets.form import keys_without_field
+from bot.console.presets.form import write_preset_json
+from bot.console.presets.lorebook_entries import add_entry
+from bot.console.presets.lorebook_entries import remove_entry
+from bot.console.presets.preview import SAMPLE_SCENES
+from bot.console.presets.preview import DraftPreviews
+from bot.console.presets.preview import open_entry
+from bot.console.presets.preview import recorded_scene_id
+from bot.console.presets.preview import view_lorebook
 from bot.console.prompt_preview import reason_of
-from bot.console.routes import (
-    ConsoleRequest,
-    NavigationItem,
-    Page,
-    RouteGroup,
-    protected,
-    redirect,
-    route,
-)
-from bot.errors import BackendError, PresetError, RequestRefused, SettingsError, UserError
+from bot.console.routes import ConsoleRequest
+from bot.console.routes import NavigationItem
+from bot.console.routes import Page
+from bot.console.routes import RouteGroup
+from bot.console.routes import protected
+from bot.console.routes import redirect
+from bot.console.routes import route
+from bot.errors import BackendError
+from bot.errors import PresetError
+from bot.errors import RequestRefused
+from bot.errors import SettingsError
+from bot.errors import UserError
 from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
 from bot.prompting.fit import prompt_tokens
-from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
-from bot.prompting.presets.files import (
-    PresetProblem,
-    delete_preset_file,
-    export_preset,
-    find_preset_file,
-    load_preset_lorebook,
-    preset_version,
-    write_preset,
-    write_whole_file,
-)
+from bot.prompting.presets.fields import MAX_NAME_CHARS
+from bot.prompting.presets.fields import name_problem
+from bot.prompting.presets.files import PresetProblem
+from bot.prompting.presets.files import delete_preset_file
+from bot.prompting.presets.files import export_preset
+from bot.prompting.presets.files import find_preset_file
+from bot.prompting.presets.files import load_preset_lorebook
+from bot.prompting.presets.files import preset_version
+from bot.prompting.presets.files import write_preset
+from bot.prompting.presets.files import write_whole_file
 from bot.prompting.presets.preset import Preset
-from bot.texts.text import text_of, translatable
+from bot.texts.text import text_of
+from bot.texts.text import translatable
 from bot.value_class import value_class
+
 
 _API = "/api/v1/presets/{name}"
 _PAGE = "/presets/{name}"
@@ -164,7 +177,7 @@ class PresetPages(RouteGroup):
     @route(f"GET {_API}", Scope.READ)
     async def show(self, name: str) -> PresetDetail:
         """Get a preset and its draft."""
-        return await self._detail(await self.editing.open(name))
+        return await self._to_detail(await self.editing.open(name))
 
     @route(f"GET {_PAGE}", Scope.READ)
     async def editor_page(self, request: ConsoleRequest, name: str, query: EditorQuery) -> Page:
@@ -184,7 +197,7 @@ class PresetPages(RouteGroup):
             "presets/editor.html",
             {
                 **_sorted_list(listed, query.find),
-                **self._form(checked.value),
+                **self._form_values(checked.value),
                 "edited": edited,
                 "default_name": self.editing.resolver.default.name,
                 "tab": query.tab,
@@ -214,7 +227,7 @@ class PresetPages(RouteGroup):
             },
         )
 
-    def _form(self, value: Mapping[str, object] | None) -> dict[str, object]:
+    def _form_values(self, value: Mapping[str, object] | None) -> dict[str, object]:
         if value is None:
             return {"fields": None, "others": [], "providers": []}
         return {
@@ -271,7 +284,7 @@ class PresetPages(RouteGroup):
         """Download a preset as a file."""
         return await send_preset(self.editing, await self.editing.open(name), form)
 
-    async def _detail(self, edited: EditedPreset) -> PresetDetail:
+    async def _to_detail(self, edited: EditedPreset) -> PresetDetail:
         draft = None if edited.draft is None else edited.draft.content
         problems = (await self.editing.check(edited.content)).problems
         return PresetDetail(
@@ -281,14 +294,14 @@ class PresetPages(RouteGroup):
     @route(f"PUT {_API}/draft", Scope.PRESETS)
     async def save(self, name: str, content: PresetText, revision: Revision) -> PresetDetail:
         """Save a text as a preset's draft, valid or not."""
-        return await self._detail(await self.editing.save_draft(name, content, revision))
+        return await self._to_detail(await self.editing.save_draft(name, content, revision))
 
     @route(f"PATCH {_API}/draft", Scope.PRESETS)
     async def save_fields(
         self, name: str, fields: dict[str, PresetText], revision: Revision
     ) -> PresetDetail:
         """Change keys in a preset's draft; empty values restore the default."""
-        return await self._detail(await self.editing.save_fields(name, fields, revision))
+        return await self._to_detail(await self.editing.save_fields(name, fields, revision))
 
     @route(f"DELETE {_API}/draft", Scope.PRESETS)
     async def discard(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
@@ -314,7 +327,7 @@ class PresetPages(RouteGroup):
         edited, draft = await self._open_draft(name)
         if draft.revision != revision:
             raise draft_conflict()
-        preset = await self._valid(name, draft.content)
+        preset = await self._require_valid(name, draft.content)
         editing.check_name(name, editing.resolver.presets.keys() - {name})
         live = await asyncio.to_thread(self._write, preset, draft)
         number = (await editing.versions.save([preset_version(live)]))[name]
@@ -331,7 +344,7 @@ class PresetPages(RouteGroup):
             raise RequestRefused(404, translatable("There is no draft."))
         return edited, edited.draft
 
-    async def _valid(self, name: str, content: str) -> Preset:
+    async def _require_valid(self, name: str, content: str) -> Preset:
         checked = await self.editing.check(content)
         if checked.preset is None:
             first = checked.problems[0]
@@ -368,7 +381,7 @@ class PresetPages(RouteGroup):
         edited = await self.editing.open(name)
         saved = await self.editing.save_draft(name, content, edited.revision)
         await self._record(request, "go back", f"{name} v{version}", edited.content, content)
-        return await self._detail(saved)
+        return await self._to_detail(saved)
 
     async def _record(
         self, request: ConsoleRequest, action: str, subject: str, before: str, after: str
@@ -498,7 +511,7 @@ class PresetPages(RouteGroup):
         money are skipped unless the caller may spend.
         """
         edited = await self.editing.open(name)
-        before, draft = await self._presets(edited)
+        before, draft = await self._published_and_draft(edited)
         if before is None:
             raise UserError(translatable("Nothing was answered with this preset yet."))
         trials = []
@@ -508,7 +521,7 @@ class PresetPages(RouteGroup):
             if scene is not None:
                 old, _ = await self._compose(before, scene, may_spend=may_spend)
                 new, problem = await self._compose(draft, scene, may_spend=may_spend)
-                trials.append(_trial(conversation, old, new, problem))
+                trials.append(_to_trial(conversation, old, new, problem))
         return {"trials": trials}
 
     @route(f"POST {_API}/ask", Scope.OPERATE)
@@ -518,7 +531,7 @@ class PresetPages(RouteGroup):
     ) -> Mapping[str, Sequence[TrialAnswer | DifferingPiece] | bool]:
         """Ask the published version and the draft, which counts as usage; compare the answers."""
         edited = await self.editing.open(name)
-        before, draft = await self._presets(edited)
+        before, draft = await self._published_and_draft(edited)
         played = await self.previews.scene(name, scene)
         tasks = []
         async with asyncio.TaskGroup() as group:
@@ -532,7 +545,7 @@ class PresetPages(RouteGroup):
         differ = any(one.change != "same" for one in pieces)
         return {"answers": answers, "pieces": pieces, "differ": differ}
 
-    async def _presets(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
+    async def _published_and_draft(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
         draft = await self.editing.preset_of(edited)
         if not edited.published:
             return None, draft
@@ -560,7 +573,7 @@ class PresetPages(RouteGroup):
         return TrialAnswer(version, made.text, made.seconds)
 
 
-def _trial(
+def _to_trial(
     conversation: str, old: Receipt | None, new: Receipt | None, problem: str
 ) -> Mapping[str, str | int | None]:
     if new is None or (old is not None and _dropped_turns(new) > _dropped_turns(old)):

@@ -54,7 +54,7 @@ class ScreenPlatform(LocalPlatform):
         self._screen = ChatScreen(
             open_history(self._history_file),
             CommandCompleter([*context.commands, *OWN_COMMANDS], context.complete_preset, language),
-            self._enter,
+            self._queue_line,
             self._stop_requested.set,
             language=language,
             input_=input_,
@@ -83,10 +83,10 @@ class ScreenPlatform(LocalPlatform):
                     task.result()  # raises what it ended with
             if reading.done():  # by Ctrl-C, which has stopped the answer already
                 self._lines.clear()
-                self._enter("/quit")
+                self._queue_line("/quit")
                 await asyncio.wait({answering}, timeout=_END_SECONDS)
         except EOFError:  # the terminal was closed; what was entered is answered
-            self._enter("/quit")
+            self._queue_line("/quit")
             await answering
         finally:
             self._screen.close()
@@ -95,7 +95,7 @@ class ScreenPlatform(LocalPlatform):
             await cancel_and_wait(tasks)
             self.surface.end_message()
 
-    def _enter(self, line: str) -> None:
+    def _queue_line(self, line: str) -> None:
         if self._is_busy and line.strip() == "/stop":
             self._stop_requested.set()
             return
