@@ -59,16 +59,16 @@ _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _JSON_TYPES = frozenset({"tool", "list of tool", "declared"})
 
 
-def _shipped(name: str) -> str:
+def _read_shipped(name: str) -> str:
     return (Path(__file__).parent / f"{name}.jinja").read_text("utf-8").removesuffix("\n")
 
 
 # Consecutive messages of one role are merged, and all system messages together are `.System`.
-_MERGE_MESSAGES = _shipped("go_messages")
+_MERGE_MESSAGES = _read_shipped("go_messages")
 # An exchange is a system message, a prompt and a response, each of which may be missing.
-_LOOP_OVER_TURNS = _shipped("go_turns")
+_LOOP_OVER_TURNS = _read_shipped("go_turns")
 # Go escapes these three characters in JSON.
-_AS_JSON_MACRO = _shipped("go_json")
+_AS_JSON_MACRO = _read_shipped("go_json")
 
 
 class _Value(NamedTuple):
@@ -221,7 +221,7 @@ class _Translator:
                 self._emit("{%- if not turn.last %}")
                 self._indent += 1
             if token.kind == "text":
-                self._emit(f"{{{{- {_quoted(token.text)} }}}}")
+                self._emit(f"{{{{- {_quote(token.text)} }}}}")
             else:
                 self._translate_action(token.text if token.kind == "name" else "")
         if is_guarded:
@@ -254,9 +254,9 @@ class _Translator:
                 start = self._position
                 value, variables, declares = self._read_pipe("command")
                 if variables:
-                    self._set(variables[0], value, declares=declares)
+                    self._set_variable(variables[0], value, declares=declares)
                 else:
-                    self._emit(f"{{{{- {self._printed(value)} }}}}")
+                    self._emit(f"{{{{- {self._to_printed(value)} }}}}")
                 self._is_cut |= self._root is _TURN_ROOT and any(
                     token.kind == "field" and "Response" in token.fields
                     for token in self._tokens[start : self._position]
@@ -270,7 +270,7 @@ class _Translator:
             if chained and not is_elif:
                 self._emit("{%- else %}")
             if variables:
-                value = self._set(variables[0], value, declares=declares)
+                value = self._set_variable(variables[0], value, declares=declares)
             self._emit(f"{{%- {'elif' if is_elif else 'if'} {value.source} %}}")
             outside = self._dot
             self._dot = value if keyword == "with" else outside
@@ -297,7 +297,7 @@ class _Translator:
             outside, self._dot = self._dot, item
             for name, value in zip(reversed(variables), (item, _Value(index)), strict=False):
                 if name != "$_":
-                    self._set(name, value, declares=True)
+                    self._set_variable(name, value, declares=True)
             stop = self._translate_body()
             self._dot = outside
             self._loops -= 1
@@ -319,7 +319,7 @@ class _Translator:
             raise self._error(marked("expected end; found {{{{else}}}}"))
         self._expect("}}", "end")
 
-    def _set(self, name: str, value: _Value, *, declares: bool) -> _Value:
+    def _set_variable(self, name: str, value: _Value, *, declares: bool) -> _Value:
         """Set a variable; one that is reassigned is kept in a Jinja namespace."""
         if declares:
             unique = self._unique_name("go_" + name.removeprefix("$"))
@@ -331,7 +331,7 @@ class _Translator:
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
-        self._enter()
+        self._enter_scope()
         variables = dict(self._variables)
         yield
         self._variables = variables
@@ -346,7 +346,7 @@ class _Translator:
 
     def _read_pipe(self, context: str, closing: str = "}}") -> tuple[_Value, tuple[str, ...], bool]:
         """Return the value of `$x := first | second`, its variables, and if it declares them."""
-        self._enter()
+        self._enter_scope()
         variables, declares = self._read_variables(context)
         value = self._read_command(context, [])
         while self._peek().text == "|":
@@ -394,9 +394,9 @@ class _Translator:
             case "string", text:
                 is_raw = text.startswith("`")
                 value = text[1:-1].replace("\r", "") if is_raw else ast.literal_eval(text)
-                return _Value(_quoted(value), "text")
+                return _Value(_quote(value), "text")
             case "number", text:
-                return _Value(repr(self._number(text)), "number")
+                return _Value(repr(self._to_number(text)), "number")
             case "field", _:
                 return self._members(self._dot, token.fields)
             case "variable", text:
@@ -411,7 +411,7 @@ class _Translator:
                 value, *_ = self._read_pipe("parenthesized pipeline", ")")
                 return self._members(value, self._tokens[self._position - 1].fields)
             case _:
-                raise self._unexpected(token, context)
+                raise self._unexpected_error(token, context)
 
     def _members(self, value: _Value, names: Sequence[str]) -> _Value:
         for name in names:
@@ -425,7 +425,7 @@ class _Translator:
             case "any" | "nothing" | "object":
                 return _Value(f"{value.source}.{name}")
             case kind if kind.startswith("map of "):
-                return _Value(f"{value.source}[{_quoted(name)}]", _element_type(kind))
+                return _Value(f"{value.source}[{_quote(name)}]", _element_type(kind))
             case kind if name in _FIELDS.get(kind, {}):
                 value_type = _FIELDS[kind][name]
                 source = f"{value.source}.{_WORD_BORDER.sub('_', name).lower()}"
@@ -446,7 +446,7 @@ class _Translator:
             case "and" | "or", [_, *_]:
                 kinds = {value.type for value in given}
                 kind = kinds.pop() if len(kinds) == 1 else "any"
-                return _Value(_joined(f" {name} ", sources), kind)
+                return _Value(_join_sources(f" {name} ", sources), kind)
             case "len", [_]:
                 return _Value(f"({sources[0]} | length)", "number")
             case "index", [container, _, *_]:
@@ -460,7 +460,7 @@ class _Translator:
             case _ if name in _COMPARISONS and len(given) >= 2:
                 # Only `eq` takes several values: one must match.
                 tests = [f"{sources[0]} {_COMPARISONS[name]} {other}" for other in sources[1:]]
-                return _Value(_joined(" or ", tests), "bool")
+                return _Value(_join_sources(" or ", tests), "bool")
             case _:
                 return self._call_for_text(name, given)
 
@@ -469,7 +469,7 @@ class _Translator:
             case "json", [value]:
                 return self._to_json(value)
             case "print", [_, *_] if len(given) == 1 or {value.type for value in given} == {"text"}:
-                return _Value(_joined(" ~ ", list(map(self._printed, given))), "text")
+                return _Value(_join_sources(" ~ ", list(map(self._to_printed, given))), "text")
             case "printf", [template, *arguments]:
                 return self._printf(template.source, arguments)
             case _:
@@ -488,7 +488,7 @@ class _Translator:
             if verb[0] == "%%":
                 return "%"
             if verb[0] in {"%s", "%v", "%d"} and (argument := next(arguments, None)):
-                return f'" ~ {self._printed(argument)} ~ "'
+                return f'" ~ {self._to_printed(argument)} ~ "'
             raise self._unsupported(marked("printf with {verb}"), verb=verb[0])
 
         source = f"({_FORMAT_VERB.sub(fill, template)})"
@@ -496,7 +496,7 @@ class _Translator:
             raise self._unsupported(marked("printf with more arguments than verbs"))
         return _Value(source, "text")
 
-    def _printed(self, value: _Value) -> str:
+    def _to_printed(self, value: _Value) -> str:
         match value.type:
             case "text" | "number" | "any":
                 return value.source
@@ -518,7 +518,7 @@ class _Translator:
         self.prints_json = True
         return _Value(f"as_json({value.source})", "text")
 
-    def _number(self, text: str) -> int | float:
+    def _to_number(self, text: str) -> int | float:
         if len(text) <= _MAX_NUMBER_CHARS:
             for kind in (partial(int, base=0), float):
                 with suppress(ValueError):
@@ -531,14 +531,14 @@ class _Translator:
             raise self._error(marked('undefined variable "{variable}"'), variable=name)
         return self._variables[name]
 
-    def _enter(self) -> None:
+    def _enter_scope(self) -> None:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise self._error(marked("nested deeper than {limit}"), limit=_MAX_DEPTH)
 
     def _expect(self, closing: str, context: str) -> None:
         if not self._peek().text.startswith(closing):
-            raise self._unexpected(self._peek(), context)
+            raise self._unexpected_error(self._peek(), context)
         self._position += 1
 
     def _peek(self) -> _Token:
@@ -549,7 +549,7 @@ class _Translator:
         self._position += token.kind != "eof"
         return token
 
-    def _unexpected(self, token: _Token, context: str) -> TemplateError:
+    def _unexpected_error(self, token: _Token, context: str) -> TemplateError:
         problem = marked('unexpected "{token}" in {context}')
         return _error(token.line, problem, token=token.text, context=context)
 
@@ -575,9 +575,9 @@ def _element_type(type_name: str) -> str:
     return type_name.partition(" of ")[2] or "any"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _joined(operator: str, sources: Sequence[str]) -> str:
+def _join_sources(operator: str, sources: Sequence[str]) -> str:
     return sources[0] if len(sources) == 1 else f"({operator.join(sources)})"

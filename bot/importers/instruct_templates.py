@@ -82,7 +82,7 @@ class _InstructSequences:
         if not story and not after_story:
             story, after_story = texts["system_sequence"], texts["system_suffix"] or newline
         return _LAYOUT.substitute(
-            alignment=self._alignment(first_user),
+            alignment=self._alignment_message(first_user),
             story=self._message(story, after_story, "'System'"),
             narration=self._message(
                 texts[f"{narrator}_sequence"],
@@ -95,17 +95,17 @@ class _InstructSequences:
             question=self._turn(user, "input"),
             first_answer=self._turn(first_answer, "output"),
             answer=self._turn(answer, "output"),
-            opening=self._opening(),
+            opening=self._character_opening(),
         )
 
-    def _alignment(self, sequence: str) -> str:
+    def _alignment_message(self, sequence: str) -> str:
         """Write the user message that precedes a conversation begun by the character."""
         opening = self._texts["user_alignment_message"]
         name = "(user or '')"
         before = self._expression(self._own_line(sequence), name)
         suffix = self._expression(self._texts["input_suffix"] or self._newline, name)
         shown = self._shown_name(name)
-        return _print(before, shown, _quoted(opening), suffix) if opening else ""
+        return _print(before, shown, _quote(opening), suffix) if opening else ""
 
     def _turn(self, sequence: str, kind: str) -> str:
         suffix = self._texts[f"{kind}_suffix"] or self._newline
@@ -120,7 +120,7 @@ class _InstructSequences:
             + f"{{%- set ns.on_new_line = {on_new_line} -%}}"
         )
 
-    def _opening(self) -> str:
+    def _character_opening(self) -> str:
         """Write the output sequence, and the character's name if names are shown."""
         usual, last = self._texts["output_sequence"], self._texts["last_output_sequence"]
         sequence, name = last or usual, "(char or '')"
@@ -146,7 +146,7 @@ class _InstructSequences:
         """Return a text's prefix: the speaker's name, if the template shows names."""
         if self._behavior == "none" or not self.has_names:
             return ""
-        return f"({name} ~ {_quoted(separator)} if {name} and {self._name_condition} else '')"
+        return f"({name} ~ {_quote(separator)} if {name} and {self._name_condition} else '')"
 
     def _own_line(self, sequence: str) -> str:
         return sequence + self._newline if sequence else ""
@@ -154,14 +154,14 @@ class _InstructSequences:
     def _expression(self, text: str, name: str) -> str:
         """Return a sequence as a Jinja expression, with its macros as variables."""
         if not self._expands_macros:
-            return _quoted(text)
+            return _quote(text)
         values = {"name": name, "char": "(char or '')", "user": "(user or '')"}
         if name == "name":  # with several people, the user of a message is its author
             values["user"] = "(name if message.role == 'user' else (user or ''))"
         # Text, macro name, text, ...
         split = _MACRO.split(text)
         parts = [
-            values[part.lower()] if index % 2 else _quoted(part) for index, part in enumerate(split)
+            values[part.lower()] if index % 2 else _quote(part) for index, part in enumerate(split)
         ]
         return " ~ ".join(part for part in parts if part != '""')
 
@@ -200,7 +200,7 @@ def _print(*expressions: str) -> str:
     return f"{{{{- {' ~ '.join(parts)} -}}}}" if parts else ""
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -265,12 +265,12 @@ def keys_of_adapter(data: Json) -> tuple[dict[str, object], list[str]]:
     opening = read.text("assistant_gen") or starts["assistant"]
     blocks = "".join(
         f"{{%- {'if' if role == 'system' else 'elif'} message.role == '{role}' -%}}"
-        + _print(_quoted(start), "message.content", _quoted(ends[role]))
+        + _print(_quote(start), "message.content", _quote(ends[role]))
         for role, start in starts.items()
     )
     jinja = (
         f"{{%- for message in messages -%}}{blocks}{{%- endif -%}}{{%- endfor -%}}"
-        f"{{%- if add_generation_prompt -%}}{_print(_quoted(opening))}{{%- endif -%}}"
+        f"{{%- if add_generation_prompt -%}}{_print(_quote(opening))}{{%- endif -%}}"
     )
     stops = (each.strip().partition("\n")[0] for each in (ends["assistant"], starts["user"]))
     keys: dict[str, object] = {

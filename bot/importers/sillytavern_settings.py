@@ -221,7 +221,7 @@ def unsupported_features(preset: Preset) -> Sequence[Text]:
         names += ["…"] * (len(unknown) > _MAX_NAMES)
         notes.append(
             translatable(
-                "macros that have no value here stay as they are written: {names}",
+                "unsupported macros stay unchanged: {names}",
                 names=", ".join(names),
             )
         )

@@ -71,7 +71,7 @@ _CHECKS: Mapping[str, Check] = {
     ),
 }
 _TABLE = ParameterTable(
-    _CHECKS, translatable("the Messages API has {names}", names=", ".join(sorted(_CHECKS)))
+    _CHECKS, translatable("the Messages API supports {names}", names=", ".join(sorted(_CHECKS)))
 )
 
 

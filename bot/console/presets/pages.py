@@ -3,79 +3,66 @@
 import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Annotated
-from typing import Literal
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Literal, TypeAlias
 from urllib.parse import quote
+
 from aiohttp import web
-from pydantic import AfterValidator
-from pydantic import BaseModel
-from pydantic import Field
+from pydantic import AfterValidator, BaseModel, Field
+
 from bot.chat.access import Scope
-from bot.chat.drafts import ImportedFile
-from bot.chat.drafts import PresetDraft
-from bot.chat.drafts import Scene
+from bot.chat.drafts import ImportedFile, PresetDraft, Scene
 from bot.chat.prompt import Prompt
 from bot.chat.receipt import Receipt
 from bot.chat.session import PresetVersion
-from bot.console.differences import DifferingPiece
-from bot.console.differences import differing_lines
-from bot.console.differences import differing_pieces
+from bot.console.differences import DifferingPiece, differing_lines, differing_pieces
 from bot.console.message_view import color_of
 from bot.console.operator_requests import OperatorAnswer
-from bot.console.presets.editing import MAX_CONTENT_CHARS
-from bot.console.presets.editing import EditedPreset
-from bot.console.presets.editing import ListedPreset
-from bot.console.presets.editing import PresetEditing
-from bot.console.presets.editing import draft_conflict
-from bot.console.presets.files import ExportForm
-from bot.console.presets.files import PresetImports
-from bot.console.presets.files import send_preset
-from bot.console.presets.form import form_fields
-from bot.console.presets.form import keys_without_field
-from bot.console.presets.form import write_preset_json
-from bot.console.presets.lorebook_entries import add_entry
-from bot.console.presets.lorebook_entries import remove_entry
-from bot.console.presets.preview import SAMPLE_SCENES
-from bot.console.presets.preview import DraftPreviews
-from bot.console.presets.preview import open_entry
-from bot.console.presets.preview import recorded_scene_id
-from bot.console.presets.preview import view_lorebook
+from bot.console.presets.editing import (
+    MAX_CONTENT_CHARS,
+    EditedPreset,
+    ListedPreset,
+    PresetEditing,
+    draft_conflict,
+)
+from bot.console.presets.files import ExportForm, PresetImports, send_preset
+from bot.console.presets.form import form_fields, keys_without_field, write_preset_json
+from bot.console.presets.lorebook_entries import add_entry, remove_entry
+from bot.console.presets.preview import (
+    SAMPLE_SCENES,
+    DraftPreviews,
+    open_entry,
+    recorded_scene_id,
+    view_lorebook,
+)
 from bot.console.prompt_preview import reason_of
-from bot.console.routes import ConsoleRequest
-from bot.console.routes import NavigationItem
-from bot.console.routes import Page
-from bot.console.routes import RouteGroup
-from bot.console.routes import protected
-from bot.console.routes import redirect
-from bot.console.routes import route
-from bot.errors import BackendError
-from bot.errors import PresetError
-from bot.errors import RequestRefused
-from bot.errors import SettingsError
-from bot.errors import UserError
+from bot.console.routes import (
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+    RouteGroup,
+    protected,
+    redirect,
+    route,
+)
+from bot.errors import BackendError, PresetError, RequestRefused, SettingsError, UserError
 from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
 from bot.prompting.fit import prompt_tokens
-from bot.prompting.presets.fields import MAX_NAME_CHARS
-from bot.prompting.presets.fields import name_problem
-from bot.prompting.presets.files import PresetProblem
-from bot.prompting.presets.files import delete_preset_file
-from bot.prompting.presets.files import export_preset
-from bot.prompting.presets.files import find_preset_file
-from bot.prompting.presets.files import load_preset_lorebook
-from bot.prompting.presets.files import preset_version
-from bot.prompting.presets.files import write_preset
-from bot.prompting.presets.files import write_whole_file
+from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
+from bot.prompting.presets.files import (
+    PresetProblem,
+    delete_preset_file,
+    export_preset,
+    find_preset_file,
+    load_preset_lorebook,
+    preset_version,
+    write_preset,
+    write_whole_file,
+)
 from bot.prompting.presets.preset import Preset
-from bot.texts.text import text_of
-from bot.texts.text import translatable
+from bot.texts.text import text_of, translatable
 from bot.value_class import value_class
-
 
 _API = "/api/v1/presets/{name}"
 _PAGE = "/presets/{name}"
