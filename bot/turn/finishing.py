@@ -253,8 +253,8 @@ class QuestionAnswers:
         result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
         if gathering.left_over and not group.message.refused:
             waiting = translatable_count(
-                "⏳ 1 more message arrived meanwhile. I will answer it next.",
-                "⏳ {count} more messages arrived meanwhile. I will answer them next.",
+                "⏳ 1 more message came meanwhile. I will answer it next.",
+                "⏳ {count} more messages came meanwhile. I will answer them next.",
                 gathering.left_over,
             )
             result = await finisher.with_rare_notice(asked.incoming, result, waiting)

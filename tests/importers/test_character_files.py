@@ -49,7 +49,7 @@ def test_card_in_the_presets_folder_is_named_with_the_command_that_takes_it(
     found = read_character_folder(folder)
     assert found.presets.keys() == {"nora"}
     assert found.disabled["ilse"] == (
-        f"{folder}/ilse.json is a character card (JSON); make a preset of it with"
+        f"{folder}/ilse.json is a character card (JSON); import it as a preset with"
         f" `troupe character import {folder}/ilse.json`, and move it out of the presets folder"
     )
 

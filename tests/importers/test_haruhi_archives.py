@@ -126,7 +126,7 @@ def test_archive_without_a_persona_says_what_is_missing(tmp_path: Path) -> None:
     ],
 )
 def test_dialogues_of_version_1_are_named(text: str) -> None:
-    with pytest.raises(CharacterError, match=r"ChatHaruhi 1, without a persona; use a zip"):
+    with pytest.raises(CharacterError, match=r"dialogues or vectors, without a persona; use a zip"):
         read_rows(read_jsonl(text))
 
 

@@ -78,7 +78,7 @@ def test_response_format_is_sent_as_a_schema(asked: object, expected: object) ->
 
 
 def test_several_answers_are_refused() -> None:
-    with pytest.raises(BackendUnavailable, match="a chat gets one answer"):
+    with pytest.raises(BackendUnavailable, match="a chat gets only one answer"):
         body(parameters={"n": 2})
 
 

@@ -181,8 +181,8 @@ async def test_waits_are_told(connect: Connect, service: FakeOpenAI, wait: str, 
 @pytest.mark.parametrize(
     ("status", "message", "told"),
     [
-        (429, "Rate limit exceeded: free-models-per-day. Add 10 credits", "allows it in a day"),
-        (429, "Rate limit reached on requests per day (RPD): Limit 200", "allows it in a day"),
+        (429, "Rate limit exceeded: free-models-per-day. Add 10 credits", "its daily limit"),
+        (429, "Rate limit reached on requests per day (RPD): Limit 200", "its daily limit"),
         (429, "Rate limit reached on requests per min (RPM): Limit 3", "busy right now"),
         (413, "Payload", "Start a new one with /new"),
     ],
