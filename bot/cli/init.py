@@ -139,7 +139,7 @@ def _write(wanted: Mapping[str, str | None], env_file: Path, *, yes: bool) -> No
     write_variables(env_file, variables)
     print_line(f"{env_file} was written; only you can read it.")
     for name in set_in_environment(variables):
-        print_line(f"The environment sets {name}, too, and overrides this file: remove it there.")
+        print_line(f"The environment also sets {name} and overrides this file: remove it there.")
     print_line("Start it with `make run` or `troupe run`; `troupe check` tests all of it.")
 
 

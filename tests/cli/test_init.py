@@ -139,7 +139,7 @@ async def test_variable_of_the_environment_that_wins_is_named(
 ) -> None:
     monkeypatch.setenv("TROUPE_TELEGRAM__TOKEN", "1:old")
     result = await init("--yes", "--telegram-token", "2:new", "--no-check")
-    assert "TROUPE_TELEGRAM__TOKEN is also set in the environment" in result.output
+    assert "The environment also sets TROUPE_TELEGRAM__TOKEN and overrides" in result.output
 
 
 async def test_included_model_removes_an_earlier_choice(folder: Path) -> None:

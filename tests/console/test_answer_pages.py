@@ -64,7 +64,7 @@ async def test_answer_shows_what_it_was_made_of(console: ConsoleUnderTest) -> No
     assert "cheap/small$0.0001dear/big$0.0129" in " ".join(Elements(shown).text.split())
     assert 'href="/answers/2/compare/1"' in shown
     assert '<input type="hidden" name="conversation" value="telegram:5">' in shown
-    assert "provider counts them itself" in await console.page("/answers/2?form=tokens")
+    assert "provider counts tokens itself" in await console.page("/answers/2?form=tokens")
     assert "Be Nora. 日本" in await console.page("/answers/2?form=text")
 
 

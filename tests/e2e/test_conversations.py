@@ -73,7 +73,7 @@ async def test_people_and_chains_have_histories(where: Chat, model: Model) -> No
     assert read_before(model, second, first) == []
     assert read_before(model, third, first, second) == [first]
 
-    await set_scope(where, "replies", "each chain")
+    await set_scope(where, "replies", "each reply chain")
     root = await where.ask_and_wait()
     root_answer = where.id_of(where.bot_messages()[-1])
     await where.ask_and_wait()  # whoever sends the next answer knows the id of the one before
@@ -168,7 +168,7 @@ async def test_person_stops_being_observed_by_a_native_command(
         place.say("the code is SECRET", 1)
         await place.ask_and_wait()
         assert "SECRET" not in str(model.requests[-1])
-    assert "Where a channel" in await decide("on")
+    assert "In channels that" in await decide("on")
     for place in places:
         place.say("the key is KNOWN", 1)
         question = await place.ask_and_wait()

@@ -152,7 +152,7 @@ async def test_person_can_stop_being_observed_in_all_chats(database: Database) -
         return str(setup.backend.prompts[-1].messages)
 
     await setup.say(line("SECRET heard", "5:1"), said("/settings me off", "5:2", BOB))
-    assert setup.texts[-1].startswith("I overhear you nowhere")
+    assert setup.texts[-1].startswith("I do not overhear you")
     await setup.say(line("SECRET nora", "5:3"), line("public talk", "5:4", ALICE))
     ask = make_incoming("well?", key="5:5", author=BOB, wake=WakeReason.MENTION)
     await setup.say(ask)

@@ -54,7 +54,7 @@ def test_parameter_that_no_budget_sees_is_refused(name: str) -> None:
     [problem] = check_preset(text % json.dumps(name)).problems
 
     assert problem.line == 3
-    assert "unseen by budgets" in problem.text
+    assert "without the budgets noticing" in problem.text
 
 
 @pytest.mark.parametrize("reference", [*TABLES["characters"], "a" * 5000 + ".jsonl"])
