@@ -84,7 +84,7 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
         return self
 
 
-def _budget(whose: str, period: str) -> Any:
+def _budget_field(whose: str, period: str) -> Any:
     return Field(
         None, gt=0, description=f"What answers {whose} may cost in a {period}, in US dollars."
     )
@@ -93,14 +93,14 @@ def _budget(whose: str, period: str) -> Any:
 class BudgetSettings(BaseModel, extra="forbid"):
     """Budgets for answers; days and months are in UTC. By default, nothing is limited."""
 
-    person_day: float | None = _budget("to each person", "day")
-    person_month: float | None = _budget("to each person", "month")
-    channel_day: float | None = _budget("in each channel", "day")
-    channel_month: float | None = _budget("in each channel", "month")
-    server_day: float | None = _budget("in each server", "day")
-    server_month: float | None = _budget("in each server", "month")
-    preset_day: float | None = _budget("of each preset", "day")
-    preset_month: float | None = _budget("of each preset", "month")
+    person_day: float | None = _budget_field("to each person", "day")
+    person_month: float | None = _budget_field("to each person", "month")
+    channel_day: float | None = _budget_field("in each channel", "day")
+    channel_month: float | None = _budget_field("in each channel", "month")
+    server_day: float | None = _budget_field("in each server", "day")
+    server_month: float | None = _budget_field("in each server", "month")
+    preset_day: float | None = _budget_field("of each preset", "day")
+    preset_month: float | None = _budget_field("of each preset", "month")
     cheaper_preset: str | None = Field(
         None,
         description="The preset whose model answers when a budget is used up for the channel's own;"
@@ -506,7 +506,7 @@ def _given_variables() -> Mapping[str, str | None]:
 
 def _error_line(problem: ErrorDetails) -> str:
     """Describe a problem and its fix, without the value, which may be secret."""
-    name = _variable(map(str, problem["loc"]))
+    name = _variable_name(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":
             near = _nearest_variable(name)
@@ -520,7 +520,7 @@ def _error_line(problem: ErrorDetails) -> str:
             return f"{name}: {describe_problem(problem)}"
 
 
-def _variable(path: Iterable[str]) -> str:
+def _variable_name(path: Iterable[str]) -> str:
     """("console", "port") -> TROUPE_CONSOLE__PORT."""
     return "TROUPE_" + "__".join(path).upper()
 
@@ -535,12 +535,12 @@ def _nearest_variable(name: str) -> str | None:
         (["mcp_servers", *its_id], McpServerSettings),
     ]
     parts = (
-        _variable([*group, part])
+        _variable_name([*group, part])
         for group, model in groups
         if isinstance(model, type) and issubclass(model, BaseModel)
         for part in model.model_fields
     )
-    known = [*(_variable([field]) for field in fields), *parts]
+    known = [*(_variable_name([field]) for field in fields), *parts]
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=_MIN_SIMILARITY)), None)
 
 
@@ -575,7 +575,7 @@ def set_in_environment(names: Iterable[str]) -> list[str]:
 
 def describe_unknown_variables() -> list[str]:
     """Return a line for each variable that looks like a setting but is unknown."""
-    known = {_variable([field]) for field in settings_model().model_fields}
+    known = {_variable_name([field]) for field in settings_model().model_fields}
     given = [name for name in map(str.upper, _given_variables()) if name.startswith("TROUPE_")]
     return [
         f"{name} is not a setting of Troupe" + (f"; did you mean {near}?" if near else "")

@@ -1,42 +1,28 @@
 """Send requests for the operator: budgets and limits apply, but no history changes."""
 
 import asyncio
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
+
 from bot.chat.answers import StoredAnswer
-from bot.chat.incoming import Person
-from bot.chat.incoming import Said
-from bot.chat.incoming import address_of
-from bot.chat.prompt import Message
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import Usage
+from bot.chat.incoming import Person, Said, address_of
+from bot.chat.prompt import Message, Prompt, Usage
 from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
 from bot.console.prompt_preview import DraftComposer
-from bot.errors import BackendUnavailable
-from bot.errors import SettingsError
-from bot.errors import UserError
-from bot.ports import Backend
-from bot.ports import Clock
-from bot.prompting.compose.compose import bare_prompt
-from bot.prompting.compose.compose import template_of
+from bot.errors import BackendUnavailable, SettingsError, UserError
+from bot.ports import Backend, Clock
+from bot.prompting.compose.compose import bare_prompt, template_of
 from bot.prompting.presets.preset import Preset
-from bot.replying.generate import GeneratedAnswer
-from bot.replying.generate import generate_answer
+from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.runtime.tasks import StopFlag
 from bot.storage.reports import AnswerLog
 from bot.storage.usage import UsageLog
 from bot.texts.text import translatable
-from bot.turn.limits.slots import ProviderSlots
-from bot.turn.limits.slots import Urgency
-from bot.turn.limits.spending import Spending
-from bot.turn.limits.spending import usages_of
+from bot.turn.limits.slots import ProviderSlots, Urgency
+from bot.turn.limits.spending import Spending, usages_of
 from bot.value_class import value_class
-
 
 _OPERATOR = Person("web:console", "console")
 """Whose budget it counts against, beside those of the channel, the server and the preset."""

@@ -5,41 +5,22 @@ chat or in a shared bucket (`BucketSurface`), the chat, or the bot.
 """
 
 import asyncio
-from collections import Counter
-from collections import defaultdict
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
-from dataclasses import KW_ONLY
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
-from functools import lru_cache
-from functools import partial
-from typing import Literal
-from typing import TypeAlias
-from typing import TypeVar
-from pydantic import BaseModel
-from pydantic import Field
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Literal, TypeAlias, TypeVar
+
+from pydantic import BaseModel, Field
 from typing_extensions import override
+
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import MessageSearch
-from bot.chat.outgoing import OutgoingMessage
-from bot.chat.rate import CallScope
-from bot.chat.rate import CallWindow
-from bot.errors import RateLimited
-from bot.errors import ResponseRefused
-from bot.ports import BucketSurface
-from bot.ports import Clock
-from bot.ports import DraftingSurface
-from bot.ports import RateLimits
-from bot.ports import Surface
-from bot.telemetry.metrics import RATE_LIMIT_REFUSALS
-from bot.telemetry.metrics import RATE_LIMIT_SECONDS
+from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
+from bot.chat.rate import CallScope, CallWindow
+from bot.errors import RateLimited, ResponseRefused
+from bot.ports import BucketSurface, Clock, DraftingSurface, RateLimits, Surface
+from bot.telemetry.metrics import RATE_LIMIT_REFUSALS, RATE_LIMIT_SECONDS
 
 
 class DeliverySettings(BaseModel, extra="forbid"):

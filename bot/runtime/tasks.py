@@ -3,15 +3,10 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
-
 
 T = TypeVar("T")
 _CANCEL_AGAIN_SECONDS = 3.0

@@ -1,83 +1,47 @@
 """A worker over a real database, with fakes for the model and the platform."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from sqlalchemy import select
-from sqlalchemy import update
+
+from sqlalchemy import select, update
 from typing_extensions import override
-from bot.chat.command import ButtonAction
-from bot.chat.command import encode_button
-from bot.chat.incoming import Address
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import MediaItem
-from bot.chat.incoming import Person
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Quote
-from bot.chat.incoming import Request
-from bot.chat.incoming import Said
-from bot.chat.outgoing import Limits
-from bot.chat.outgoing import OutboxRow
-from bot.chat.session import Claim
-from bot.chat.session import FinishedTurn
-from bot.chat.session import InboxMessage
-from bot.chat.session import Session
-from bot.chat.session import TurnResult
+
+from bot.chat.command import ButtonAction, encode_button
+from bot.chat.incoming import Address, Incoming, MediaItem, Person, Pressed, Quote, Request, Said
+from bot.chat.outgoing import Limits, OutboxRow
+from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
 from bot.console.prompt_preview import PromptPreview
 from bot.delivery.pacing import DeliverySettings
-from bot.errors import PlatformError
-from bot.errors import StoreError
-from bot.memory import RetrieveStories
-from bot.memory import no_stories
+from bot.errors import PlatformError, StoreError
+from bot.memory import RetrieveStories, no_stories
 from bot.platforms.spec import PlatformSpec
-from bot.ports import Backend
-from bot.ports import ConversationMemory
-from bot.ports import Delivery
-from bot.ports import ToolServer
+from bot.ports import Backend, ConversationMemory, Delivery, ToolServer
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import PresetResolver
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
 from bot.service.options import RunOptions
-from bot.service.resources import Models
-from bot.service.resources import Resources
+from bot.service.resources import Models, Resources
 from bot.settings import Settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.forgetting import Tombstone
 from bot.storage.outbox import SenderIdentity
-from bot.storage.tables import conversation
-from bot.storage.tables import inbox
+from bot.storage.tables import conversation, inbox
 from bot.templates.renderer import Renderer
 from bot.turn.limits.rate_limits import LimitSettings
 from bot.turn.signals import CONVERSATIONS
-from tests.fakes import LIMITS
-from tests.fakes import FakeBackend
-from tests.fakes import FakeClock
-from tests.fakes import FakePlatform
-from tests.fakes import FakeSurface
-from tests.fakes import ScriptStep
+from tests.fakes import LIMITS, FakeBackend, FakeClock, FakePlatform, FakeSurface, ScriptStep
 from tests.media.file_samples import picture
-from tests.samples import ALICE
-from tests.samples import BOB
-from tests.samples import format_receipt
-from tests.samples import make_incoming
-from tests.samples import mask_secret
-from tests.samples import read_session
-from tests.waiting import PATIENCE_SECONDS
-from tests.waiting import advance_in_steps
-from tests.waiting import wait_until
-
+from tests.samples import ALICE, BOB, format_receipt, make_incoming, mask_secret, read_session
+from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 CHAT = "telegram:5"
 

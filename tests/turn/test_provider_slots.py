@@ -3,34 +3,27 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from statistics import mean
-from statistics import quantiles
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, quantiles
 from typing import Any
+
 import pytest
 from typing_extensions import override
+
 from bot.backends.chat_shares import ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
-from bot.runtime.in_process import InProcessRateLimits
-from bot.runtime.in_process import InProcessSignals
-from bot.runtime.tasks import StopFlag
-from bot.runtime.tasks import cancel_and_wait
+from bot.runtime.in_process import InProcessRateLimits, InProcessSignals
+from bot.runtime.tasks import StopFlag, cancel_and_wait
 from bot.storage.database import Database
 from bot.texts.text import translate
 from bot.turn.limits import slots as provider_slots
-from bot.turn.limits.slots import ProviderSlots
-from bot.turn.limits.slots import Urgency
-from tests.fakes import FakeClock
-from tests.fakes import run_ready_tasks
+from bot.turn.limits.slots import ProviderSlots, Urgency
+from tests.fakes import FakeClock, run_ready_tasks
 from tests.samples import make_incoming
-from tests.turn.setup import Setup
-from tests.turn.setup import working
+from tests.turn.setup import Setup, working
 from tests.waiting import wait_until
-
 
 ANSWER_SECONDS = 10.0
 PAUSE_SECONDS = 20.0

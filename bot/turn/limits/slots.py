@@ -3,29 +3,20 @@
 import asyncio
 import contextlib
 import secrets
-from collections import Counter
-from collections import defaultdict
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from bot.backends.chat_shares import FEWEST_SHARED
-from bot.backends.chat_shares import ChatShares
+
+from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
-from bot.ports import Clock
-from bot.ports import RateLimits
-from bot.ports import Signals
-from bot.runtime.in_process import BoundedDict
-from bot.runtime.in_process import InProcessSignals
+from bot.ports import Clock, RateLimits, Signals
+from bot.runtime.in_process import BoundedDict, InProcessSignals
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
-
 
 _MAX_CHATS_REMEMBERED = 1000
 
