@@ -70,7 +70,7 @@ class UsageTotal:
 
 @value_class
 class UsageRow:
-    """One day's answers, grouped by everything that they have in common."""
+    """Usage totals of answers with the same day, person, channel, preset and model."""
 
     day: str
     person: str

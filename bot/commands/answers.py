@@ -153,7 +153,7 @@ NOT_YOURS = translatable(
 )
 NOT_REMEMBERED = translatable("That message is not in my memory.")
 _CHANGE_OTHERS = translatable("change the answer to somebody else's question")
-_SEE_OTHERS = translatable("see what was read for the answer to somebody else's question")
+_SEE_OTHERS = translatable("see the context of the answer to somebody else's question")
 _PRESS_OTHERS = translatable("use the buttons of somebody else's question")
 _WITH_BUTTONS = frozenset({"preset", "settings", "forget"})
 """The commands whose replies have buttons of their own."""

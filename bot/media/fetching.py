@@ -97,14 +97,14 @@ class PublicFetcher:
                 target = (url.path or "/") + (f"?{url.query}" if url.query else "")
                 async with await client.request("GET", target, None, deadline) as response:
                     if response.status not in _REDIRECTS:
-                        return await _read(response, max_bytes, deadline)
+                        return await _read_response(response, max_bytes, deadline)
                     address = urljoin(url.geturl(), response.headers.get("location", ""))
             finally:
                 await client.close()
         raise FetchFailed(f"the server redirects more than {_MAX_REDIRECTS} times")
 
 
-async def _read(response: HttpResponse, max_bytes: int, deadline: float) -> bytes:
+async def _read_response(response: HttpResponse, max_bytes: int, deadline: float) -> bytes:
     if response.status != HTTPStatus.OK:
         raise FetchFailed(f"the server answered {response.status}")
     if response.headers.get("content-encoding", "identity").lower() != "identity":

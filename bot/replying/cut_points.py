@@ -403,7 +403,7 @@ def _breaks(unbreakable: Sequence[tuple[int, int]], position: int) -> bool:
 def _last_match(
     window: CutWindow, pattern: re.Pattern[str], unbreakable: Sequence[tuple[int, int]]
 ) -> int | None:
-    """Return the last position outside code after a match, excluding whitespace."""
+    """Return the position after the last match outside of code, without whitespace."""
     last = None
     for match in pattern.finditer(window.text, window.half, window.stop):
         position = match.end()

@@ -143,7 +143,7 @@ class HttpClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _failure(error, attempt) from None
         try:
-            await wake_ups().turn()
+            await wake_ups().wait_turn()
         except BaseException:
             await response.close()
             raise
@@ -242,7 +242,7 @@ class HttpResponse:
                 data = await content.readany()
         except aiohttp.ClientError as error:
             raise _failure(error, _Attempt(is_sent=True)) from error
-        await wake_ups().turn()
+        await wake_ups().wait_turn()
         return data
 
     async def read_all(self, deadline: float, max_bytes: int) -> bytes:

@@ -157,7 +157,7 @@ class WakeUps:
         else:
             self._waiting.append(callback)
 
-    async def turn(self) -> None:
+    async def wait_turn(self) -> None:
         """Return now, or in a later pass if several tasks resumed in this one."""
         if self._in_this_pass < _MAX_IN_A_PASS and not self._waiting:
             self._in_this_pass += 1

@@ -32,13 +32,13 @@ def create_data_dir(data_dir: Path) -> Path:
     """Create the directory for its owner only; raises `SettingsError` if it cannot be used."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
-        close_to_others(data_dir, 0o700)
+        restrict_to_owner(data_dir, 0o700)
     except OSError as error:
         raise _make_error(data_dir, error) from None
     return data_dir
 
 
-def close_to_others(path: Path, mode: int) -> None:
+def restrict_to_owner(path: Path, mode: int) -> None:
     """Set the mode of a file or directory that belongs to this user."""
     found = path.stat()
     if found.st_uid == os.getuid() and found.st_mode & 0o077:

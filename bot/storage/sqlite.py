@@ -29,7 +29,7 @@ from typing_extensions import override
 from bot.runtime.tasks import wake_ups
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import attach_codec
-from bot.storage.data_dir import close_to_others
+from bot.storage.data_dir import restrict_to_owner
 from bot.storage.statements import DialectName, Query, Rows, StartUnit, decoded
 
 T = TypeVar("T")
@@ -227,7 +227,7 @@ class SqliteThreadPool(ConnectionPool):
         self._codec = codec or TextCodec()
         self._file = url.database or ":memory:"
         if self._file != ":memory:":
-            _close_to_others(Path(self._file))
+            _create_for_owner(Path(self._file))
         self._reader = create_engine(url, pool_size=_SQLITE_READERS, max_overflow=0)
         attach_codec(self._reader, self._codec)
         event.listen(self._reader, "connect", _prepare)
@@ -249,7 +249,7 @@ class SqliteThreadPool(ConnectionPool):
 
     async def _run_in_reader(self, work: Callable[[], T]) -> T:
         found = await asyncio.get_running_loop().run_in_executor(self._reading, work)
-        await wake_ups().turn()
+        await wake_ups().wait_turn()
         return found
 
     @override
@@ -288,12 +288,12 @@ class SqliteThreadPool(ConnectionPool):
             return unit(borrowed)
 
 
-def _close_to_others(file: Path) -> None:
+def _create_for_owner(file: Path) -> None:
     """Create the database for its owner only; its log file gets the same mode."""
     with contextlib.suppress(OSError):  # opening it reports the fault
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
         for one in (file, *file.parent.glob(f"{file.name}-*")):
-            close_to_others(one, 0o600)
+            restrict_to_owner(one, 0o600)
 
 
 def _borrow_connection(connection: sqlite3.Connection) -> Engine:

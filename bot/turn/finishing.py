@@ -280,7 +280,7 @@ class QuestionAnswers:
         active: ActiveCharacters,
         removed: TurnRange | None,
     ) -> TurnResult | None:
-        """Answer the gathered messages, restarting after interruptions; None if deleted."""
+        """Answer the gathered messages, restarting when interrupted; None if they are deleted."""
         stops, limit = self.stages.stops, self.stages.queue_limit
         is_new = isinstance(group.message.incoming, Said) and removed is None
         # The first part of a native command is for its author; the answer is for everybody.

@@ -80,7 +80,7 @@ class Presses:
                 return await self._run_choice(pressed, data, exchange, active)
 
     async def _find(self, pressed: Pressed, data: ButtonData) -> Exchange | None:
-        """Return the pressed button's exchange; None if a press to delete finds it gone."""
+        """Return the pressed button's exchange; None if it should be deleted and already is."""
         try:
             return await self.stages.buttons.find_to_change(pressed, data)
         except UserError as error:

@@ -139,7 +139,7 @@ class ConversationWorker:
             return await self._process(group)
         record = partial(self._conversations.record_attempt, group.claim, message)
         async with self._gate.admitted(message, record):
-            await self._starts.turn()
+            await self._starts.wait_turn()
             return await self._process(group)
 
     async def _process(self, group: MessageGroup) -> InboxMessage | None:

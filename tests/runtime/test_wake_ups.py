@@ -55,20 +55,20 @@ def in_seconds(seconds: float) -> float:
 
 
 async def test_hundred_turns_are_given_in_order_and_few_in_a_pass() -> None:
-    async with counting([wake_ups().turn() for _ in range(100)]) as passes:
+    async with counting([wake_ups().wait_turn() for _ in range(100)]) as passes:
         pass
     assert passes.order == list(range(100))
     assert max(passes.ended) <= IN_ONE_PASS
 
 
 async def test_few_turns_are_given_at_once() -> None:
-    task = asyncio.create_task(wake_ups().turn())
+    task = asyncio.create_task(wake_ups().wait_turn())
     await asyncio.sleep(0)
     assert task.done()
 
 
 async def test_turn_whose_task_was_cancelled_holds_up_nobody() -> None:
-    tasks = [asyncio.create_task(wake_ups().turn()) for _ in range(100)]
+    tasks = [asyncio.create_task(wake_ups().wait_turn()) for _ in range(100)]
     await asyncio.sleep(0)
     for task in tasks[:50]:
         task.cancel()

@@ -11,7 +11,7 @@ from bot.texts.text import looked_up, translate
 CHINESE = {
     "key 'lamp' in “alice: the lamp: here {x}”": "关键词 'lamp'，见“alice: the lamp: here {x}”",
     "key 'a'; secondary keys: and any": "关键词 'a'，并满足次要关键词（and any）",
-    "The lamp: it is constant": "The lamp：它始终生效",
+    "The lamp: it is always active (constant)": "The lamp：它始终生效",
     "Inn: north: key 'inn' in “bob: inn?”": "Inn：north：关键词 'inn'，见“bob: inn?”",
     "chance: rolled 0.40, needed less than 0.20": "随机：抽到 0.40，不低于 0.20",
     "is on cooldown for 12 s more": "还要冷却 12 秒",

@@ -144,7 +144,7 @@ class CircuitBreaker:
         is_retry: bool = False,
         is_trial: bool = True,
     ) -> None:
-        """Record a call's outcome. Retries open nothing; `is_away` means that it got no answer."""
+        """Record a call's outcome. Retries never open the breaker; `is_away` means no answer."""
         if self._opened_at is not None:
             if success:
                 self._opened_at = None

@@ -57,7 +57,7 @@ def check_placeholders(text: str, images: Sequence[str], model: str) -> None:
 
 
 def count_image_tokens(prompt: Prompt) -> int:
-    """Estimate the tokens of all images; the projector alone knows, and only afterwards."""
+    """Estimate the tokens of all images; the real number is known only after projection."""
     return sum(image_tokens(image) for message in prompt.messages for image in message.images)
 
 

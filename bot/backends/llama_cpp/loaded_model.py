@@ -49,7 +49,7 @@ class Tokenizer:
         return [token for token, _ in await self._tokens_of_prompt(spans)]
 
     async def text(self, spans: Sequence[TextSpan]) -> str:
-        """Return the prompt for an engine that parses control tokens; people's are broken up."""
+        """Return the prompt as text, with control tokens in people's messages broken up."""
         prefix_ids, _ = await self._detect_added_ids()
         trusted = "".join(span.text for span in spans if span.trusted)
         used = (word for word in self._tokens.added.values() if word.strip() and word in trusted)

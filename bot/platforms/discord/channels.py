@@ -11,10 +11,10 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Face, MessageThread
 from bot.errors import MessageNotFound, Refused, WordsRefused
 from bot.platforms.discord.rest import (
+    ObjectWithId,
     RestClient,
     RestEndpoint,
     ThreadExists,
-    WithId,
     decode_response,
 )
 from bot.runtime.addresses import is_http_address
@@ -140,7 +140,7 @@ class _Webhook(msgspec.Struct):
     id: str
     type: int = _INCOMING
     token: str | None = None
-    user: WithId | None = None
+    user: ObjectWithId | None = None
 
 
 class AnswerThreads:

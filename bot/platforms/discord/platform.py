@@ -23,7 +23,7 @@ from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import message_to_said
 from bot.platforms.discord.internals import DiscordClient, skip_unreadable
 from bot.platforms.discord.receiver import MessageReceiver
-from bot.platforms.discord.rest import RestClient, RestEndpoint, WithId, decode_response
+from bot.platforms.discord.rest import ObjectWithId, RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import IdentifyLimits, Shard, read_gateway_info
 from bot.platforms.discord.surface import READ_MESSAGE, READ_MESSAGES, DiscordSurface
@@ -185,7 +185,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     @override
     async def private_chat(self, person: str) -> Address:
         body = {"recipient_id": person.removeprefix("discord:")}
-        opened = decode_response(await self._rest.call(_OPEN_PRIVATE, body=body), WithId)
+        opened = decode_response(await self._rest.call(_OPEN_PRIVATE, body=body), ObjectWithId)
         return Address("discord", opened.id, bot_id=self._context.bot_id)
 
     @override

@@ -347,7 +347,7 @@ class RestClient:
             ) from None
 
 
-class WithId(msgspec.Struct):
+class ObjectWithId(msgspec.Struct):
     """A JSON object of which only the id is used."""
 
     id: str

@@ -35,10 +35,10 @@ from bot.platforms.discord.channels import (
 from bot.platforms.discord.markup import to_dialect
 from bot.platforms.discord.rest import (
     ChannelNotFound,
+    ObjectWithId,
     RestClient,
     RestEndpoint,
     WebhookNotFound,
-    WithId,
     decode_response,
 )
 from bot.ports import BucketSurface, Surface
@@ -162,7 +162,7 @@ class DiscordSurface(Surface, BucketSurface):
                 "fail_if_not_exists": False,
             }
         sent = await self._rest.call(_SEND, message.address.chat, body=body, file=message.file)
-        return decode_response(sent, WithId).id
+        return decode_response(sent, ObjectWithId).id
 
     @override
     async def edit(
@@ -255,7 +255,7 @@ class DiscordSurface(Surface, BucketSurface):
         except WebhookNotFound as error:  # somebody deleted it: the next attempt makes another
             self._webhooks.forget(message.address.chat)
             raise errors.Unreachable(str(error)) from None
-        return decode_response(sent, WithId).id
+        return decode_response(sent, ObjectWithId).id
 
     async def _edit_by_webhook(
         self, address: Address, message_id: str, content: MessageContent
@@ -293,13 +293,13 @@ class DiscordSurface(Surface, BucketSurface):
             if file is not None:
                 raise
             raise errors.ResponseRefused(str(error)) from None
-        return decode_response(sent, WithId).id
+        return decode_response(sent, ObjectWithId).id
 
 
 class _FoundMessage(msgspec.Struct):
     id: str
     content: str
-    author: WithId
+    author: ObjectWithId
     webhook_id: str | None = None
     attachments: list[dict[str, Any]] = []
 

@@ -77,7 +77,7 @@ class TelegramAccount(AccountSetup):
     @override
     async def wait_for_code(self, code: str) -> str:
         while True:
-            updates = await self._updates()
+            updates = await self._get_updates()
             for update in updates:
                 match update:
                     case {
@@ -104,7 +104,7 @@ class TelegramAccount(AccountSetup):
         if self._connected is not None:
             await self._connected.close()
 
-    async def _updates(self, **fields: object) -> list[dict[str, Any]]:
+    async def _get_updates(self, **fields: object) -> list[dict[str, Any]]:
         given = {"timeout": _POLL_SECONDS, "allowed_updates": ["message"], **fields}
         try:
             updates = await self._api.send("getUpdates", given, _POLL_SECONDS + api.CALL_SECONDS)
@@ -120,7 +120,7 @@ class TelegramAccount(AccountSetup):
     async def _finish(self, update_id: int, updates: list[dict[str, Any]], chat: int) -> None:
         """Thank the sender, and consume the code's update unless messages precede it."""
         if updates[0]["update_id"] == update_id:
-            await self._updates(offset=update_id + 1, timeout=0, limit=1)
+            await self._get_updates(offset=update_id + 1, timeout=0, limit=1)
         thanks = SendMessage(chat_id=chat, text="Thank you. You are an admin of this bot now.")
         with suppress(PlatformError):  # the terminal says it as well
             await self._api.call(thanks)

@@ -79,7 +79,7 @@ class MovedChats:
             lambda name, first: (int(first), int(name.removeprefix(self._prefix))),
         )
         for first, now in moves:
-            self._keep_move(first, now)
+            self._record_move(first, now)
         self._is_loaded = True
 
     async def look_up(self, incomings: Iterable[Incoming], store: Intake) -> None:
@@ -164,10 +164,10 @@ class MovedChats:
             return {}
         if new not in self._first:
             _log.info("telegram_chat_moved", first=first, now=new)
-            self._keep_move(first, new)
+            self._record_move(first, new)
         return {f"{self._prefix}{new}": str(first)}
 
-    def _keep_move(self, first: int, now: int) -> None:
+    def _record_move(self, first: int, now: int) -> None:
         self._first[now] = first
         self._now[first] = now
 

@@ -143,7 +143,7 @@ class LorebookSearch:
 
     def _why_triggered(self, entry: LoreEntry) -> str | None:
         if entry.constant:
-            return marked("it is constant")
+            return marked("it is always active (constant)")
         if entry.uid in self._sticky:
             return marked("it is sticky")
         return self._keys.match(entry, self._scan_text(entry))
@@ -219,7 +219,7 @@ class LorebookSearch:
         return _OVER_BUDGET.with_values(tokens=self._budget) if self._budget_exceeded else None
 
     def _searches_again(self, fresh: Sequence[LoreEntry]) -> bool:
-        """Whether to search again: the new entries' contents, or the next recursion level."""
+        """Whether to search again, in the new entries' contents or on the next recursion level."""
         contents = [entry.content for entry in fresh if not entry.prevent_recursion]
         self._recursion_texts += contents
         if self._budget_exceeded or not self._book.recursive:

@@ -49,7 +49,7 @@ class RegexScript(StrictModel):
 def run_scripts(
     scripts: Sequence[RegexScript], text: str, expand: Callable[[str], str] = str
 ) -> str:
-    """Run the scripts within the time limit; `expand` fills macros, but not in matches."""
+    """Run the scripts within the time limit; `expand` fills macros, except in matched text."""
     time_budget = RegexTimeBudget()
     for script in scripts:
         if time_budget.seconds <= 0:
