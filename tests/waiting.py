@@ -14,9 +14,7 @@ PATIENCE_SECONDS = 120.0
 BELOW_STALL_SECONDS = 40.0
 """For what must not wait for a server that says nothing for a minute."""
 
-_STUCK_SECONDS = 30.0
-"""A thread that works for longer is held up by the test."""
-
+_STUCK_SECONDS = 30.0  # a thread that works for longer is held up by the test
 T = TypeVar("T")
 _in_threads = WeakSet[asyncio.Future[Any]]()
 

@@ -34,7 +34,7 @@ def test_files_of_packages_are_unchanged_and_licensed() -> None:
 @pytest.mark.skipif(shutil.which("npm") is None, reason="node is not installed")
 def test_committed_files_equal_a_new_build(tmp_path: Path) -> None:
     script = CHECKOUT / "bot" / "console" / "assets" / "build.sh"
-    built = subprocess.run([script, tmp_path], capture_output=True, text=True, timeout=100)
+    built = subprocess.run([script, tmp_path], capture_output=True, text=True, timeout=300)
     if built.returncode != 0:
         pytest.skip(f"npm cannot install the packages here: {built.stderr[-300:]}")
 

@@ -206,7 +206,6 @@ def running(sql: str) -> Unit[None]:
 
 
 @pytest.mark.service
-@pytest.mark.timeout(120)
 async def test_server_that_never_answers_is_given_up() -> None:
     async with silent_server() as folder:
         opening = open_database(f"postgresql+asyncpg://postgres@/t?host={folder}")
@@ -214,7 +213,6 @@ async def test_server_that_never_answers_is_given_up() -> None:
 
 
 @pytest.mark.service
-@pytest.mark.timeout(120)
 async def test_statement_that_takes_too_long_is_given_up(url: str) -> None:
     def sleep(connection: Connection) -> None:
         connection.exec_driver_sql(_SLEEP)
@@ -228,7 +226,6 @@ async def test_statement_that_takes_too_long_is_given_up(url: str) -> None:
 
 
 @pytest.mark.service
-@pytest.mark.timeout(120)
 async def test_unit_waits_for_a_lock_no_longer_than_its_limit(url: str) -> None:
     async with open_database(url) as database, connected(url) as other:
         await answer_in(database, 1)
@@ -238,7 +235,6 @@ async def test_unit_waits_for_a_lock_no_longer_than_its_limit(url: str) -> None:
 
 
 @pytest.mark.service
-@pytest.mark.timeout(120)
 async def test_process_has_at_most_eight_connections_under_load(url: str) -> None:
     counts = [0]
     async with (

@@ -25,11 +25,7 @@ from tests.postgres import create_postgres_database
 from tests.support.chat_steps import OVER_ALL_ROWS, STEPS, Chat
 from tests.turn.whole_chat import use_whole_chat
 
-pytestmark = [
-    pytest.mark.service,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
 T = TypeVar("T")
 _READ_PER_MESSAGE = 40

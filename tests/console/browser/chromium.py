@@ -50,7 +50,7 @@ def axe_script() -> str | None:
         for name in ("package.json", "package-lock.json"):
             shutil.copy(Path(__file__).with_name(name), folder)
         install = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
-        subprocess.run(install, cwd=folder, timeout=100, check=False)
+        subprocess.run(install, cwd=folder, timeout=300, check=False)
     return script.read_text("utf-8") if script.exists() else None
 
 
