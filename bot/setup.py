@@ -266,7 +266,7 @@ def bot_variables(
 
 @dataclass(slots=True)
 class BotStep:
-    """A bot that is set up."""
+    """A bot that is being set up."""
 
     spec: PlatformSpec
     token: str = field(repr=False)

@@ -324,7 +324,7 @@ class ForgetRequested:
 def requests_to_forget(
     keys: Iterable[str], name: str, person_id: str | None, at: datetime
 ) -> list[ForgetRequested]:
-    """Return a request for each of these conversations; `name` begins their external keys."""
+    """Return a request for each of these conversations; their external keys start with `name`."""
     return [
         ForgetRequested(address_of(key), f"{name}:{key}", person_id, at, scopes=(key,))
         for key in keys

@@ -41,7 +41,7 @@ _ANONYMOUS = translatable(
 
 @dataclass(eq=False)
 class AdminCheck:
-    """Asks the platform when a command runs; only refusals are cached, for 30 seconds."""
+    """Asks the platform at each command; only refusals are cached, for 30 seconds."""
 
     admin_ids: Collection[str]
     is_platform_admin: Callable[[Request], Awaitable[bool]]

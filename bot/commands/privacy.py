@@ -135,7 +135,7 @@ class Forgetting:
 
 @dataclass(eq=False)
 class SharedMemories(ConversationMemory):
-    """Conversations in the memory of any process; signals and rows tell all to forget them."""
+    """The in-memory state of all processes; signals and rows tell each of them what to forget."""
 
     memories: Callable[[], Sequence[ConversationMemory]]
     """Return what this process keeps: a preset that is published may add a model."""

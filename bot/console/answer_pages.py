@@ -312,7 +312,7 @@ class AnswerPages(RouteGroup):
     ) -> Mapping[str, object]:
         """Repeat a stored request to a model; empty values keep the original ones.
 
-        The answer enters no history. The answers and the prompts are compared, too.
+        The answer is not added to any history. Answers and prompts are compared.
         """
         mask = self.prompts.mask
         found = await find_answer(self.answers, number)

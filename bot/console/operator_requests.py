@@ -137,8 +137,8 @@ class PromptReplay:
     async def replay(self, answer: StoredAnswer, model_of: str, draft: str) -> OperatorAnswer:
         """Return another answer to the stored prompt, or to a draft's prompt for the same message.
 
-        The model and its parameters are those of the draft, else of the preset `model_of`, else as
-        they were. What is empty changes nothing.
+        The model and its parameters come from the draft, else from the preset `model_of`, else from
+        the stored request. Empty values change nothing.
         """
         receipt = answer.receipt
         if draft:

@@ -60,7 +60,7 @@ class ConsoleRequest:
 
     @property
     def language(self) -> str:
-        """The language from the cookie, else the browser's first one that we have, else English."""
+        """The language from the cookie, else the browser's first supported one, else English."""
         accepted = self.http.headers.get("Accept-Language", "").lower()
         wanted = re.findall(r"(?:^|,)\s*([a-z]+)", accepted)
         chosen = (self.http.cookies.get(LANGUAGE_COOKIE, ""), *wanted)

@@ -123,7 +123,7 @@ class SentRows:
             arrival.set_result(external_id)
 
     def receive(self, keys: Sequence[str]) -> None:
-        """Note what another process has told by `publish_sent_row`."""
+        """Record a row that another process announced with `publish_sent_row`."""
         for key in keys:
             row_id, _, external_id = key.partition(":")
             self.note(int(row_id), external_id or None)

@@ -345,7 +345,7 @@ class _Translator:
         self.lines.append("  " * self._indent + line)
 
     def _read_pipe(self, context: str, closing: str = "}}") -> tuple[_Value, tuple[str, ...], bool]:
-        """Return the value of `$x := first | second`, its variables, and if it declares them."""
+        """Return the value of `$x := first | second`, its variables, and if they are declared."""
         self._enter_scope()
         variables, declares = self._read_variables(context)
         value = self._read_command(context, [])

@@ -236,7 +236,7 @@ def _is_path(source: str, folder: Path) -> bool:
 
 
 def _preset_name(source: str, text: str) -> str:
-    """Return `Phi-3-q4` for `./Phi-3-q4.gguf`; for ollama's own file the name in its comment."""
+    """Return `Phi-3-q4` for `./Phi-3-q4.gguf`; for ollama's own files, the name in the comment."""
     name = PureWindowsPath(source).name  # splits at both kinds of slashes
     if _BLOB.fullmatch(name):
         comment = _FROM_COMMENT.search(text)

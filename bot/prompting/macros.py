@@ -36,7 +36,7 @@ def parse_expression(text: str) -> VariableExpression | None:
 
 
 class Variables:
-    """They last for one prompt only, because people could neither see nor reset stored values."""
+    """Variables of one prompt; people could neither see nor reset stored ones."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}

@@ -29,7 +29,7 @@ def terminal_locale() -> str | None:
 
 
 def login_name() -> str:
-    """Return who runs this process; "you" in a container without an entry for its user."""
+    """Return the user running this process; "you" in a container that lacks the user."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

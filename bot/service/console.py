@@ -1,4 +1,4 @@
-"""The container of the console's pages, which is imported only where the console is served."""
+"""The container of the console's pages, imported only where the console is served."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial

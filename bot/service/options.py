@@ -1,4 +1,4 @@
-"""The roles of a process, which are all unless `troupe run --role` names some, and its options."""
+"""The roles of a process, by default all of them (see `troupe run --role`), and its options."""
 
 import difflib
 from collections.abc import Mapping, Sequence

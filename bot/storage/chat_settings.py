@@ -71,7 +71,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class CachedChatSettings(ChatSettings, ConversationMemory):
-    """Caches each scope with all its settings, and drops it when a signal names it as changed.
+    """Caches each scope with all its settings, until a signal says that it has changed.
 
     Values are trusted for `max_age_seconds` if signals may be lost; forever if None, because nobody
     else writes.

@@ -42,8 +42,8 @@ _FORGET = (
 class Conversations(StoredTurns):
     """Conversations in SQL; recent turns of conversations claimed here stay cached.
 
-    `sender` takes rows for sending in the same unit that queues them; None: others send.
-    `record_tombstone` records outside the database what is about to be deleted.
+    `sender` takes rows for sending in the unit that queues them; None if others send.
+    `record_tombstone` records outside the database what will be deleted.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Conversations(StoredTurns):
 
     @transaction
     def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> Unit[None]:
-        """Record what a process does with a message, in case it dies; NONE undoes that record."""
+        """Record how a message is processed, in case of a crash; NONE removes the record."""
         yield from finishing.check(claim)
         rows = [{"message": one, "attempted": int(attempt)} for one in _message_ids(message)]
         yield SQL["record_attempt"].query_many(rows)
@@ -192,7 +192,7 @@ class Conversations(StoredTurns):
         return messages
 
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
-        """Return the newest turns of the current session, also for a claim that is fenced."""
+        """Return the current session's newest turns, even for a fenced claim."""
         window = self.windows.get(claim)
         if window is None and self._shared is not None:
             window = await self._shared.find(claim)
@@ -238,7 +238,7 @@ class Conversations(StoredTurns):
         return len((yield SQL["forget_turns"].query(values)))
 
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
-        """Queue the first message of an answer that is being written, each part only once."""
+        """Queue the first message of an unfinished answer; each part is queued only once."""
         row, at = finishing.to_opening_row(message, opening), moment_of(self._clock)
         number, taken = await self._database.run(
             lambda: finishing.open_part(claim, row, self._sender, at, self._database.dialect)

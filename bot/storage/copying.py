@@ -1,4 +1,4 @@
-"""Copy a database into another one, which can be interrupted, or the file of SQLite."""
+"""Copy a database to another one, resumably, or back up SQLite's file."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ Report = Callable[[str, int], None]
 
 
 async def copy_rows(source: Database, target: Database, report: Report) -> int:
-    """Copy all rows, compare them, return their number; can be repeated after a `StoreError`."""
+    """Copy all rows, compare them, return their number; repeatable after a `StoreError`."""
     if await source.run_reading(lambda: _is_in_use(source.is_sqlite)):
         raise StoreError(
             "a process works on this database, or was killed less than "
@@ -132,7 +132,7 @@ def _continue_ids(connection: Connection, table: Table) -> None:
 
 
 def back_up(database: Path, backup: Path) -> int:
-    """Copy a database into a new file for its owner only, check it, and return its size in bytes.
+    """Copy a database to a new owner-only file, check it, and return its size in bytes.
 
     Raises `StoreError` if the file exists, cannot be written, or is damaged.
     """

@@ -52,7 +52,7 @@ def lock_data_dir(
     """Create the data directory and hold its lock for this use until the block ends.
 
     With `is_shared`, other processes that also take a shared lock are let in. Raises
-    `SettingsError` if it cannot be created, or another process has locked it.
+    `SettingsError` if it cannot be created or another process has locked it.
     """
     try:
         lock = (create_data_dir(data_dir) / use.value).open("a+")

@@ -103,7 +103,7 @@ class Database:
         return float(now)
 
     async def truncate_log(self) -> None:
-        """Remove deleted text from SQLite's write-ahead log; PostgreSQL does so by itself."""
+        """Remove deleted text from SQLite's write-ahead log; PostgreSQL does that by itself."""
         if not self.is_sqlite:
             return
         for _ in range(_CHECKPOINT_ATTEMPTS):
@@ -163,14 +163,14 @@ def _rows_of(statement: Statement, values: Values) -> Unit[Rows]:
 
 
 class Store:
-    """Runs its units of work, which are marked `transaction` or `reading`, in one database."""
+    """Runs its units of work, marked `transaction` or `reading`, in one database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
 
 class ClockStore(Store):
-    """A store that notes times."""
+    """A store that records times."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         super().__init__(database)
@@ -234,7 +234,7 @@ async def upgrade_tables(url: str) -> None:
 
 @contextlib.asynccontextmanager
 async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
-    """Open a database to copy its rows as stored; raises `SettingsError` also if it is newer."""
+    """Open a database to copy rows as stored; also raises `SettingsError` if it is newer."""
     async with _connect(url, StoredAsIs(), Database.migrate) as database:
         if (await database.read(read_revisions)).is_newer:
             raise SettingsError(
@@ -330,7 +330,7 @@ async def _translated(work: Awaitable[T]) -> T:
 
 
 def translate(error: Exception) -> StoreError:
-    """Turn a driver's error into one line; raise it `from None`, since its traceback has values."""
+    """Describe a driver's error in one line; raise it `from None`, as its traceback has values."""
     origin = getattr(error, "orig", None) or error
     if getattr(origin, "sqlstate", None) == _READ_ONLY:
         return StoreError(
@@ -415,7 +415,7 @@ def _write_oldest_revision(connection: Connection) -> None:
 
 
 def create_tables(connection: Connection) -> bool:
-    """Create the tables of a new SQLite file without importing Alembic; False: it has some."""
+    """Create a new SQLite file's tables, without Alembic; return False if it has some."""
     if inspect(connection).get_table_names():
         return False
     metadata.create_all(connection, checkfirst=False)

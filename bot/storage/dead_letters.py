@@ -53,7 +53,7 @@ class DeadLetters(ClockStore):
 
     @transaction
     def retry(self, name: str) -> Unit[str | None]:
-        """Process or deliver a dead letter once more; return its conversation or lane, or None."""
+        """Retry a dead letter; return its conversation or lane, or None if there is none."""
         kind, row = _parse(name)
         if not kind:
             return None

@@ -22,7 +22,7 @@ _KEY_ID = re.compile("[0-9a-f]{8}")
 
 
 def make_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fernet]:
-    """Return a Fernet for each key, newest first; raises `SettingsError` with what needs them."""
+    """Return a Fernet for each key, newest first; the `SettingsError` says what needs keys."""
     if not encryption_keys:
         raise SettingsError(
             f"{needed_by} a key to encrypt them; set TROUPE_ENCRYPTION_KEYS to"

@@ -123,7 +123,7 @@ def finish(
     at: Moment,
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
-    """Check the epoch, end the messages, append turns and queue the answer: see `FinishedTurn`."""
+    """Check the epoch, end the messages, append turns and queue the answer; see `FinishedTurn`."""
     is_plain = rows.result.change is None and not rows.result.in_place_of
     if dialect == "postgresql" and is_plain:
         values = _finish_values(claim, rows, sender, at.now)

@@ -50,7 +50,7 @@ class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def record_tombstone(path: Path, tombstone: Tombstone) -> None:
-    """Append a tombstone before what it names is deleted; raises `StoreError`."""
+    """Append a tombstone before its data is deleted; raises `StoreError`."""
     line = msgspec.json.encode(tombstone) + b"\n"
     try:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
@@ -66,7 +66,7 @@ def record_tombstone(path: Path, tombstone: Tombstone) -> None:
 
 
 def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
-    """Read those of these files that exist; raises `StoreError` for a line that is damaged."""
+    """Read the files that exist; raises `StoreError` for a damaged line."""
     return [one for file in files for one in _read(file)]
 
 
@@ -109,7 +109,7 @@ class PersonalData(ClockStore):
         return [row[0] for row in rows]
 
     async def forget_outside_histories(self, person_id: str) -> None:
-        """Delete a person's notes and messages set aside; record that descriptions go, too."""
+        """Delete a person's notes and set-aside messages; record the deletion of descriptions."""
 
         def unit() -> Unit[None]:
             rows = yield SQL["messages_set_aside"].query()
@@ -142,7 +142,7 @@ class PersonalData(ClockStore):
 
     @reading
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
-        """Return where something was forgotten since a moment, by numbers that never return."""
+        """Return the conversations with deletions since a moment, by numbers never reused."""
         return pairs((yield SQL["forgotten_since"].query_alone(since=moment)))
 
 
@@ -172,6 +172,6 @@ async def conversations_of_server(database: Database, server: str) -> Sequence[s
 async def request_deletion(
     database: Database, clock: Clock, keys: Sequence[str], person: str | None
 ) -> None:
-    """Ask the workers to delete conversations, or what a person said in them."""
+    """Ask the workers to delete conversations, or a person's messages in them."""
     name, at = f"operator:{secrets.token_hex(6)}", datetime.fromtimestamp(clock.now(), UTC)
     await SqlInbox(database, clock).receive(requests_to_forget(keys, name, person, at), {})

@@ -13,7 +13,7 @@ _EXISTING = text("SELECT proname FROM pg_proc WHERE proname = ANY(:names)")
 
 
 class PostgresFunction:
-    """A function in the database: "troupe_", what it does, and a digest of its source."""
+    """A function in the database, named "troupe_", its purpose, and a digest of its source."""
 
     def __init__(self, name: str, source: str) -> None:
         digest = hashlib.sha256(source.encode()).hexdigest()[:8]

@@ -68,13 +68,13 @@ class StoredTurns(ClockStore):
 
     @transaction
     def load_failed(self, claim: Claim) -> Unit[Sequence[StoredTurn]]:
-        """Return what failed and menus since the newest answer, the newest question first."""
+        """Return failed questions and menus since the newest answer, newest question first."""
         rows = yield SQL["failed_questions"].query(of=claim.conversation)
         return [_to_stored(row) for row in rows]
 
     @transaction
     def find_said_by(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
-        """Return a person's turns and the answers to them; all turns if nobody else spoke."""
+        """Return the ids of a person's turns and their answers; all turns if nobody else wrote."""
         asked = {"of": claim.conversation, "person": person_id}
         if not (yield SQL["turn_of_others"].query(asked)):
             return [row[0] for row in (yield SQL["all_turns"].query(asked))]

@@ -22,7 +22,7 @@ class SqlHistoryIndex(Store):
     def find(
         self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
     ) -> Unit[Sequence[MessagePlace]]:
-        """Return the places of messages, people's first, oldest first; copies only on request."""
+        """Return messages' places, people's first, oldest first; copies only on request."""
         ids = {"ids": json.dumps(list(message_ids))}
         places = []
         for turn, key, session, is_active in (
@@ -93,7 +93,7 @@ def _places_of_part(
 
 
 def _is_last(turn: int, conversation: str, session: int, answered: str) -> Unit[bool]:
-    """Return whether nothing but answers to `answered` follows a turn or waits to."""
+    """Return whether only answers to `answered` follow a turn or wait to follow it."""
     of = {"of": conversation, "in_session": session, "turn": turn, "answered": answered}
     [[is_last]] = yield SQL["is_last"].query(of)
     return bool(is_last)

@@ -33,7 +33,7 @@ class SqlInbox(ClockStore, Intake):
 
     @reading
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
-        """Return a message that is not done yet, by its key, and what was gathered with it."""
+        """Return an unfinished message by its key, and its gathered messages."""
         bot = {"platform": address.platform, "bot_id": address.bot_id}
         return _decode_events(
             (yield SQL["message_in_progress"].query_alone({**bot, "external_key": external_key}))
@@ -43,7 +43,7 @@ class SqlInbox(ClockStore, Intake):
     def waiting(
         self, conversations: Collection[str], limit: int, of_each: int
     ) -> Unit[Sequence[Incoming]]:
-        """Return unanswered events, newest first: at most `limit`, `of_each` in a conversation."""
+        """Return unanswered events, newest first: at most `limit`, `of_each` per conversation."""
         asked = {"conversations": json.dumps(sorted(conversations)), "of_each": of_each}
         return _decode_events((yield SQL["waiting_messages"].query_alone({**asked, "most": limit})))
 

@@ -1,4 +1,4 @@
-"""Leases of roles that one process holds at a time, and the first bot of each platform."""
+"""Leases for roles that one process holds at a time, and each platform's first bot."""
 
 import secrets
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class SqlRoleLeases(ClockStore):
 
     @transaction
     def take(self, role: str, seconds: float) -> Unit[bool]:
-        """Take or renew a lease; return False while another process has it; raises `StoreError`."""
+        """Take or renew a lease; False while another process holds it; raises `StoreError`."""
         asked = {"role": role, "owner": self._owner, "seconds": seconds}
         return bool((yield SQL["take_role"].query({**asked, "now": self._clock.now()})))
 
@@ -43,7 +43,7 @@ async def read_installation_id(database: Database) -> str:
 
 
 async def resolve_bot_id(database: Database, platform: str, account: str) -> str:
-    """Return the bot id in a bot's addresses: empty for the first account of a platform."""
+    """Return the bot id for a bot's addresses; empty for a platform's first account."""
     first = await database.run(lambda: _first_account(platform, account))
     return "" if first == account else account
 

@@ -19,7 +19,7 @@ def make_alembic_config() -> Config:
 
 
 def upgrade(connection: Connection) -> None:
-    """Upgrade in this transaction, processes in turn; raises `SettingsError` for unknown tables."""
+    """Upgrade in this transaction, one process at a time; raises `SettingsError` if unknown."""
     if connection.dialect.name == "postgresql":  # on SQLite BEGIN IMMEDIATE has locked the file
         # they may wait for as long as another process migrates
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")

@@ -80,7 +80,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def mark_sent(self, row: OutboxRow, external_id: str | None) -> Unit[OutboxRow | None]:
-        """Mark a row as sent, under this id unless it is a change, and take the lane's next row."""
+        """Mark a row as sent, with this id unless it is a change; take the lane's next row."""
         at = moment_of(self._clock)
         if self._database.is_sqlite:
             [lane] = yield from self._change_row("end_sent_row", row, arrived_as=external_id)
@@ -118,7 +118,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def set_aside(self, row: OutboxRow, reason: str, notice: str) -> Unit[OutboxRow | None]:
-        """Give up a row whose outcome stays unknown, queue one notice, take the lane's next row."""
+        """Give up a row with an unknown outcome, queue one notice, take the lane's next row."""
         at = moment_of(self._clock)
         key = yield from self._give_up_row(row, reason)
         if row.part < _NOTICE_PART:
@@ -147,7 +147,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
-        """The messages of rows that are settled; None for a row that will never be sent."""
+        """The messages of finished rows; None for a row that will never be sent."""
         rows = yield SQL["sent_ids"].query_alone(ids=json.dumps(sorted(row_ids)))
         return {row: None if state == OutboxState.DEAD else sent for row, state, sent in rows}
 
@@ -213,7 +213,7 @@ class SqlOutbox(ClockStore):
 def queue(
     rows: Sequence[dict[str, Any]], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Append rows, which may replace messages; where the lane is free, take its first row."""
+    """Append rows, which may replace messages; if the lane is free, take its first row."""
     is_in_place = "target_turn" in rows[0]
     yield (SQL["queue_in_place"] if is_in_place else SQL["queue_row"]).query_many(rows)
     return (yield from make_due(rows[0], sender, at))
@@ -297,7 +297,7 @@ def identity(sender: SenderIdentity | None) -> dict[str, object]:
 
 
 def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
-    """Read a head, `not_before` and `started_at`; a row that cannot be read says why."""
+    """Decode a head, `not_before` and `started_at`; an unreadable row contains the reason."""
     try:
         return decode(lambda one: _read_row(one, at), columns)
     except Undecodable as error:

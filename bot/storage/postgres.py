@@ -101,7 +101,7 @@ class PostgresPool(ConnectionPool):
 
     @override
     async def run(self, start: StartUnit[T]) -> T:
-        """Run a unit and commit it; after a `TimeoutError` it may be committed all the same."""
+        """Run a unit and commit it; after a `TimeoutError` it may be committed nevertheless."""
         if not self._opened:
             await self._pool
             self._opened = True
@@ -213,8 +213,8 @@ async def _skip_reset(_connection: object) -> None:
 def read_password(file: Path, url: URL) -> str:
     """Return the password in the first matching line `host:port:database:user:password`.
 
-    asyncpg ignores files that a group may read, as Kubernetes mounts secrets, and keeps escapes.
-    Raises `SettingsError` if the file cannot be read, or no line fits.
+    asyncpg ignores group-readable files, as Kubernetes mounts secrets, and keeps escapes. Raises
+    `SettingsError` if the file cannot be read or no line matches.
     """
     given = url.query.get("host", url.host or "localhost")
     hosts = given.split(",") if isinstance(given, str) else given
@@ -246,7 +246,7 @@ def _password_now(file: Path, url: URL) -> str:
 
 
 def to_dsn(url: URL) -> str:
-    """Return a URL as libpq reads it: several hosts are one `host`, `ssl` is called `sslmode`."""
+    """Convert a URL for libpq: several hosts become one `host`, and `ssl` is `sslmode`."""
     query = {
         name: ",".join(value) if isinstance(value, tuple) else value
         for name, value in url.query.items()

@@ -17,7 +17,7 @@ _DELETED = hashlib.sha256(b"").hexdigest()
 class PresetVersions(ClockStore):
     @transaction
     def save(self, versions: Sequence[PresetVersion]) -> Unit[Mapping[str, int]]:
-        """Store the current presets; return their numbers, which change only with their content."""
+        """Store the current presets; return their numbers, which change only with the content."""
         numbers = {}
         for one in versions:
             numbers[one.name] = yield from self._save(one)
@@ -69,7 +69,7 @@ class PresetDrafts(Store):
 
     @transaction
     def save(self, draft: PresetDraft) -> Unit[bool]:
-        """Store a draft if its revision, at first 1, follows the stored one; else return False."""
+        """Store a draft if its revision (initially 1) follows the stored one; else return False."""
         source = draft.source
         row = {
             "name": draft.name,

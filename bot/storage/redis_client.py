@@ -122,7 +122,7 @@ class _PasswordFile(CredentialProvider):
 
 
 def _take_password_file(url: str) -> tuple[str, _PasswordFile | None]:
-    """Take `?password_file=FILE` and the user out of an address; raises `ValueError`."""
+    """Remove `?password_file=FILE` and the user from an address; raises `ValueError`."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     file = options.pop(_OPTION, None)

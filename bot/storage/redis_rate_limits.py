@@ -45,7 +45,7 @@ _MEMBER_SECONDS = 90.0
 
 
 class RedisRateLimits(RateLimits):
-    """Counts in the server, under keys with a prefix, and here while it does not answer in time."""
+    """Counts on the server, with a key prefix, or here while it does not respond in time."""
 
     def __init__(self, redis: Redis, prefix: str, clock: Clock, answer_seconds: float) -> None:
         self._redis = redis

@@ -50,7 +50,7 @@ _decode = msgspec.msgpack.Decoder(_Message).decode
 
 
 class RedisSignals(InProcessSignals):
-    """Calls the subscribers here at once, and those in other processes through the server."""
+    """Calls subscribers here at once, and those in other processes through the server."""
 
     def __init__(self, redis: Redis, beat_seconds: float) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class RedisSignals(InProcessSignals):
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
     async def _receive_until_silent(self, subscription: PubSub) -> None:
-        """Receive until the connection ends; raises `TimeoutError` if not even own signals come."""
+        """Receive until the connection ends; raises `TimeoutError` if no signals arrive at all."""
         now = asyncio.get_running_loop().time
         seconds = self._beat_seconds + 2 * ANSWER_SECONDS
         async with asyncio.timeout(seconds) as silence:

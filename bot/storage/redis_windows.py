@@ -43,7 +43,7 @@ _decode = msgspec.msgpack.Decoder(_StoredWindow).decode
 
 
 class RedisWindows(SharedWindows):
-    """Writes queued windows in the background, all of them in one round trip."""
+    """Writes queued windows in the background, all in one round trip."""
 
     def __init__(self, redis: Redis, prefix: str, codec: TextCodec, clock: Clock) -> None:
         self._redis = redis

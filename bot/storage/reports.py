@@ -80,13 +80,13 @@ class AnswerLog(Store):
 
     @reading
     def find_delivery(self, answer: StoredAnswer) -> Unit[float | None]:
-        """Return when an answer's last message was sent; None: not yet, or not known any more."""
+        """Return when an answer's last message was sent; None if not yet, or no longer known."""
         [[sent_at, unsent]] = yield SQL["delivery_of_answer"].query_alone(number=answer.number)
         return None if unsent else sent_at
 
     @reading
     def find_scene(self, answer: StoredAnswer) -> Unit[Scene | None]:
-        """Return the answered message, without quote and files, and what was said before."""
+        """Return the answered message, without quote and files, and the history before it."""
         one, of = answer.receipt, {"of": answer.conversation}
         times = {"since": answer.at - _SECONDS_TO_FINISH, "until": answer.at}
         rows = yield SQL["answers_around"].query({**of, **times, "preset": one.preset})
@@ -166,7 +166,7 @@ class ServiceState(ClockStore):
 
     @reading
     def queue_ages(self) -> Unit[tuple[float, float]]:
-        """Return the ages of the oldest unanswered message and unsent row in seconds; 0: none."""
+        """Return the ages in seconds of the oldest unanswered message and unsent row; 0 if none."""
         [[conversations, lanes]] = yield SQL["queue_ages"].query_alone(now=self._clock.now())
         return max(0.0, conversations or 0.0), max(0.0, lanes or 0.0)
 

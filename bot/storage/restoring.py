@@ -105,14 +105,14 @@ _CLOCKS_DIFFER_SECONDS = 2.0
 
 
 def last_written(database: Path) -> float | None:
-    """Return until when a process worked on a database and received; None: there is no file."""
+    """Return when a process last used a database; None if there is no file."""
     files = [database, Path(f"{database}-wal")]
     times = [file.stat().st_mtime for file in files if file.is_file()]
     return max(times) + _CLOCKS_DIFFER_SECONDS if times else None
 
 
 def copy_backup(backup: Path, database: Path) -> Path:
-    """Copy a backup beside the database and return the copy; raises `StoreError` if damaged."""
+    """Copy a backup next to the database; return the copy; raises `StoreError` if damaged."""
     part = Path(f"{database}.restoring")
     try:
         copy_file(backup, part, is_written=False)

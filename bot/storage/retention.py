@@ -1,4 +1,4 @@
-"""Delete old rows: messages, outbox rows, receipts, usage, leases; turns where it is set."""
+"""Delete old rows: messages, outbox rows, receipts, usage, leases and, if configured, turns."""
 
 import json
 import math
@@ -64,7 +64,7 @@ async def _empty_receipts(database: Database, until: float) -> int:
 async def _delete_old(
     database: Database, table: str, time: str, moment: float, condition: str
 ) -> int:
-    """Read a table, which may be large, page by page from its oldest row to the first young one."""
+    """Read a possibly large table page by page, from its oldest row to the first recent one."""
     page = Statement(f"""
         SELECT id, {time}, {time} < :moment AND {condition} FROM {table}
         WHERE id > :last ORDER BY id LIMIT {_ROWS_PER_PAGE}
@@ -112,7 +112,7 @@ def _of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
 
 
 def retention_start(clock: Clock, days: float | None) -> float:
-    """Return since when messages are kept: 00:00 UTC some days ago; -inf: forever."""
+    """Return since when messages are kept: 00:00 UTC some days ago, or -inf for always."""
     return -math.inf if days is None else _start_of_day(clock.now(), days)
 
 

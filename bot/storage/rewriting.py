@@ -21,8 +21,8 @@ _ROWS_PER_PAGE = 200
 async def rewrite_texts(database: Database, report: Report) -> int:
     """Re-encode all texts like new ones; return the number of rows changed.
 
-    Each table is reported with the number of its changed rows. After a `StoreError`, such as for a
-    text that cannot be decrypted, what was changed by then stays.
+    Each table is reported with its number of changed rows. After a `StoreError`, such as for a text
+    that cannot be decrypted, earlier changes stay.
     """
     total = 0
     for table in metadata.sorted_tables:

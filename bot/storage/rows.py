@@ -134,7 +134,7 @@ def address_columns(address: Address) -> dict[str, object]:
 def encode_content(
     content: MessageContent, thread: AnswerThread | None = None
 ) -> dict[str, str | None]:
-    """Return the columns; `buttons` has menus, thoughts and the thread, too; NULL: nothing."""
+    """Return the columns; `buttons` includes menus, thoughts and thread, or is NULL."""
     controls = _Controls(content.buttons, content.menus, thread, content.thoughts)
     return {
         "text": make_storable(content.text),

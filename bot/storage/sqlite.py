@@ -68,7 +68,7 @@ class SqliteWriter:
         return await self.commit(lambda connection: run_unit(connection, start, self._codec))
 
     def commit(self, work: Work[T]) -> asyncio.Future[T]:
-        """Commit some work, which may run twice; where it raises, nothing of it is written."""
+        """Commit some work, which may run twice; if it raises, nothing is written."""
         if self._closed:
             raise sqlite3.ProgrammingError("the database is closed")
         done: asyncio.Future[T] = self._loop.create_future()

@@ -75,11 +75,11 @@ class Statement:
         return found
 
     def query(self, values: Values | None = None, **named: object) -> "Query":
-        """Return this statement with its values, by name; running it gives its rows."""
+        """Return a query of this statement with values by name, which returns its rows."""
         return Query(self, values or named, ())
 
     def query_alone(self, values: Values | None = None, **named: object) -> "Query":
-        """Return this statement as a unit of its own, without a transaction.
+        """Return this statement as a whole unit, without a transaction.
 
         In a read-only unit, the statements after it have no transaction either.
         """
@@ -110,7 +110,7 @@ class Statement:
 
 
 def read_sections(file: str) -> dict[str, str]:
-    """Return the texts below each `-- name: NAME` in a file; `{NAME}` repeats an earlier one."""
+    """Return the sections of a file by heading, `-- name: NAME`; `{NAME}` includes another."""
     _, *parts = _HEADING.split((Path(__file__).parent / file).read_text("utf-8"))
     sections: dict[str, str] = {}
     for name, text in zip(parts[::2], parts[1::2], strict=True):

@@ -1,8 +1,8 @@
 """Summaries of conversations in SQL, with the number of turns that each covers.
 
-Before each answer a summary is checked against that number, which a removed turn changes; changing
-a turn deletes the summaries that cover it (histories.py). Before a new summary is written, it is
-checked against the full text of the turns.
+Before each answer, a summary is checked against that number, which changes when a turn is removed;
+changing a turn deletes the summaries that cover it (histories.py). A new summary is checked against
+the full texts of its turns before it is stored.
 """
 
 from collections.abc import Sequence

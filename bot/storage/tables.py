@@ -43,7 +43,7 @@ def _table(name: str, *items: SchemaItem) -> Table:
 
 
 def _numbered_table(name: str, *items: SchemaItem) -> Table:
-    """Return a table whose rows have ids that are never used again."""
+    """Return a table whose rows have ids that are never reused."""
     number = Column("id", _Id, primary_key=True)
     return Table(name, metadata, number, *items, sqlite_autoincrement=True)
 

@@ -1,4 +1,4 @@
-"""What was spent, in SQL: budgets, usage of requests without a receipt, and totals."""
+"""Spending in SQL: budgets, usage of requests without a receipt, and totals."""
 
 import json
 from collections.abc import Mapping, Sequence

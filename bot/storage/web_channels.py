@@ -118,7 +118,7 @@ class SqlWebChannels(Store):
         return _to_messages((yield SQL["changed_web_messages"].query_alone(asked)))
 
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call a handler, which must not block, with changed channels; return what ends this."""
+        """Call a handler, which must not block, with changed channels; return a stop function."""
         return self._signals.subscribe(_TOPIC, handler)
 
 
@@ -158,7 +158,7 @@ class HistoryCopies(Store):
         return [row[0] for row in (yield SQL["recent_conversations"].query_alone(most=limit))]
 
     async def copy(self, source: str, target: str) -> Sequence[Turn]:
-        """Copy the newest turns to a target that is not in use; return them as they were copied."""
+        """Copy the newest turns to an unused target; return the copies."""
         session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_TURNS)
         turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(session.turns)]
         return turns if await self._store(turns, target) else ()

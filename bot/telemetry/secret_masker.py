@@ -175,7 +175,7 @@ class TokenFilter:
         return self._release(len(self._held))
 
     def _safe_length(self) -> int:
-        """Return how many held characters can be released, as no token can still grow in them."""
+        """Return how many held characters can be released, as they cannot grow into a token."""
         held, after_keys = self._held, 0
         while begin := _KEY_BEGIN.search(held, after_keys):
             end = _KEY_END.search(held, begin.end())

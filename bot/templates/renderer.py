@@ -289,7 +289,7 @@ _ROLES = frozenset(
 
 
 async def find_added_text(template: ModelTemplate, renderer: Renderer) -> str:
-    """Return the words that a model's template adds to every prompt; raises as `Renderer.render`.
+    """Return the text that a model's template adds to prompts; raises as `Renderer.render`.
 
     Templates published with our families count as adding nothing, because we reviewed them.
     """

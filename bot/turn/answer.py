@@ -160,7 +160,7 @@ class AnswerPipeline:
     async def _write_again_if_shown(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
     ) -> None:
-        """Write an answer that was stopped before its first word, if a dead process showed it."""
+        """Generate an answer stopped before its first word, if a crashed process had shown it."""
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
         opened = await self.sources.conversations.opened_parts(context.message)

@@ -131,7 +131,7 @@ class Commands:
     async def _retry_from(
         self, claim: Claim, request: CommandRequest
     ) -> tuple[AskedQuestion, TurnRange | None]:
-        """Return a question to answer again, and what leaves the history: nothing if it failed."""
+        """Return a question to answer again, and the turns that this replaces; none if failed."""
         said, buttons = request.incoming, self.stages.buttons
         found, exchange = await buttons.find_quoted(said)
         await buttons.check_asker(said, exchange)

@@ -218,7 +218,7 @@ class QuestionAnswers:
     ) -> Outcome:
         """Answer a question, and replace the removed turns by it and its answer.
 
-        `decide_next` decides on later messages, which may be answered with it; None: none is.
+        `decide_next` selects later messages to answer with it; None selects none.
         """
         stages, finisher = self.stages, self.finisher
         limits = stages.replies.limits(asked.incoming.address)

@@ -49,7 +49,7 @@ class Presses:
     async def follow(
         self, group: MessageGroup, pressed: Pressed
     ) -> TurnResult | AskedQuestion | ChosenCommand:
-        """Return what the press changes, a question to answer, or a command; raises `UserError`."""
+        """Return the effect of a press, a question to answer, or a command; raises `UserError`."""
         data = read_button(pressed)
         if data is None or data.action is ButtonAction.STOP:  # a signal has stopped the answer
             return TurnResult()

@@ -80,7 +80,7 @@ def to_wire(
 
 
 def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
-    """Mark up to four cache breakpoints in what the next request repeats: up to the last answer."""
+    """Mark up to four cache breakpoints in the part that the next request repeats."""
     roles = [message["role"] for message in messages]
     begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
     answers = [at for at, role in enumerate(roles[:-1]) if role == "assistant"]

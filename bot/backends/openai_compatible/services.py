@@ -28,7 +28,7 @@ def is_azure(provider: str, address: str) -> bool:
 
 
 def read_azure_address(address: str, api_version: str | None) -> tuple[str, str | None, str | None]:
-    """Return base URL, api-version and deployment, in either form (docs/sources.md#azure)."""
+    """Return base URL, api-version and deployment of either form (docs/sources.md#azure)."""
     parts = urlsplit(address)
     before, _, behind = parts.path.rstrip("/").partition("/openai")
     queried = next(iter(parse_qs(parts.query).get("api-version", ())), None)

@@ -516,7 +516,7 @@ class PresetPages(RouteGroup):
     async def ask(
         self, name: str, scene: SceneId = "tavern"
     ) -> Mapping[str, Sequence[TrialAnswer | DifferingPiece] | bool]:
-        """Ask the published version and the draft, which counts as usage; compare the answers."""
+        """Get and compare answers of the published version and the draft; this counts as usage."""
         edited = await self.editing.open(name)
         before, draft = await self._published_and_draft(edited)
         played = await self.previews.scene(name, scene)

@@ -126,7 +126,7 @@ class PrintingSurface(Surface):
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        """Do nothing: printed text stays."""
+        """Do nothing, because printed text stays."""
 
     @override
     async def typing(self, address: Address) -> None:
@@ -139,7 +139,7 @@ class PrintingSurface(Surface):
 
     @abc.abstractmethod
     def _show(self, message_id: str, text: str) -> None:
-        """Show the text of a message, or its new text, and put it into `_texts`."""
+        """Show a message's text, or its new text, and store it in `_texts`."""
 
     @abc.abstractmethod
     def print_plain(self, text: str) -> None:
