@@ -77,11 +77,11 @@ def _button(
     locale: str | None,
     style: ButtonStyle = ButtonStyle.PLAIN,
 ) -> Button:
-    return Button(_translated(label, language_of(locale)), encode_button(action, part), style)
+    return Button(_translate_label(label, language_of(locale)), encode_button(action, part), style)
 
 
 @cache  # of the few labels above; every answer has some of them
-def _translated(label: Text, language: str) -> str:
+def _translate_label(label: Text, language: str) -> str:
     return translate(label, language)
 
 

@@ -42,7 +42,7 @@ def is_addressed(incoming: Said, preset: Preset) -> bool:
             return False
 
 
-def own_rule(incoming: Said, preset: Preset, dice: Dice) -> str | None:
+def own_wake_rule(incoming: Said, preset: Preset, dice: Dice) -> str | None:
     """Return the preset's own wake rule that applies, in words; None if none does."""
     if preset.wake.always:
         return marked("answers everything here")
@@ -190,7 +190,7 @@ def select_speakers(
     chance = _Chance(recent, now, dice, share=1.0 if addressed else 0.0)
     drawn = [
         _choose(one, preset.talkativeness, rule)
-        if (rule := own_rule(incoming, preset, dice))
+        if (rule := own_wake_rule(incoming, preset, dice))
         else _decide_by_chance(one, preset, chance)
         for one, preset in zip(candidates, presets, strict=True)
     ]
@@ -242,7 +242,7 @@ def _only_candidate(
         return _choose(candidate, 0.0, marked("was called by name"))
     if continues_thread(incoming, recent, preset):
         return _choose(candidate, 0.0, marked("has answered in this thread before"))
-    if rule := own_rule(incoming, preset, dice):
+    if rule := own_wake_rule(incoming, preset, dice):
         return _choose(candidate, 0.0, rule)
     return _with_reason(candidate, marked("was not addressed"))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.backends.llama_cpp.backend import name_template
+from bot.backends.llama_cpp.backend import describe_template
 from bot.backends.model_files import store as model_store
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
@@ -136,4 +136,4 @@ async def test_secrets_are_masked(renderer: Renderer, tmp_path: Path) -> None:
     ],
 )
 def test_template_is_named(choice: TemplateChoice, own: ModelTemplate, name: str) -> None:
-    assert name_template(choice, own) == name
+    assert describe_template(choice, own) == name

@@ -166,7 +166,7 @@ class HttpChatBackend(Backend, Generic[S]):
 
     @override
     async def list_models(self) -> Sequence[str]:
-        return await self._request_runner.listed(self._connection.list_models()) or ()
+        return await self._request_runner.listed_models(self._connection.list_models()) or ()
 
     @override
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:

@@ -428,7 +428,7 @@ class ChatRequestRunner:
         lists_all: bool = True,
     ) -> str:
         """Describe the service; raises `BackendUnavailable` unless it answers with all models."""
-        listed = await self.listed(list_models, next(iter(models), "default"))
+        listed = await self.listed_models(list_models, next(iter(models), "default"))
         if listed is None:
             endpoint = self._endpoint
             return f"answers at {endpoint.base_url}, but lists no models{endpoint.path_hint}"
@@ -440,7 +440,7 @@ class ChatRequestRunner:
         note = f", but does not list {', '.join(missing)}" if missing else ""
         return f"answers at {self._endpoint.base_url}{note}"
 
-    async def listed(
+    async def listed_models(
         self, list_models: Awaitable[Sequence[str]], model: str = "default"
     ) -> Sequence[str] | None:
         """Return the listed models, or None without a list; raises `BackendUnavailable`."""

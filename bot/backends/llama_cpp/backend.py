@@ -352,7 +352,7 @@ async def describe_rendered(
     )
     stop = list(dict.fromkeys([*stop_strings_of(prompt), *rendered.stop]))
     limit = {} if prompt.max_output_tokens is None else {"max_tokens": prompt.max_output_tokens}
-    template = name_template(prompt.template, own)
+    template = describe_template(prompt.template, own)
     source = prompt.template.source or own.source or ""
     dated = "; the date that it writes is today's" if "strftime_now" in source else ""
     details = {
@@ -368,7 +368,7 @@ async def read_model_template(model_file: Path) -> ModelTemplate:
     return (await asyncio.to_thread(read_special_tokens, model_file)).template
 
 
-def name_template(choice: TemplateChoice, own: ModelTemplate) -> str:
+def describe_template(choice: TemplateChoice, own: ModelTemplate) -> str:
     """Describe which template renders a prompt, in a few words."""
     if choice.named is not None:
         return f"{choice.named}, as the preset says"

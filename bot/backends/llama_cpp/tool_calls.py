@@ -137,11 +137,11 @@ def _read_named(
     calls: list[tuple[str, str]] = []
     for named in islice(pattern.finditer(written), MAX_CALLS):
         text = end.split(written[named.end() :], 1)[0].strip()
-        calls += _named_call(named[1], text, is_cut=is_cut)
+        calls += _read_named_call(named[1], text, is_cut=is_cut)
     return calls
 
 
-def _named_call(name: str, text: str, *, is_cut: bool) -> list[tuple[str, str]]:
+def _read_named_call(name: str, text: str, *, is_cut: bool) -> list[tuple[str, str]]:
     arguments = _decode(text)
     if isinstance(arguments, dict):
         return [(name, _encode(arguments))]
@@ -156,7 +156,7 @@ def _read_listed(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
         if isinstance(listed, list):
             calls += [_call_of(one) for one in listed[:MAX_CALLS] if isinstance(one, dict)]
         elif named := _NAMED_ARGUMENTS.match(text):
-            calls += _named_call(named[1], text[named.end() - 1 :], is_cut=is_cut)
+            calls += _read_named_call(named[1], text[named.end() - 1 :], is_cut=is_cut)
         elif text and not is_cut:
             calls.append(_read_call(text))
     return calls

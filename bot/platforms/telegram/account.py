@@ -56,7 +56,7 @@ class TelegramAccount(AccountSetup):
         try:
             me = await self._api.call(GetMe())
         except Refused:
-            raise api.token_refused() from None
+            raise api.token_refused_error() from None
         notes = [_PRIVACY_OFF if me.can_read_all_group_messages else _PRIVACY_ON]
         if me.can_join_groups is False:
             notes.append(_NO_GROUPS)

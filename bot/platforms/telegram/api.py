@@ -167,7 +167,7 @@ class BotApi:
             ) from None
 
 
-def token_refused() -> errors.TokenRejected:
+def token_refused_error() -> errors.TokenRejected:
     """Return the error for a rejected `getMe`; a malformed token gets "Not Found"."""
     return errors.TokenRejected(
         translatable(
@@ -185,7 +185,7 @@ def translate(error: Exception) -> errors.PlatformError:
         case exceptions.TelegramMigrateToChat():
             return ChatMoved(error.migrate_to_chat_id)
         case exceptions.TelegramUnauthorizedError():
-            return token_refused()
+            return token_refused_error()
         case exceptions.TelegramEntityTooLarge():
             return errors.Refused("Telegram refuses the request: it is too large")
         case ConnectionFailed():

@@ -87,7 +87,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         try:
             me = await self._api.call(GetMe())
         except errors.Refused:
-            raise api.token_refused() from None
+            raise api.token_refused_error() from None
         return f"@{me.username}, t.me/{me.username}"
 
     @override
@@ -263,7 +263,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             except errors.TokenRejected as error:
                 await self._wait_for_token(error)
             except errors.Refused:
-                await self._wait_for_token(api.token_refused())
+                await self._wait_for_token(api.token_refused_error())
             except errors.PlatformError as error:
                 has_conflict = isinstance(error, api.PollingConflict)
                 POLLING_CONFLICTS.inc(has_conflict)

@@ -41,7 +41,7 @@ def further_persona(preset: Preset) -> Sequence[str]:
 
 def story_queries_for(preset: Preset, newest: str) -> Mapping[str, int]:
     """Return the persona's story queries, with the number of stories for each."""
-    return _story_persona(preset).story_queries(newest)
+    return _persona_with_queries(preset).story_queries(newest)
 
 
 def build_recent_stories(
@@ -53,7 +53,7 @@ def build_recent_stories(
         return ()
     user_name = inputs.speakers.people[inputs.incoming.author.id]
     filled = fill_placeholders(
-        _story_persona(preset),
+        _persona_with_queries(preset),
         _without_brackets(stories),
         newest=inputs.incoming.text,
         tokens=max_tokens and max_tokens // _STORIES_DIVISOR,
@@ -133,7 +133,7 @@ def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPro
     return prompter
 
 
-def _story_persona(preset: Preset) -> Persona:
+def _persona_with_queries(preset: Preset) -> Persona:
     """Return a persona with story queries; "recent" stories work without a placeholder."""
     persona = parse_persona(preset.persona or "")
     if preset.stories == "recent" and not persona.placeholders:
