@@ -71,7 +71,7 @@ async def run_under_kills(
             await asyncio.sleep(rng.uniform(0.1, 2.5))
             (await wait_until(lambda: engine_of(service))).kill()
         await wait_until(answered)
-    await service.wait_until_finished(asked.total(), 90)  # what is shown may still grow
+    await service.wait_until_finished(asked.total())  # what is shown may still grow
     assert await service.stop() == 0, "the service did not stop cleanly"
     return count_outcomes(platforms, chats, asked)
 

@@ -20,6 +20,7 @@ from bot.ports import Intake
 from bot.service.run import running
 from bot.settings import collect_secrets, describe_unknown_variables, read_settings
 from tests.fakes import FakeSurface
+from tests.waiting import PATIENCE_SECONDS
 
 CHANNEL = Address("toy", "1")
 SURFACE = FakeSurface()
@@ -68,6 +69,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlatformSpec:
     monkeypatch.setenv("TROUPE_PROVIDERS__ECHO__KIND", "echo")
     monkeypatch.setenv("TROUPE_CONSOLE__PORT", "0")
     monkeypatch.setenv("TROUPE_TOY__TOKEN", "toy-secret")
+    monkeypatch.setattr("bot.cli.check._SECONDS", PATIENCE_SECONDS)
     return TOY
 
 

@@ -68,7 +68,7 @@ async def test_answer_is_complete_however_its_pieces_arrive(
     steps, text = SLOW[name]
     service.plays(steps)
 
-    answer = await ask(connect())
+    answer = await ask(connect(first_token_seconds=60, idle_seconds=60))
 
     assert (answer.error, answer.text) == (None, text)
     assert len(service.log) == 1
