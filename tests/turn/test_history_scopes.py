@@ -80,7 +80,7 @@ async def test_context_of_a_persons_history_is_for_them_and_admins(database: Dat
     await say(setup, asked("a", 702), asked("b", 703, BOB))
     of_alice, of_bob = sent(setup, "one"), sent(setup, "two")
     await say(setup, asked("/context", 704, BOB, to=of_alice))
-    assert setup.texts[-1].startswith("⚠ Only an admin can see what was read for the answer")
+    assert setup.texts[-1].startswith("⚠ Only an admin can see the context of the answer")
     for number, (author, answer) in enumerate(((BOB, of_bob), (ALICE, of_bob)), 705):
         await say(setup, asked("/context", number, author, to=answer))
         assert "receipt 2:" in setup.texts[-1]
