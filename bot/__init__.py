@@ -14,10 +14,10 @@ tests/turn/test_message_path.py checks the order:
     turn/worker.py                   claim, process
     storage/conversations.py         claims, history, the transaction of finish
     turn/claims.py                   keeps the claim while the message is processed
+    routing/decide.py                may its author use the bot? later: decide
     turn/message_groups.py           further parts of the message; what else the answer covers
     replying/live_reply.py           what the channel supports; later the growing messages
     turn/finishing.py                answer, again if more is said before it is ready; finish
-    routing/decide.py                decide
     chat/command.py                  is it a command? then commands/handlers.py handles it
     routing/speakers.py              who answers, and why
     turn/answer.py                   one answer

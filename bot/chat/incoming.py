@@ -157,6 +157,8 @@ class Said:
     author_is_bot: bool = False
     author_is_admin: bool | None = None
     """None: the platform must be asked when it matters."""
+    author_roles: tuple[str, ...] = ()
+    """Ids of the author's roles in the server: "discord:41771983423143937"."""
     quote: Quote | None = None
     interaction: str | None = None
     """What a response to a native command needs; on Discord its token."""
@@ -279,6 +281,7 @@ class Pressed:
     values: tuple[str, ...] = ()
     """What was chosen from a menu, or entered into a form."""
     author_is_admin: bool | None = None
+    author_roles: tuple[str, ...] = ()
     interaction: str | None = None
     locale: str | None = None
     is_private: bool = False

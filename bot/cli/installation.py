@@ -461,7 +461,7 @@ async def _forget_person(database: Database, person: str) -> Sequence[str]:
     keys = await data.conversations(person)
     await data.forget_outside_histories(person)
     personas = UserPersonas(SqlChatSettings(database, clock))
-    await personas.forget(person, await data.descriptions(person))
+    await personas.forget(person, await data.settings_of(person))
     return keys
 
 

@@ -22,7 +22,7 @@ from bot.commands.authority import (
 )
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
-from bot.routing.decide import first_chars
+from bot.routing.decide import AccessRules, first_chars
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.storage.conversations import Conversations
 from bot.storage.inbox import SqlInbox
@@ -167,11 +167,13 @@ HOW_TO_TYPE = {
 _TOO_OLD = translatable(
     "This button works for 15 minutes only, so nothing was deleted. Send /forget me again."
 )
+NO_ACCESS = translatable("You may not use me here. /forget me and /export still work.")
 _FOR_ASKER_ONLY = translatable("Only the person who asked for it can use this button.")
 _TIME_TO_CONFIRM = timedelta(minutes=15)
 _MAX_TURNS_BEFORE = 400
 _FOR_AUTHOR_ALONE = MENU_ACTIONS | {ButtonAction.FORGET, ButtonAction.KEEP}
 _NEEDS_NEWEST = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
+_ALWAYS_ALLOWED = {ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP}
 _AUDITED_AS = {
     ButtonAction.RETRY: RETRY_QUESTION,
     ButtonAction.CONTINUE: "continue answer",
@@ -190,6 +192,7 @@ class AnswerButtons:
     admins: AdminCheck
     route: Callable[[Pressed], Awaitable[Pressed]]
     """Finds the history that a press belongs to."""
+    access: AccessRules
     limit: Callable[[Pressed], Awaitable[Text | None]] | None = None
     """Counts a press, and returns why it is refused if there were too many; None: no limit."""
 
@@ -214,6 +217,8 @@ class AnswerButtons:
 
     async def find(self, pressed: Pressed, data: ButtonData) -> Exchange:
         """Return the exchange that a button belongs to; raise `UserError` if it is refused."""
+        if data.action not in _ALWAYS_ALLOWED and await self.access.refusal(pressed) is not None:
+            raise UserError(NO_ACCESS)
         pressed = await self.route(pressed)
         exchange = await self.conversations.load_answered(
             pressed.address.conversation, data.part, _MAX_TURNS_BEFORE

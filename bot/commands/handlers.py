@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Joined
+from bot.commands.access import ACCESS_GROUP, AccessHandlers
 from bot.commands.answers import NewestQuestionHandlers
 from bot.commands.authority import AdminCheck, unknown_admin_notice
 from bot.commands.menus import HistoryScopeHandlers, SettingMenus
@@ -28,6 +29,7 @@ from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import ask_usage
+from bot.routing.decide import AccessRules
 from bot.routing.presets import ActiveCharacters, HistoryScopes, PresetResolver
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.forgetting import PersonalData
@@ -67,6 +69,7 @@ class CommandHandlers:
     usage: UsageView
     private_commands: PrivateCommands
     dead_letters: DeadLetters
+    access: AccessRules
     dice: random.Random = field(default_factory=random.Random)
     """Selects greetings."""
 
@@ -79,7 +82,8 @@ class CommandHandlers:
         presets = PresetHandlers(self.resolver, self.admins, self.menus, self.dice)
         questions = NewestQuestionHandlers(self.admins)
         services = (self.admins, self.personas, self._privacy, self._history_scope, self.usage)
-        self._handlers = handlers_of(self, presets, questions, *services)
+        access = AccessHandlers(self.access, self.admins)
+        self._handlers = handlers_of(self, presets, questions, *services, access)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command; on failure, raise `UserError` with a text for its author."""
@@ -330,9 +334,13 @@ _OWNERS = (
     PrivacyHandlers,
     HistoryScopeHandlers,
     UsageView,
+    AccessHandlers,
 )
-_FIRST = ("new", "stop", "retry", "undo", "me", "forget", "export", "context", "preset", "settings")
-COMMANDS = listed_commands(_OWNERS, (PRESET, SETTINGS), _FIRST)
+_FIRST = (
+    *("new", "stop", "retry", "undo", "me", "forget", "export", "context", "preset"),
+    *("settings", "access"),
+)
+COMMANDS = listed_commands(_OWNERS, (PRESET, SETTINGS, ACCESS_GROUP), _FIRST)
 """The listed commands, in the order of /help."""
 COMMAND_NAMES = frozenset(
     spec.name.partition(" ")[0] for owner in _OWNERS for spec in specs_of(owner)

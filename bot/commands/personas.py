@@ -60,10 +60,10 @@ class UserPersonas:
                 newest[turn.speaker.id] = None
         return await self.resolve(newest, incoming.scopes)
 
-    async def forget(self, user_id: str, scopes: Iterable[str]) -> None:
-        """Delete the descriptions of a person in these scopes."""
-        for scope in scopes:
-            await self.chat_settings.set(scope, _KEY, None, user_id)
+    async def forget(self, user_id: str, settings: Iterable[tuple[str, str]]) -> None:
+        """Delete settings of a person, given by scope and key."""
+        for scope, key in settings:
+            await self.chat_settings.set(scope, key, None, user_id)
 
     @command(
         "me",

@@ -106,7 +106,7 @@ class Forgetting:
         person = pressed.author.id
         await self._request(await self.data.conversations(person), pressed, person)
         await self.data.forget_outside_histories(person)
-        await self.personas.forget(person, await self.data.descriptions(person))
+        await self.personas.forget(person, await self.data.settings_of(person))
 
     async def request_channel_deletion(self, said: Said) -> int:
         """Queue the deletion of the channel's other histories; return their number of turns."""

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
@@ -11,14 +11,14 @@ import msgspec
 import structlog
 
 from bot.chat.command import Command, parse
-from bot.chat.incoming import MediaItem, Said
+from bot.chat.incoming import MediaItem, Request, Said
 from bot.chat.receipt import Receipt
 from bot.chat.session import MessageNote, Turn, described_text, has_readable_file
 from bot.errors import StoreError
-from bot.ports import Clock
+from bot.ports import ChatSettings, Clock
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import is_ask_command
-from bot.routing.presets import ActiveCharacters, ActivePreset
+from bot.routing.presets import INSTALLATION, ActiveCharacters, ActivePreset
 from bot.routing.speakers import Dice, SpeakerCandidate, select_speakers
 from bot.storage.operation import SqlMessageNotes
 from bot.texts.text import StoredPattern, Text, joined, looked_up, marked, translatable
@@ -108,6 +108,119 @@ def _command(incoming: Said, presets: Sequence[Preset]) -> Command | None:
     return parse(incoming.text)
 
 
+ACCESS = "access "
+"""Begins the keys of the chat settings that say who may use the bot."""
+TOLD = "persona told"
+"""The key of the rule and the message of which a person was told; deleted with their persona."""
+_ALWAYS_ALLOWED = ("forget me", "export", "privacy", "settings me", "access refused")
+_FOR_ADMINS = ("access", "settings why")
+
+
+@value_class
+class Access:
+    """Whether somebody may use the bot, and the rule that decided it."""
+
+    is_allowed: bool = True
+    rule: str = ""
+    """"block role discord:9", "only" (others are allowed), "off", "dm closed"; empty: no rule."""
+    scope: str = ""
+    """Where the rule stands."""
+
+
+def decide_access(targets: Collection[str], levels: Mapping[str, Mapping[str, str]]) -> Access:
+    """Apply the rules of the narrowest level that has one for these targets.
+
+    Args:
+        targets: The author, their roles and the channels of a message: "person telegram:77".
+        levels: For each scope, narrowest first, "allow" or "block" by target. Blocks come first;
+            a level that allows anybody allows nobody else.
+    """
+    for scope, rules in levels.items():
+        for value in ("block", "allow"):
+            if found := sorted(one for one in targets if rules.get(one) == value):
+                return Access(value == "allow", f"{value} {found[0]}", scope)
+        if "allow" in rules.values():
+            return Access(False, "only", scope)
+    return Access()
+
+
+@dataclass(eq=False)
+class AccessRules:
+    """Who may use the bot where, from the chat settings and those of the installation."""
+
+    chat_settings: ChatSettings
+    is_admin: Callable[[Request], Awaitable[bool]]
+    """Returns whether the author is an admin of the chat, or an operator."""
+    operators: Collection[str] = ()
+    """The ids of the people in TROUPE_ADMINS, who may use the bot everywhere."""
+    _: KW_ONLY
+    local_platforms: Collection[str] = ()
+    """Those that only the operator can reach, such as the terminal."""
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """The installation's rules from the environment, with the keys of chat settings."""
+    tells_refused: bool = True
+    """Whether a refused person hears that once."""
+
+    async def load(self, scopes: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return the rules of a chat's scopes and the installation, without `ACCESS`."""
+        found = await self.chat_settings.get_scopes([*scopes, INSTALLATION])
+        levels = {one: found.get(one, {}) for one in (*scopes, INSTALLATION)}
+        levels[INSTALLATION] = {**levels[INSTALLATION], **self.fixed}
+        return {
+            scope: {
+                key.removeprefix(ACCESS): value
+                for key, value in settings.items()
+                if key.startswith(ACCESS)
+            }
+            for scope, settings in levels.items()
+        }
+
+    async def find(self, event: Request) -> Access:
+        """Return whether an event's author may use the bot there; admins have no exception."""
+        if event.address.platform in self.local_platforms:
+            return Access()
+        # In a private chat everybody is an admin, so it has no rules of its own.
+        levels = await self.load(() if event.is_private else event.scopes)
+        off = next((scope for scope, rules in levels.items() if "off" in rules), None)
+        if off is not None:
+            return Access(False, "off", off)
+        person = event.author.id
+        if person in self.operators:
+            return Access()
+        roles = (f"role {one}" for one in event.author_roles)
+        channels = (f"channel {one}" for one in event.scopes)
+        return decide_access({f"person {person}", *roles, *channels}, levels)
+
+    async def refusal(self, event: Request) -> Access | None:
+        """Return why an event is refused, or None; an admin follows the installation's rules."""
+        access = await self.find(event)
+        if access.is_allowed or _is_command(event, _ALWAYS_ALLOWED):
+            return None
+        if access.rule == "off":
+            is_exempt = _is_command(event, _FOR_ADMINS) and await self.is_admin(event)
+        else:
+            is_exempt = access.scope != INSTALLATION and await self.is_admin(event)
+        return None if is_exempt else access
+
+    async def should_tell(self, said: Said, access: Access) -> bool:
+        """Return whether the author should hear of a refusal: once for each rule."""
+        if not self.tells_refused:
+            return False
+        scope, rule = f"{said.author.id}@{access.scope}", f"{access.rule}\n"
+        before = (await self.chat_settings.get_scopes([scope])).get(scope, {}).get(TOLD, "")
+        if before.startswith(rule):
+            return before == rule + said.external_key  # it is refused again after a crash
+        await self.chat_settings.set(scope, TOLD, rule + said.external_key, said.author.id)
+        return True
+
+
+def _is_command(event: Request, lines: Sequence[str]) -> bool:
+    if not isinstance(event, Said) or event.wake is None or not event.text.startswith("/"):
+        return False
+    words = event.text[1:].lower().split()
+    return any(words[: line.count(" ") + 1] == line.split() for line in lines)
+
+
 _log = structlog.get_logger(__name__)
 _MAX_MESSAGES = 8
 _MAX_CHARS = 40
@@ -116,6 +229,7 @@ _MAX_PENDING = 1000
 _ANSWERED = marked("answered")
 _OBSERVED = marked("not answered, but remembered")
 _IGNORED = marked("not answered")
+_REFUSED = StoredPattern(marked("{name} may not use me here: {rule} ({scope})"))
 _IN_PLACE_OF = StoredPattern(marked("{name}: {used} answered in place of {expected}"))
 
 
@@ -170,6 +284,12 @@ class DecisionLog:
         noted = _note_of(said, decision)
         if noted is not None:
             self._add(said.address.channel, noted, said.author.id)
+
+    def note_refusal(self, said: Said, access: Access) -> None:
+        """Record the rule that refused a message, without the message."""
+        names = {"name": said.author.name, "rule": access.rule, "scope": access.scope}
+        outcome = _REFUSED.with_values(**names)
+        self._add(said.address.channel, _NotedDecision(outcome), said.author.id)
 
     def note_substitutes(
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]

@@ -276,6 +276,8 @@ class PresetResolver:
         return ActivePreset(preset, scope, self.versions.get(preset.name))
 
 
+INSTALLATION = "installation"
+"""The scope of settings for all chats; operators make them."""
 _SCOPE_KEY = "scope"
 _SCOPES: Mapping[ScopeName, HistoryScope | None] = {
     "channel": None,
@@ -305,10 +307,10 @@ class HistoryScopes:
     ) -> HistoryScope | None:
         """Return a channel's history scope; None means nobody chose one, so that all share it.
 
-        The author's settings are read at the same time, to save a later query.
+        The author's and the installation's settings are read with it, to save later queries.
         """
         own = scopes_of_person(person_id, scopes) if person_id else ()
-        found = await self.chat_settings.get_scopes([*scopes, *own])
+        found = await self.chat_settings.get_scopes([*scopes, INSTALLATION, *own])
         chosen = [found[one][_SCOPE_KEY] for one in scopes if _SCOPE_KEY in found.get(one, ())]
         if chosen and chosen[0] in list(HistoryScope):  # a newer version may know others
             return HistoryScope(chosen[0])

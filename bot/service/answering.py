@@ -56,6 +56,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             UsageView(self.usage_totals, self.budgets, self.spending.caps),
             PrivateCommands(self.private_chats, self.receive),
             self.dead_letters,
+            self.access,
         )
 
     @cached_property
@@ -89,6 +90,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.replies,
             self.stops,
             self.answer_buttons,
+            self.access,
             Forgetting(self.personal_data, self.personas, self.history_index, self.receive),
             self.arrivals,
             VoiceMessages(self.download, self.backends, admits_voice),

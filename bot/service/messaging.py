@@ -30,6 +30,7 @@ from bot.ports import (
     WebhookReceiver,
 )
 from bot.replying.live_reply import LiveReplies
+from bot.routing.decide import AccessRules
 from bot.routing.presets import HistoryScopes
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool, urgent_topic, wake_keys
 from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
@@ -142,6 +143,17 @@ class MessagingContainer(StorageContainer, ABC):
         )
 
     @cached_property
+    def access(self) -> AccessRules:
+        local = [one.kind for one in self.specs if one.uses_terminal or one.is_companion]
+        return AccessRules(
+            self.chat_settings,
+            self.admins.is_admin,
+            self.settings.admins,
+            local_platforms=local,
+            fixed={},
+        )
+
+    @cached_property
     def history_scopes(self) -> HistoryScopes:
         settings = self.chat_settings
         if not isinstance(settings, CachedChatSettings):  # asked for each received event
@@ -157,7 +169,9 @@ class MessagingContainer(StorageContainer, ABC):
     def answer_buttons(self) -> AnswerButtons:
         refusal = self.command_limits.press_refusal if self.command_limits else None
         route = self.history_router.route_press
-        return AnswerButtons(self.conversations, self.inbox, self.admins, route, refusal)
+        return AnswerButtons(
+            self.conversations, self.inbox, self.admins, route, self.access, refusal
+        )
 
     # receiving
 

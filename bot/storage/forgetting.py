@@ -141,6 +141,13 @@ class PersonalData(ClockStore):
         return {row[0]: decode(lambda row: str(row[1]), row) for row in rows}
 
     @reading
+    def settings_of(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
+        """Return the scopes and keys of settings that are deleted with the person's messages."""
+        anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
+        rows = yield SQL["settings_of_person"].query_alone({"person": person_id, **anywhere})
+        return [(str(scope), str(key)) for scope, key in rows]
+
+    @reading
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
         """Return the conversations with deletions since a moment, by numbers never reused."""
         return pairs((yield SQL["forgotten_since"].query_alone(since=moment)))

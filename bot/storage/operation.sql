@@ -217,6 +217,11 @@ WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:rows))
 SELECT scope, value FROM choice
 WHERE key = 'persona' AND (scope = :person OR scope ~>=~ :anywhere AND scope ~<~ :end_of_anywhere)
 
+-- name: settings_of_person
+SELECT scope, key FROM choice
+WHERE key LIKE 'persona%'
+    AND (scope = :person OR scope ~>=~ :anywhere AND scope ~<~ :end_of_anywhere)
+
 -- name: forgotten_since
 SELECT id, conversation FROM forgotten WHERE at >= :since
 

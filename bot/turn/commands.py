@@ -21,10 +21,12 @@ from bot.chat.session import (
     TurnResult,
     ask_again,
 )
+from bot.commands.access import explain_refusal
 from bot.commands.answers import NOT_REMEMBERED, pick_speakers
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.replying.answer_parts import answer_buttons, forget_buttons
+from bot.routing.decide import Access
 from bot.texts.text import joined, language_of, translatable, translatable_count, translate
 from bot.turn.edits import Edits
 from bot.turn.finishing import Outcome, QuestionAnswers, TurnFinisher, TurnStages, with_response
@@ -33,6 +35,7 @@ from bot.value_class import value_class
 
 _FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")
 _CHANGED = translatable("Changed.")
+_NOT_HERE = translatable("That is not possible here.")
 _MAX_TURNS = 400
 
 
@@ -97,6 +100,25 @@ class Commands:
             for memory in stages.memories:
                 await memory.end_session(claim.conversation)
         return following
+
+    async def refuse(self, group: MessageGroup, said: Said, access: Access) -> InboxMessage | None:
+        """Neither answer nor keep a message; tell its author alone, once, if they meant the bot."""
+        stages, finisher = self.stages, self.finisher
+        if said.wake is None or said.is_late:
+            return await finisher.finish(group, TurnResult())
+        stages.decisions.note_refusal(said, access)
+        is_due = await stages.access.should_tell(said, access)
+        is_response = said.interaction is not None
+        if said.is_private or (is_response and not said.has_public_response):
+            if is_due or is_response:  # Discord shows that a native command waits for a response
+                return await finisher.finish_with_text(group, explain_refusal(access.rule))
+            return await finisher.finish(group, TurnResult())
+        if is_due:
+            command = replace(said, text=f"/access refused {access.rule}", attachments=())
+            await stages.commands.private_commands.repeat(command)
+        if is_response:
+            return await finisher.finish_with_text(group, _NOT_HERE)
+        return await finisher.finish(group, TurnResult())
 
     async def greet(
         self, group: MessageGroup, scopes: Sequence[str], result: CommandResult

@@ -21,7 +21,7 @@ from bot.media.voice_messages import VoiceMessages
 from bot.ports import Clock, ConversationMemory
 from bot.replying.answer_parts import retry_button
 from bot.replying.live_reply import LiveReplies
-from bot.routing.decide import Decision, DecisionLog
+from bot.routing.decide import AccessRules, Decision, DecisionLog
 from bot.routing.presets import ActiveCharacters, PresetResolver
 from bot.routing.speakers import Dice
 from bot.storage.conversations import Conversations
@@ -67,6 +67,7 @@ class TurnStages:
     replies: LiveReplies
     stops: StopRequests
     buttons: AnswerButtons
+    access: AccessRules
     forgetting: Forgetting
     arrivals: ArrivalSignals
     voices: VoiceMessages

@@ -183,6 +183,7 @@ def _as_typed(pressed: Pressed, text: str) -> Said:
         wake=WakeReason.DM,
         scopes=pressed.scopes,
         author_is_admin=pressed.author_is_admin,
+        author_roles=pressed.author_roles,
         in_thread=pressed.in_thread,
         thread_title=pressed.thread_title,
         locale=pressed.locale,

@@ -237,7 +237,9 @@ def _is_stop(incoming: Said) -> bool:
     if not incoming.text.startswith("/") or incoming.wake is None or incoming.author_is_bot:
         return False
     command = parse(incoming.text)
-    return command is not None and command.name == "stop"
+    if command is None:
+        return False
+    return command.name == "stop" or (command.name, command.text.lower()) == ("access", "off")
 
 
 def _stopped_turn(pressed: Pressed) -> str | None:

@@ -239,7 +239,9 @@ class ConversationWorker:
     async def _handle_edited(self, group: MessageGroup, edited: Edited) -> Outcome:
         if await self._is_superseded(group, edited):
             return "superseded", await self._finisher.finish(group, TurnResult())
-        if self._stages.is_paused(group.claim.conversation):  # the text changes, nobody is answered
+        is_refused = await self._stages.access.refusal(edited.said) is not None
+        # The text changes, nobody is answered.
+        if is_refused or self._stages.is_paused(group.claim.conversation):
             edited = replace(edited, said=replace(edited.said, is_late=True))
         result = await self._edits.follow(group, edited)
         if isinstance(result, Said):
@@ -269,6 +271,12 @@ class ConversationWorker:
         return [one.incoming for one in waiting if one.id > message.newest.id]
 
     async def _handle_said(self, group: MessageGroup, said: Said) -> Outcome:
+        refused = None if said.author_is_bot else await self._stages.access.refusal(said)
+        if refused is not None:
+            return "not_allowed", await self._commands.refuse(group, said, refused)
+        return await self._handle_allowed(group, said)
+
+    async def _handle_allowed(self, group: MessageGroup, said: Said) -> Outcome:
         stages, finisher, conversations = self._stages, self._finisher, self._conversations
         said = await recognize_reply(conversations, group.claim, said)
         active = await stages.resolver.resolve(said.scopes)
@@ -281,8 +289,8 @@ class ConversationWorker:
         needs_recent = active.is_group or said.in_thread
         recent = await self._recent(group.claim) if needs_recent else ()
 
-        decide_next = partial(self._decide, active, recent)
-        decision = await decide_next(said)
+        decide_next = partial(self._decide_next, active, recent)
+        decision = await self._decide(active, recent, said)
         stages.decisions.note(said, decision)
         if isinstance(decision, Ignore | Observe) and decision.candidates:
             await stages.explain_silence(said, describe_silence(decision))
@@ -337,6 +345,15 @@ class ConversationWorker:
             may_observe = await stages.resolver.observes(said.scopes)
             return decision if may_observe else Ignore(decision.candidates)
         return decision
+
+    async def _decide_next(
+        self, active: ActiveCharacters, recent: Sequence[Turn], said: Said
+    ) -> Decision:
+        """Decide on a message that may be answered with the one before it."""
+        if await self._stages.access.refusal(said) is None:
+            return await self._decide(active, recent, said)
+        # One that addresses the bot is not gathered, and refused when its turn comes.
+        return Ignore() if said.wake is None else Unreadable(())
 
     async def _recent(self, claim: Claim) -> Sequence[Turn]:
         return (await self._conversations.load_session(claim, TURNS_FOR_ROUTING)).turns

@@ -52,6 +52,7 @@ def message_to_said(
         wake=_wake_reason(message, original, bot),
         scopes=_scopes(address, message.channel, message.guild),
         author_is_admin=True if _is_private(message) else None,
+        author_roles=_roles(message.author),
         is_private=_is_private(message),
         quote=_quote(original, bot),
         attachments=attachments,
@@ -129,6 +130,7 @@ def _origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[str, A
         "at": interaction.created_at,
         "scopes": _scopes(address, interaction.channel, interaction.guild),
         "author_is_admin": is_admin,
+        "author_roles": _roles(interaction.user),
         "is_private": is_private,
         "locale": str(interaction.locale),
         "in_thread": isinstance(interaction.channel, discord.Thread),
@@ -189,6 +191,13 @@ def _is_private(message: discord.Message) -> bool:
 
 def _to_person(user: discord.abc.User) -> Person:
     return Person(id=f"discord:{user.id}", name=user.display_name)
+
+
+def _roles(user: discord.abc.User) -> tuple[str, ...]:
+    """Return the ids of a member's roles, without the one that everybody has."""
+    if not isinstance(user, discord.Member):
+        return ()
+    return tuple(f"discord:{role.id}" for role in user.roles if not role.is_default())
 
 
 def _own_thread_starter(channel: object, bot: Snowflake) -> str | None:

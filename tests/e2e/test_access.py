@@ -1,0 +1,96 @@
+"""Who may use the bot, on the wires of both platforms."""
+
+import pytest
+
+from tests.support.chats import Chat, Platforms, TelegramChat
+from tests.support.features import GROUPS, ON_THE_WIRES, at
+from tests.support.service_process import TESTER, Service
+from tests.support.shapes import Installer
+
+pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER)]
+
+REFUSED = "You may not use me where you wrote to me."
+
+
+async def choose(where: Chat, line: str, reply: str = "Saved: ") -> None:
+    """Let an admin choose something, and wait for the reply."""
+    where.tell_as_admin(line)
+    await where.shows_new(reply)
+
+
+async def ask_in_vain(where: Chat, who: int) -> None:
+    """Ask as somebody who is refused; then everybody else is still answered."""
+    said = where.texts()
+    where.ask(who=who)
+    answer = (await where.ask_and_wait(who=1 - who)).answer
+    assert where.texts() == [*said, answer]
+
+
+async def test_blocked_person_on_telegram_hears_it_once_in_private(
+    running: Service, platforms: Platforms
+) -> None:
+    group = platforms.telegram_group()
+    private = TelegramChat(platforms, "telegram_dm", 2, [2, 2])
+    private.say("/help")
+    await private.shows_new("I am tester")
+    await choose(group, "/access block telegram:2")
+    await ask_in_vain(group, 1)
+    await private.shows_new(REFUSED)
+    await running.restart()
+    await ask_in_vain(group, 1)
+    assert sum(text.startswith(REFUSED) for text in private.texts()) == 1
+    await choose(group, "/access reset telegram:2", "Deleted: ")
+    await group.ask_and_wait(who=1)
+
+
+async def test_blocked_role_on_discord(running: Service, platforms: Platforms) -> None:
+    where, role = platforms.channel(), platforms.guild.create_role("spammers")
+    bob = platforms.people[1]
+    platforms.discord.b.add_member_role(platforms.guild.id, bob.id, role.id)
+    reply = await where.slash(platforms.admin, "access block", target=f"<@&{role.id}>")
+    assert reply.content == f"Saved: block role discord:{role.id}."
+    await ask_in_vain(where, 1)
+    refused = await where.slash(bob, "context")
+    assert refused.content.startswith(f"{REFUSED} One of your roles is blocked there.")
+    shown = await where.slash(platforms.admin, "access show")
+    assert f"here: block role discord:{role.id}" in shown.content
+    where.tell_as_admin("/settings why")
+    why = await where.shows_new("Scope")
+    assert f"bob may not use me here: block role discord:{role.id}" in why
+
+
+@at(*GROUPS)
+async def test_channel_that_is_off_keeps_its_promises_to_people(where: Chat) -> None:
+    await where.ask_and_wait()
+    await choose(where, "/access off", "I am switched off here")
+    said = where.texts()
+    where.ask()
+    where.tell("/forget me")
+    await where.shows_new("Delete everything that you said")
+    await choose(where, "/access on", "I am switched on here.")
+    assert len(where.texts()) == len(said) + 2
+    await where.ask_and_wait()
+
+
+async def test_server_that_is_off_is_off_in_every_process(
+    installer: Installer, platforms: Platforms, database_url: str
+) -> None:
+    names = ("gateway", "worker", "worker-2", "sender")
+    installed = installer.processes(*names, database_url=database_url, with_valkey=True)
+    async with installed as services:
+        for name, service in zip(names, services, strict=True):
+            service.options = ("--role", name.partition("-")[0])
+            await service.start_and_wait()
+        channels = [platforms.channel() for _ in range(6)]
+        for where in channels:  # every worker has read the settings before
+            await where.ask_and_wait()
+        await choose(channels[0], "/access off server", "I am switched off here")
+        before = [where.texts() for where in channels]
+        for where in channels:
+            where.ask()
+            where.tell("/export")
+            await where.shows_new("I am sending you the file")
+        await choose(channels[0], "/access on server", "I am switched on here.")
+        for where, said in zip(channels[1:], before[1:], strict=True):
+            assert len(where.texts()) == len(said) + 1
+            await where.ask_and_wait()
