@@ -9,6 +9,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 │   ├── TemplateLimitExceeded   ... it used too much CPU time or memory and was stopped
 │   └── RenderUnavailable   ... for a reason outside the template, such as a busy machine: try again
 ├── UserError               the person in the chat must change something; the text is shown to them
+│   ├── PrivateError        ... and nobody else in the chat is to read it, such as a refusal
 │   └── BudgetUsedUp        ... or wait: a budget is used up; a cheaper model may answer
 ├── RequestRefused          a request to the console is refused; `status` is HTTP's
 ├── AlreadyNotified             over a limit, and the person knows: do not say it again
@@ -104,6 +105,10 @@ class UserError(TroupeError):
     def text(self) -> str:
         """The text for the user; unlike `str(error)`, it can be translated."""
         return str(self) if not isinstance(self.args[0], str) else self.args[0]
+
+
+class PrivateError(UserError):
+    pass
 
 
 class BudgetUsedUp(UserError):

@@ -21,6 +21,7 @@ from bot.chat.rate import CallScope, Rate, Waiter
 from bot.chat.session import ChatSetting
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.errors import BackendUnavailable
+from bot.texts.text import Text
 
 
 class Surface(Protocol):
@@ -144,6 +145,9 @@ class PrivateChats(Protocol):
 
     async def private_chat(self, person: str) -> Address:
         """Return the private chat with a person, who may refuse it; raises `PlatformError`."""
+
+    async def how_to_open(self, person: str) -> Text:
+        """Tell a person in a group how to open one; raises `PlatformError`."""
 
 
 @runtime_checkable

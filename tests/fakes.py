@@ -31,6 +31,7 @@ from bot.ports import Backend, Clock, Embedder, Intake, PrivateChats, Surface, T
 from bot.prompting.fit import estimate_message_tokens
 from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.in_process import InProcessSignals
+from bot.texts.text import Text, translatable
 
 CHAT = Address("discord", "1")
 LIMITS = Limits(
@@ -197,6 +198,10 @@ class FakePrivateChats(PrivateChats):
             raise Refused("nobody")
         platform, _, number = person.partition(":")
         return Address(platform, f"dm-{number}")
+
+    @override
+    async def how_to_open(self, person: str) -> Text:
+        return translatable("Open a chat with me.")
 
 
 class FakePlatform(LocalPlatform):

@@ -29,7 +29,7 @@ class CommandSpec:
     is_for_admins: bool = False
     """Whether platforms offer it to admins first; who may do what is checked when it runs."""
     is_private: bool = False
-    """Whether it is hidden in groups, where everybody would read the answer."""
+    """Whether only its author reads the replies, in groups as well; errors are among them."""
     changes_channel: bool = False
     """Whether it changes something for everybody in the channel; then everybody reads the reply."""
     needs_admin: bool = False

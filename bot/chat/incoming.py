@@ -210,19 +210,6 @@ class Said:
         """The author's own text; empty for a forwarded message, which addresses nobody."""
         return "" if self.is_forward else self.text
 
-    @property
-    def is_answered_in_public(self) -> bool:
-        """Whether this is a native command too old for a private response."""
-        is_native_command = self.wake is WakeReason.COMMAND and self.message_id is None
-        return is_native_command and self.interaction is None
-
-    @property
-    def is_for_author_alone(self) -> bool:
-        """Whether only the author sees the answer; messages in the terminal have no id."""
-        in_terminal = len(self.scopes) == 1 and self.message_id is None
-        is_private = self.is_private or self.wake is WakeReason.DM or in_terminal
-        return is_private or (self.interaction is not None and not self.has_public_response)
-
 
 @value_class
 class Edited:

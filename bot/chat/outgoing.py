@@ -55,6 +55,11 @@ class Limits:
     """Whether marks such as `**` take no units, because readers do not get them."""
     folds_thoughts: bool = False
     """Whether a part of a message can be shown folded, so that readers open it."""
+    has_private_chats: bool = False
+    """Whether others may read the channel, and its people have private chats with the bot."""
+    opens_responses: bool = False
+    """Whether a private response is opened without its content, which is an edit: what cannot be
+    looked up must not be sent twice, and not every server sends it to one person alone."""
     has_threads: bool = False
     """Whether a thread can be opened from a message, for the rest of a long answer."""
     repeats_faces: bool = True
@@ -194,6 +199,23 @@ class MessageThread:
 
 
 @value_class
+class PrivateDelivery:
+    """How one person alone gets a message: as a response that only they see, else by private chat.
+
+    If both are refused, a line in the group tells them how to open a chat, unless it `is_quiet`.
+    """
+
+    person: str
+    """Their id."""
+    locale: str | None = None
+    is_quiet: bool = False
+    group: str = ""
+    """The channel where they asked, once the message is on its way to their private chat."""
+    reply_to: str | None = None
+    """Their message there."""
+
+
+@value_class
 class OutgoingMessage:
     """One message for a platform; every attempt to send it uses the same value."""
 
@@ -209,6 +231,8 @@ class OutgoingMessage:
     file: Attachment | None = None
     thread: MessageThread | None = None
     """Where it is sent, if the platform allows a thread there; else it is sent to the channel."""
+    is_private: bool = False
+    """Whether it must not be sent to the channel where the interaction is refused."""
 
 
 @value_class
@@ -252,6 +276,10 @@ class OutgoingPart:
     """Whether the message that it was opened as shows this already, and needs no edit."""
     thread: AnswerThread | None = None
     """The thread that it is sent to; it is never opened early either."""
+    is_private: bool = False
+    """Whether only the author of what it replies to may read it."""
+    is_quiet: bool = False
+    """Whether nothing is said in the group if they cannot be reached alone."""
 
 
 FILE_PARTS = 5_000
@@ -286,5 +314,7 @@ class OutboxRow:
     thread: AnswerThread | None = None
     send_before: float = math.inf
     """Deadline by `Clock.monotonic`: no request begins after it."""
+    private: PrivateDelivery | None = None
+    """None: everybody in the channel may read it."""
     problem: str | None = None
     """Why the row cannot be read; then nothing of it is sent."""

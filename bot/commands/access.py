@@ -105,10 +105,6 @@ class AccessHandlers:
     async def _on(self, request: CommandRequest) -> CommandResult:
         return await self._switch(request, None)
 
-    @command("access refused")  # queued in the private chat of a person who was refused
-    async def _refused(self, request: CommandRequest) -> CommandResult:
-        return CommandResult(explain_refusal(request.argument))
-
     async def _set_rule(self, request: CommandRequest, value: str | None) -> CommandResult:
         words, where = _split_place(request.argument)
         target = read_target(words, request.incoming)

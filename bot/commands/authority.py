@@ -10,7 +10,7 @@ from bot.chat.access import AuditEntry
 from bot.chat.command import CommandOption
 from bot.chat.incoming import Address, Person, Pressed, Request, Said
 from bot.commands.request import CommandRequest, CommandResult, command
-from bot.errors import PlatformError, UserError
+from bot.errors import PlatformError, PrivateError, UserError
 from bot.ports import ChatSettings, Clock
 from bot.runtime.in_process import BoundedDict
 from bot.storage.operation import AuditLog
@@ -125,10 +125,10 @@ class AdminCheck:
         return said.author.id in self.admin_ids or (shows and await self.is_admin(said))
 
     async def require_prompts(self, said: Said, action: str) -> None:
-        """Raise `UserError` unless the author may see prompts."""
+        """Raise `PrivateError` unless the author may see prompts."""
         await self.require(said, action)
         if not await self.may_see_prompts(said):
-            raise UserError(
+            raise PrivateError(
                 translatable(
                     "Only the operators of this bot, the people in TROUPE_ADMINS, can {action}.",
                     action=action,
@@ -150,7 +150,7 @@ class AdminCheck:
         needs_name: bool = False,
         audited_as: str | None = None,
     ) -> None:
-        """Log the request and refuse it unless the author is an admin; raises `UserError`.
+        """Log the request and refuse it unless the author is an admin; raises `PrivateError`.
 
         `needs_name` also refuses anonymous admins, for actions that cannot be undone. `audited_as`,
         a verb and a noun, is recorded before the action, and once more if it is repeated after a
@@ -160,13 +160,13 @@ class AdminCheck:
         by, in_ = incoming.author.id, incoming.address.conversation
         _log.info("admin_asked_for", what=action, by=by, in_=in_, allowed=bool(allowed))
         if allowed is None:
-            raise UserError(unknown_admin_notice(incoming, action))
+            raise PrivateError(unknown_admin_notice(incoming, action))
         is_anonymous = writes_as_the_group(incoming)
         if not allowed:
             problem = translatable("Only an admin can {action}.", action=action)
-            raise UserError(joined([problem, _ANONYMOUS], " ") if is_anonymous else problem)
+            raise PrivateError(joined([problem, _ANONYMOUS], " ") if is_anonymous else problem)
         if is_anonymous and needs_name:
-            raise UserError(
+            raise PrivateError(
                 translatable(
                     "Only an admin who writes under their own name can {action}.", action=action
                 )

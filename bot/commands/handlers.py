@@ -13,7 +13,7 @@ from bot.commands.authority import AdminCheck, unknown_admin_notice
 from bot.commands.menus import HistoryScopeHandlers, SettingMenus
 from bot.commands.personas import UserPersonas
 from bot.commands.presets import PRESET, PresetHandlers, with_greeting
-from bot.commands.privacy import PrivacyHandlers, PrivateCommands
+from bot.commands.privacy import PrivacyHandlers
 from bot.commands.reports import ContextView, UsageView
 from bot.commands.request import (
     CommandRequest,
@@ -24,7 +24,7 @@ from bot.commands.request import (
     listed_commands,
     specs_of,
 )
-from bot.errors import UserError
+from bot.errors import PrivateError, UserError
 from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
@@ -47,10 +47,6 @@ SETTINGS = CommandSpec(
 _SEE_WHY = translatable("see why I answer messages here")
 _STOP_OTHERS = translatable("stop the answer to somebody else's question")
 _SEE_PROMPT = translatable("see the exact prompt, because it contains my instructions")
-_TOO_LATE_FOR_PROMPT = translatable(
-    "I received this command too late to answer you alone, and everybody here would see the prompt."
-    " Please use /context prompt again."
-)
 _HOW_TO_SHOW_CONTEXT = translatable(
     "Use /context, or /context prompt for the exact prompt (admins)."
 )
@@ -67,16 +63,13 @@ class CommandHandlers:
     platform_commands: Mapping[str, Sequence[CommandSpec]]
     """What platforms run themselves, by their name; /help lists it."""
     usage: UsageView
-    private_commands: PrivateCommands
     dead_letters: DeadLetters
     access: AccessRules
     dice: random.Random = field(default_factory=random.Random)
     """Selects greetings."""
 
     def __post_init__(self) -> None:
-        self._privacy = PrivacyHandlers(
-            self.personal_data, self.admins, self.resolver, self.private_commands
-        )
+        self._privacy = PrivacyHandlers(self.personal_data, self.admins, self.resolver)
         self._history_scope = HistoryScopeHandlers(self.history_scopes, self.admins)
         self.menus = SettingMenus(self.resolver, self.history_scopes, self.personas)
         presets = PresetHandlers(self.resolver, self.admins, self.menus, self.dice)
@@ -87,17 +80,14 @@ class CommandHandlers:
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command; on failure, raise `UserError` with a text for its author."""
-        name, text = request.command.name, request.command.text
-        group = _GROUPS.get(name)
-        if group is not None:
-            action, _, text = text.partition(" ")
-            name = f"{name} {action.lower() or group.default_action}"
-            if name not in self._handlers:
-                raise UserError(_unknown_action(group, action))
-        handler = self._handlers.get(name)
+        command = _with_action(request.command)
+        handler = self._handlers.get(command.name)
         if handler is None:
-            raise UserError(_unknown_command(name))
-        return await handler(replace(request, command=Command(name, text.strip())))
+            group = _GROUPS.get(request.command.name)
+            if group is not None:
+                raise UserError(_unknown_action(group, request.command.text.partition(" ")[0]))
+            raise UserError(_unknown_command(command.name))
+        return await handler(replace(request, command=command))
 
     def greet(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
         """Return the first message in a new group: a character's greeting, or an introduction."""
@@ -111,7 +101,11 @@ class CommandHandlers:
     async def _menu(self, request: CommandRequest) -> CommandResult:
         return await self.menus.settings(request)
 
-    @command("settings why", marked("show why the newest messages were answered or not (admins)"))
+    @command(
+        "settings why",
+        marked("show why the newest messages were answered or not (admins)"),
+        is_private=True,
+    )
     async def _why(self, request: CommandRequest) -> CommandResult:
         await self.admins.require(request.incoming, _SEE_WHY, audited_as="read decisions")
         reasons = await self.dead_letters.refusals(request.incoming.address.lane)
@@ -161,7 +155,7 @@ class CommandHandlers:
                 )
             case _:
                 problem = unknown_admin_notice(request.incoming, _STOP_OTHERS)
-        raise UserError(problem)
+        raise UserError(problem) if request.stop is StopOutcome.NOTHING else PrivateError(problem)
 
     @command("edit")
     async def _edit(self, request: CommandRequest) -> CommandResult:
@@ -225,6 +219,7 @@ class CommandHandlers:
             required=False,
             choices=("prompt",),
         ),
+        is_private=True,
     )
     async def _show_context(self, request: CommandRequest) -> CommandResult:
         incoming, conversation = request.incoming, request.incoming.address.conversation
@@ -237,8 +232,6 @@ class CommandHandlers:
                 return CommandResult(shown)
             case "prompt":
                 await self.admins.require_prompts(incoming, _SEE_PROMPT)
-                if incoming.is_answered_in_public:
-                    raise UserError(_TOO_LATE_FOR_PROMPT)
                 text, file = await self.context.prompts(conversation)
                 await self.admins.note(incoming, "read prompt")
                 return CommandResult(text, file=file)
@@ -277,6 +270,20 @@ def _form_usage(preset: Preset) -> Sequence[Text]:
         return ()
     usage = ask_usage(prompter.fields)
     return [translatable("This preset asks for values. Give them like this:\n{usage}", usage=usage)]
+
+
+def _with_action(command: Command) -> Command:
+    """Return a command with its action in its name: "preset use", text "nova"."""
+    group, name, text = _GROUPS.get(command.name), command.name, command.text
+    if group is not None:
+        action, _, text = text.partition(" ")
+        name = f"{name} {action.lower() or group.default_action}"
+    return Command(name, text.strip())
+
+
+def is_private(command: Command) -> bool:
+    """Return whether only the author of a command reads its replies, errors among them."""
+    return _with_action(command).name in _PRIVATE
 
 
 def _unknown_action(group: CommandSpec, action: str) -> Text:
@@ -353,3 +360,4 @@ MESSAGE_COMMANDS = (
     MessageCommandSpec(marked("Inspect"), "context"),
 )
 _GROUPS = {spec.name: spec for spec in COMMANDS if spec.actions}
+_PRIVATE = frozenset(one.name for owner in _OWNERS for one in specs_of(owner) if one.is_private)

@@ -8,7 +8,7 @@ from bot.chat.incoming import Said
 from bot.chat.session import Session, scopes_of_person
 from bot.commands.authority import writes_as_the_group
 from bot.commands.request import CommandRequest, CommandResult, command
-from bot.errors import UserError
+from bot.errors import PrivateError, UserError
 from bot.ports import ChatSettings
 from bot.prompting.speakers import MAX_SPEAKERS_WITH_PERSONA, sanitize_persona
 from bot.texts.text import Text, marked, translatable
@@ -74,7 +74,8 @@ class UserPersonas:
         CommandOption("text", marked("for example: I am a tall knight"), required=False),
     )
     async def _me(self, request: CommandRequest) -> CommandResult:
-        return CommandResult(await self.describe(request.argument, request.incoming))
+        text = await self.describe(request.argument, request.incoming)
+        return CommandResult(text, is_private=not request.argument)
 
     async def describe(self, argument: str, incoming: Said) -> Text:
         """Save, delete or show the author's description: `[everywhere] [TEXT|clear]`."""
@@ -100,7 +101,7 @@ class UserPersonas:
     async def _show(self, incoming: Said) -> Text:
         personas = await self.resolve([incoming.author.id], incoming.scopes)
         if not personas:
-            raise UserError(
+            raise PrivateError(
                 translatable("You have not described yourself. For example: /me I am a tall knight")
             )
         return translatable("Your description here: {text}", text=personas[incoming.author.id])

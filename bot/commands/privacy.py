@@ -2,30 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
 from typing_extensions import override
 
 from bot.chat.command import CommandOption
-from bot.chat.incoming import (
-    Deleted,
-    Incoming,
-    Pressed,
-    Request,
-    Said,
-    WakeReason,
-    requests_to_forget,
-)
+from bot.chat.incoming import Deleted, Incoming, Pressed, Request, Said, requests_to_forget
 from bot.chat.outgoing import Attachment
 from bot.commands.answers import find_exchange
 from bot.commands.authority import AdminCheck, writes_as_the_group
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
-from bot.errors import PlatformError, StoreError, UserError
-from bot.ports import Clock, ConversationMemory, PrivateChats, Signals
+from bot.errors import StoreError, UserError
+from bot.ports import Clock, ConversationMemory, Signals
 from bot.routing.presets import PresetResolver
 from bot.storage.forgetting import PersonalData
 from bot.storage.history_index import SqlHistoryIndex
@@ -50,40 +42,6 @@ async def export_messages(
     }
     text = json.dumps(content, ensure_ascii=False, indent=1)
     return Attachment("my-words.json", f"{text}\n"), len(lines), len(descriptions)
-
-
-@value_class
-class PrivateCommands:
-    """Repeats a group's command in its author's private chat."""
-
-    chats: Mapping[str, PrivateChats]
-    receive: Callable[[Sequence[Incoming]], Awaitable[None]]
-
-    async def repeat(self, said: Said) -> bool:
-        """Queue the command in the private chat; return whether there is one. Idempotent."""
-        source, person = said.address.source, said.author.id.rpartition(":")[2]
-        # Somebody who writes as a chat has the negative id of that chat.
-        if source not in self.chats or not person.isdecimal():
-            return False
-        try:
-            address = await self.chats[source].private_chat(said.author.id)
-        except PlatformError:
-            return False
-        command = replace(
-            said,
-            address=address,
-            external_key=f"{said.external_key}:private",
-            message_id=None,  # it stands in another chat
-            interaction=None,
-            wake=WakeReason.DM,
-            scopes=(address.channel,),
-            author_is_admin=None,
-            quote=None,
-            in_thread=False,
-            is_private=True,
-        )
-        await self.receive([command])
-        return True
 
 
 _log = structlog.get_logger(__name__)
@@ -202,13 +160,6 @@ class SharedMemories(ConversationMemory):
 
 _FORGET_OTHERS = translatable("make me forget what others said")
 _CHANGE_OBSERVING = translatable("change what I remember here")
-_SENT_IN_PRIVATE = translatable(
-    "I am sending you the file in a private chat. If it does not arrive, open a chat with me and"
-    " write /export there."
-)
-_SEEN_BY_ALL = translatable(
-    "Everybody here would see the file. Please write /export to me in a private chat."
-)
 _OBSERVED = {"on": True, "off": False, "inherit": None}
 _WRONG_VALUE = translatable(
     "Use /settings overhear on, /settings overhear off, or /settings overhear inherit."
@@ -241,7 +192,6 @@ class PrivacyHandlers:
     data: PersonalData
     admins: AdminCheck
     resolver: PresetResolver
-    private_commands: PrivateCommands
 
     def forget_me(self) -> CommandResult:
         """Ask the author to confirm the deletion of all their messages."""
@@ -276,13 +226,8 @@ class PrivacyHandlers:
 
     @command("export", marked("send you everything you said to me, as a file"), is_private=True)
     async def export(self, request: CommandRequest) -> CommandResult:
-        """Send the author's messages as a file that nobody else sees; raises `UserError`."""
+        """Send the author's messages as a file."""
         incoming = request.incoming
-        if not incoming.is_private:
-            if await self.private_commands.repeat(incoming):
-                return CommandResult(_SENT_IN_PRIVATE)
-            if incoming.interaction is None:
-                raise UserError(_SEEN_BY_ALL)
         file, messages, _ = await export_messages(self.data, incoming.author.id, incoming.at)
         text = translatable_count(
             "What you have said to me: {count} message.",
@@ -295,6 +240,7 @@ class PrivacyHandlers:
         "settings me",
         marked("let me overhear you, or not, in all chats; no value: show it"),
         CommandOption("value", marked("on or off"), required=False, choices=("on", "off")),
+        is_private=True,
     )
     async def set_observing_author(self, request: CommandRequest) -> CommandResult:
         """Turn remembering the author's messages to other people on or off, in all chats."""

@@ -171,9 +171,6 @@ def _timing_line(receipt: Receipt) -> Text:
     return joined(parts, translatable(", "))
 
 
-_NOT_HERE = translatable(
-    "Others here would see your usage. Please send me /settings usage in a private chat."
-)
 _TITLES = {
     BudgetKind.PERSON: translatable("your budget"),
     BudgetKind.CHANNEL: translatable("this channel's budget"),
@@ -191,12 +188,14 @@ class UsageView:
     budgets: Budgets
     caps: Callable[[Said, Preset], Sequence[BudgetCap]]
 
-    @command("settings usage", marked("show the cost of your answers, and your remaining budgets"))
+    @command(
+        "settings usage",
+        marked("show the cost of your answers, and your remaining budgets"),
+        is_private=True,
+    )
     async def show(self, request: CommandRequest) -> CommandResult:
-        """Summarize the author's usage, in a place where nobody else reads it."""
+        """Summarize the author's usage."""
         said = request.incoming
-        if not said.is_for_author_alone:
-            raise UserError(_NOT_HERE)
         midnight = request.now.replace(hour=0, minute=0, second=0, microsecond=0)
         begins = {Period.DAY: midnight, Period.MONTH: midnight.replace(day=1)}
         lines = [await self._line(said, period, since) for period, since in begins.items()]

@@ -99,6 +99,8 @@ class CommandResult:
     """A file that is sent along; the text is then one short line."""
     changes_channel: bool = False
     """Whether it changes something for everybody in the channel, so that they should know."""
+    is_private: bool = False
+    """Whether only the author may read it, in groups as well."""
     menus: tuple[Menu, ...] = ()
     """What can be chosen under the text, by the person who asked."""
     buttons: tuple[Button, ...] = ()

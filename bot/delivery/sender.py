@@ -11,14 +11,14 @@ import hashlib
 import math
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 import structlog
 from typing_extensions import override
 
-from bot.chat.incoming import source_of
+from bot.chat.incoming import address_of, source_of
 from bot.chat.outgoing import (
     NOTICE_PARTS,
     Limits,
@@ -29,6 +29,7 @@ from bot.chat.outgoing import (
     OutboxRow,
     OutboxState,
     OutgoingMessage,
+    PrivateDelivery,
 )
 from bot.delivery.late_duplicates import LateDuplicates
 from bot.delivery.pacing import WaitingCalls
@@ -45,13 +46,13 @@ from bot.errors import (
     Unreachable,
     WordsRefused,
 )
-from bot.ports import Clock, Delivery, Signals, Surface
+from bot.ports import Clock, Delivery, PrivateChats, Signals, Surface
 from bot.runtime.http_client import write_only_if
 from bot.runtime.in_process import BoundedDict
 from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS, record_span
-from bot.texts.text import in_every_language, translatable
+from bot.texts.text import in_every_language, language_of, translatable, translate
 
 _log = structlog.get_logger(__name__)
 _MAX_LANE_WAIT_SECONDS = 5.0
@@ -80,6 +81,7 @@ _WORDS_BLOCKED = translatable(
     "⚠ A moderation rule of this server (AutoMod) blocked a part of my answer. Please ask in other"
     " words, or ask its admins about the rule."
 )
+_FOR_YOU_ALONE = translatable("🔒 Only you can read this.")
 SENT_ROWS = "sent_rows"
 _POLL_SECONDS = 1.0  # a signal may be lost
 
@@ -152,6 +154,9 @@ class Sender:
     settle_seconds: float
     announce: Callable[[int, str | None], None] = lambda _row_id, _external_id: None
     waiting: WaitingCalls | None = None
+    private_chats: Mapping[str, PrivateChats] = field(default_factory=dict)
+    """By `Address.source`."""
+    wake: Callable[[Sequence[str]], None] = lambda _lanes: None
 
     def __post_init__(self) -> None:
         self._noticed_at: dict[str, float] = {}
@@ -197,10 +202,7 @@ class Sender:
         wait: float | None = None  # until the row is taken again, if it could not be settled
         try:
             with write_only_if(lambda: self.clock.monotonic() <= write_before):
-                if row.state is OutboxState.UNKNOWN:
-                    following = await self._reconcile(row)
-                else:
-                    following = await self._mark_sent(row, await self._carry_out(row))
+                following = await self._attempt(row)
         except RateLimited as error:
             outcome = "rate_limited"
             wait = error.retry_after_seconds + random.uniform(0, 0.5)  # noqa: S311
@@ -229,8 +231,7 @@ class Sender:
         except Refused as error:
             outcome = "refused"
             _log.warning("refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error))
-            following = await self._give_up(row, error)
-            self._notify_waiters(row, None)
+            following, wait = await self._give_up(row, error)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
         platform, ended = row.address.platform, self.clock.now()
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
@@ -238,7 +239,59 @@ class Sender:
         record_span("deliver", row.turn, began, ended, attributes=attributes, error=failure)
         return following if wait is None else await self._retake(row.address.lane, wait)
 
-    async def _give_up(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
+    async def _attempt(self, row: OutboxRow) -> OutboxRow | None:
+        if row.state is OutboxState.UNKNOWN:
+            return await self._reconcile(row)
+        if row.private is not None and _is_on_its_way(row) and row.interaction is None:
+            return await self._deliver_elsewhere(row, row.private, "")
+        if _needs_opening(row, self._limits(row)):
+            return await self.outbox.edit_opened(row, await self._open(row))
+        return await self._mark_sent(row, await self._carry_out(row))
+
+    async def _give_up(
+        self, row: OutboxRow, error: Refused
+    ) -> tuple[OutboxRow | None, float | None]:
+        """Drop a refused row, or try another way to its reader; return the seconds to wait, too."""
+        if row.private is None:
+            following = await self._drop(row, error)
+            self._notify_waiters(row, None)
+            return following, None
+        try:
+            return await self._deliver_elsewhere(row, row.private, str(error)), None
+        except PlatformError as failure:  # it is in no chat yet
+            _log.info("private_chat_not_opened", row=row.id, reason=str(failure))
+            wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
+            if isinstance(failure, RateLimited):
+                wait = failure.retry_after_seconds
+            await self.outbox.reschedule(row, wait)
+            return None, wait
+
+    async def _deliver_elsewhere(
+        self, row: OutboxRow, private: PrivateDelivery, reason: str
+    ) -> OutboxRow | None:
+        """Move a row to its reader's private chat, or tell them in the group how to open it."""
+        chats = self.private_chats[row.address.source]
+        if not private.group:
+            try:
+                there = await chats.private_chat(private.person)
+            except Refused as error:
+                reason = str(error)
+            else:
+                moved = replace(private, group=row.address.channel)
+                following = await self.outbox.move(row, moved, there)
+                self.wake([there.lane])
+                return following
+        notice = ""
+        if not private.is_quiet:
+            how = await chats.how_to_open(private.person)
+            notice = translate(how, language_of(private.locale))
+        following = await self.outbox.set_aside(row, reason, notice)
+        if private.group:
+            self.wake([address_of(private.group).lane])
+        self._notify_waiters(row, None)
+        return following
+
+    async def _drop(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
         """Drop a refused row; replace an uneditable message, unless a person has deleted it."""
         is_gone = isinstance(error, MessageNotFound)
         was_deleted = is_gone and self._limits(row).hears_deletions
@@ -271,7 +324,7 @@ class Sender:
     async def _reconcile(self, row: OutboxRow) -> OutboxRow | None:
         found = None
         # Edits, deletions and responses to interactions can simply be repeated.
-        if row.op is OutboxOperation.SEND and row.interaction is None:
+        if row.op is OutboxOperation.SEND and row.interaction is None and not _is_on_its_way(row):
             found = await self._find(row)
             if not self._is_harmless_to_repeat(row):
                 self.late_duplicates.note_search(row, found)
@@ -319,6 +372,12 @@ class Sender:
                 await surface.delete(row.address, _target_id(row))
         return None
 
+    async def _open(self, row: OutboxRow) -> str:
+        """Open a private response with words that anybody may read; return its id."""
+        locale = row.private.locale if row.private else None
+        content = MessageContent(translate(_FOR_YOU_ALONE, language_of(locale)))
+        return await self.surfaces[row.address.source].send(_to_message(row, content, None))
+
     def _is_notice_due(self, lane: str) -> bool:
         now = self.clock.monotonic()
         self._noticed_at = {
@@ -333,7 +392,7 @@ class Sender:
                 row, lambda content: surface.send(_to_message(row, content, thread))
             )
         except Refused as error:
-            if row.file is None:
+            if row.file is None or _is_on_its_way(row):
                 raise
             _log.warning("file_refused", row=row.id, reason=str(error))
             content = replace(row.content, text=in_every_language(_NO_FILES_HERE))
@@ -410,7 +469,19 @@ def _to_message(
         interaction=row.interaction,
         file=row.file,
         thread=thread,
+        is_private=_is_on_its_way(row),
     )
+
+
+def _is_on_its_way(row: OutboxRow) -> bool:
+    """Whether a private row is still where others read, so that only a response may show it."""
+    return row.private is not None and not row.private.group
+
+
+def _needs_opening(row: OutboxRow, limits: Limits) -> bool:
+    is_response = row.op is OutboxOperation.SEND and row.interaction is not None
+    is_text = row.file is None  # a file is not added by an edit
+    return is_response and is_text and _is_on_its_way(row) and limits.opens_responses
 
 
 def _target_id(row: OutboxRow) -> str:

@@ -112,7 +112,7 @@ ACCESS = "access "
 """Begins the keys of the chat settings that say who may use the bot."""
 TOLD = "persona told"
 """The key of the rule and the message of which a person was told; deleted with their persona."""
-_ALWAYS_ALLOWED = ("forget me", "export", "privacy", "settings me", "access refused")
+_ALWAYS_ALLOWED = ("forget me", "export", "privacy", "settings me")
 _FOR_ADMINS = ("access", "settings why")
 
 

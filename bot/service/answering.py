@@ -9,7 +9,7 @@ from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.incoming import source_of
 from bot.chat.session import ClaimedMessage
 from bot.commands.handlers import CommandHandlers
-from bot.commands.privacy import Forgetting, PrivateCommands, SharedMemories
+from bot.commands.privacy import Forgetting, SharedMemories
 from bot.commands.reports import ContextView, UsageView
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
@@ -54,7 +54,6 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.history_scopes,
             {spec.kind: spec.commands for spec in self.specs},
             UsageView(self.usage_totals, self.budgets, self.spending.caps),
-            PrivateCommands(self.private_chats, self.receive),
             self.dead_letters,
             self.access,
         )

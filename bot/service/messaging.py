@@ -258,6 +258,8 @@ class MessagingContainer(StorageContainer, ABC):
             settle_seconds=self.settings.delivery.settle_seconds,
             announce=self._announce_sent,
             waiting=self._waiting_calls,
+            private_chats=self.private_chats,
+            wake=lambda lanes: self.lane_pool.wake(lanes),
         )
 
     def _announce_sent(self, row_id: int, external_id: str | None) -> None:

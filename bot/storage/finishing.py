@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bot.chat.incoming import Pressed, make_storable
-from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutboxRow, OutgoingPart
+from bot.chat.incoming import Pressed, Said, make_storable
+from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutboxRow, OutgoingPart, PrivateDelivery
 from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
 from bot.errors import Fenced
 from bot.storage import histories, outbox
@@ -276,7 +276,7 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
         outgoing = [_first_as_response(message, one) for one in outgoing]
     changes = []
     for one in outgoing:
-        content = encode_content(one.content, one.thread)
+        content = encode_content(one.content, one.thread, _delivery_of(message, one))
         if not one.is_shown:
             changes.append(_row_change(message, one, OutboxOperation.EDIT, content, opened=True))
         changes.append(_row_change(message, one, OutboxOperation.SEND, content, opened=False))
@@ -288,6 +288,14 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
         [one.part for one in outgoing if not (result.in_place_of and one.part in beside)],
         may_be_opened=bool(outgoing or result.was_stopped or message.crashes),
     )
+
+
+def _delivery_of(message: InboxMessage, one: OutgoingPart) -> PrivateDelivery | None:
+    asked = message.replied_to.incoming
+    if not (one.is_private and isinstance(asked, Said | Pressed)):
+        return None
+    reply_to = asked.message_id if isinstance(asked, Said) else None
+    return PrivateDelivery(asked.author.id, asked.locale, one.is_quiet, reply_to=reply_to)
 
 
 def _row_change(

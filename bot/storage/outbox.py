@@ -10,8 +10,15 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, MessageContent, OutboxOperation, OutboxRow, OutboxState
+from bot.chat.incoming import Address, address_of
+from bot.chat.outgoing import (
+    Attachment,
+    MessageContent,
+    OutboxOperation,
+    OutboxRow,
+    OutboxState,
+    PrivateDelivery,
+)
 from bot.errors import Fenced, Undecodable
 from bot.ports import Clock
 from bot.storage import histories
@@ -22,7 +29,7 @@ from bot.storage.rows import (
     address_columns,
     decode,
     decode_content,
-    decode_thread,
+    decode_target,
     encode_content,
 )
 from bot.storage.statements import SQL, Rows, Unit, encode_served
@@ -118,11 +125,39 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def set_aside(self, row: OutboxRow, reason: str, notice: str) -> Unit[OutboxRow | None]:
-        """Give up a row with an unknown outcome, queue one notice, take the lane's next row."""
-        at = moment_of(self._clock)
+        """Give up a row, queue one notice (empty: none), take the lane's next row.
+
+        For a private row, the notice goes to the channel where its reader has asked.
+        """
+        at, private = moment_of(self._clock), row.private
+        where = address_of(private.group) if private and private.group else row.address
+        yield from _lock_lanes(where.lane, row.address.lane)
         key = yield from self._give_up_row(row, reason)
-        if row.part < _NOTICE_PART:
-            yield SQL["queue_once"].query(_notice_values(row, notice))
+        if private is not None:
+            yield SQL["empty_row"].query(row=row.id)
+        if notice and row.part < _NOTICE_PART:
+            values = _notice_values(row, notice, where)
+            yield SQL["queue_once"].query(values)
+            if where.lane != key:
+                yield from make_due(values, None, at)
+        return (yield from _take_next(key, self._sender, at))
+
+    @transaction
+    def edit_opened(self, row: OutboxRow, external_id: str) -> Unit[OutboxRow | None]:
+        """Make a row that was opened without its content an edit, and take it again."""
+        at = moment_of(self._clock)
+        yield SQL["lock_lane"].query(of=row.address.lane)
+        [lane] = yield from self._change_row("edit_opened_row", row, arrived_as=external_id)
+        return (yield from _take_next(lane, self._sender, at))
+
+    @transaction
+    def move(self, row: OutboxRow, private: PrivateDelivery, to: Address) -> Unit[OutboxRow | None]:
+        """Move a row that is in no channel yet to a private chat, and take its lane's next row."""
+        at, key, where = moment_of(self._clock), row.address.lane, address_columns(to)
+        yield from _lock_lanes(key, to.lane)
+        buttons = encode_content(row.content, private=private)["buttons"]
+        yield from self._change_row("move_row", row, **where, buttons=buttons)
+        yield from make_due(where, None, at)
         return (yield from _take_next(key, self._sender, at))
 
     @transaction
@@ -284,10 +319,18 @@ def read_given_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
     return None if columns[0] is None else _to_row(tuple(columns), at)[0]
 
 
-def _notice_values(row: OutboxRow, text: str) -> dict[str, object]:
-    named = {"turn": row.turn, "part": _NOTICE_PART + row.part, "op": OutboxOperation.SEND}
-    content = {**NO_MESSAGE, **encode_content(MessageContent(text)), "reply_to": row.reply_to}
-    return {**named, **address_columns(row.address), **content}
+def _notice_values(row: OutboxRow, text: str, where: Address) -> dict[str, object]:
+    # All private parts of a turn are told of once.
+    part = _NOTICE_PART + (0 if row.private else row.part)
+    named = {"turn": row.turn, "part": part, "op": OutboxOperation.SEND}
+    reply_to = row.private.reply_to if row.private else row.reply_to
+    content = {**NO_MESSAGE, **encode_content(MessageContent(text)), "reply_to": reply_to}
+    return {**named, **address_columns(where), **content}
+
+
+def _lock_lanes(*keys: str) -> Unit[None]:
+    for key in sorted({*keys}):  # in one order, so that nobody deadlocks
+        yield SQL["lock_lane"].query(of=key)
 
 
 def identity(sender: SenderIdentity | None) -> dict[str, object]:
@@ -324,6 +367,7 @@ def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, f
     face, buttons, started_at, external_id = others
     if not isinstance(part, int) or any(isinstance(one, bytes) for one in columns):
         raise TypeError(part)  # SQLite keeps values of any type
+    thread_to_open, private = decode_target(buttons)
     row = OutboxRow(
         id=id_,
         turn=turn,
@@ -338,7 +382,8 @@ def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, f
         external_id=external_id,
         not_before=not_before,
         file=None if file_name is None else Attachment(file_name, file_text),
-        thread=decode_thread(buttons),
+        thread=thread_to_open,
+        private=private,
         send_before=at.monotonic + SENDING_SECONDS / 2,
     )
     return row, float(not_before), None if started_at is None else float(started_at)

@@ -27,7 +27,7 @@ from bot.chat.incoming import (
     Said,
     make_storable,
 )
-from bot.chat.outgoing import AnswerThread, Button, Face, Menu, MessageContent
+from bot.chat.outgoing import AnswerThread, Button, Face, Menu, MessageContent, PrivateDelivery
 from bot.chat.prompt import Role
 from bot.chat.session import Turn
 from bot.errors import Undecodable
@@ -106,6 +106,7 @@ class _Controls(msgspec.Struct, omit_defaults=True):
     menus: tuple[Menu, ...] = ()
     thread: AnswerThread | None = None
     thoughts: str = ""
+    private: PrivateDelivery | None = None
 
 
 _NO_CONTROLS = _Controls()
@@ -132,10 +133,12 @@ def address_columns(address: Address) -> dict[str, object]:
 
 
 def encode_content(
-    content: MessageContent, thread: AnswerThread | None = None
+    content: MessageContent,
+    thread: AnswerThread | None = None,
+    private: PrivateDelivery | None = None,
 ) -> dict[str, str | None]:
-    """Return the columns; `buttons` includes menus, thoughts and thread, or is NULL."""
-    controls = _Controls(content.buttons, content.menus, thread, content.thoughts)
+    """Return the columns; `buttons` has all but text and face; NULL: nothing."""
+    controls = _Controls(content.buttons, content.menus, thread, content.thoughts, private)
     return {
         "text": make_storable(content.text),
         "face": None if content.face is None else _to_json(content.face),
@@ -162,11 +165,12 @@ def decode_content(text: str, face: str | None, buttons: str | None) -> MessageC
     )
 
 
-def decode_thread(buttons: str | None) -> AnswerThread | None:
-    """Return a message's target thread; None if it is sent to the channel."""
-    if buttons is None or '"thread"' not in buttons:
-        return None
-    return _decode_controls(buttons).thread
+def decode_target(buttons: str | None) -> tuple[AnswerThread | None, PrivateDelivery | None]:
+    """Return a message's target thread and person; None if it is sent to the whole channel."""
+    if buttons is None or not ('"thread"' in buttons or '"private"' in buttons):
+        return None, None
+    controls = _decode_controls(buttons)
+    return controls.thread, controls.private
 
 
 TURN_COLUMNS = (

@@ -316,6 +316,23 @@ UPDATE outbox SET state = 'dead', error = :error,
 WHERE id = :row AND owner = :sender AND attempts = :attempt AND state NOT IN ('sent', 'dead')
 RETURNING lane
 
+-- name: edit_opened_row
+-- Its message has been opened without the content, which is an edit of it.
+UPDATE outbox SET op = 'edit', state = 'pending', external_id = :arrived_as, owner = NULL,
+    attempts = 0, not_before = 0
+WHERE id = :row AND owner = :sender AND attempts = :attempt AND state NOT IN ('sent', 'dead')
+RETURNING lane
+
+-- name: move_row
+UPDATE outbox SET op = 'send', state = 'pending', platform = :platform, bot_id = :bot_id,
+    chat = :chat, thread = :thread, lane = :lane, buttons = :buttons, reply_to = NULL,
+    interaction = NULL, external_id = NULL, owner = NULL, attempts = 0, not_before = 0
+WHERE id = :row AND owner = :sender AND attempts = :attempt AND state NOT IN ('sent', 'dead')
+RETURNING lane
+
+-- name: empty_row
+UPDATE outbox SET text = '' WHERE id = :row
+
 -- name: put_off_row
 UPDATE outbox SET state = :becomes, owner = NULL, not_before = :now + :seconds
 WHERE id = :row AND owner = :sender AND attempts = :attempt AND state NOT IN ('sent', 'dead')

@@ -23,8 +23,9 @@ from bot.chat.session import (
 )
 from bot.commands.access import explain_refusal
 from bot.commands.answers import NOT_REMEMBERED, pick_speakers
+from bot.commands.handlers import is_private
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
-from bot.errors import UserError
+from bot.errors import PrivateError, UserError
 from bot.replying.answer_parts import answer_buttons, forget_buttons
 from bot.routing.decide import Access
 from bot.texts.text import joined, language_of, translatable, translatable_count, translate
@@ -49,7 +50,15 @@ class Commands:
     finisher: TurnFinisher
 
     async def run(self, group: MessageGroup, request: CommandRequest) -> Outcome:
-        """Run a command."""
+        """Run a command; raises `UserError`, as a `PrivateError` where only its author reads it."""
+        try:
+            return await self._run(group, request)
+        except UserError as error:
+            if is_private(request.command):
+                raise PrivateError(error.text) from None
+            raise
+
+    async def _run(self, group: MessageGroup, request: CommandRequest) -> Outcome:
         said, finisher = request.incoming, self.finisher
         is_on_message = said.quote is not None and said.quote.message_id is not None
         match request.command.name:
@@ -66,6 +75,7 @@ class Commands:
             case "context" if is_on_message:
                 request = replace(request, answered_at=await self._answered_at(said))
         result = await self.stages.commands.handle(request)
+        result = replace(result, is_private=result.is_private or is_private(request.command))
         if result.repeats is not None:
             return await self.answers.answer(group, result.repeats, request.active, result.removes)
         if result.forgets is not None:
@@ -108,17 +118,12 @@ class Commands:
             return await finisher.finish(group, TurnResult())
         stages.decisions.note_refusal(said, access)
         is_due = await stages.access.should_tell(said, access)
-        is_response = said.interaction is not None
-        if said.is_private or (is_response and not said.has_public_response):
-            if is_due or is_response:  # Discord shows that a native command waits for a response
-                return await finisher.finish_with_text(group, explain_refusal(access.rule))
+        if not (is_due or said.interaction is not None):
             return await finisher.finish(group, TurnResult())
-        if is_due:
-            command = replace(said, text=f"/access refused {access.rule}", attachments=())
-            await stages.commands.private_commands.repeat(command)
-        if is_response:
+        if not is_due and said.has_public_response:
             return await finisher.finish_with_text(group, _NOT_HERE)
-        return await finisher.finish(group, TurnResult())
+        told = explain_refusal(access.rule)
+        return await finisher.finish_with_text(group, told, is_private=True, is_quiet=True)
 
     async def greet(
         self, group: MessageGroup, scopes: Sequence[str], result: CommandResult
@@ -293,6 +298,8 @@ class Commands:
         outgoing: Sequence[OutgoingPart] = replies.final_parts(address, text)
         if shown.file is not None:
             outgoing = (OutgoingPart(0, MessageContent(text), file=shown.file),)
+        if shown.is_private:
+            outgoing = self.finisher.for_author_alone(said, outgoing)
         names = tuple(message.part_name(one.part) for one in outgoing)
         buttons = shown.buttons
         if shown.asks_to_forget:

@@ -42,6 +42,7 @@ _REMOVED_FROM_TEXT = translatable(
 )
 _ANSWERED_AGAIN = translatable("The question is answered again below.")
 _REFUSED = translatable("⚠ This chat refuses my answers; /settings why shows why (admins).")
+_SENT_ALONE = translatable("My reply is for you alone. I am sending it in a private chat.")
 _SECONDS_BETWEEN_PAUSE_NOTICES = 600.0
 _PAUSED = translatable(
     "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"
@@ -138,12 +139,35 @@ class TurnFinisher:
             stages.replies.deliver(asked.address, finished.row, is_response=is_response)
         return finished.next_message
 
-    async def finish_with_text(self, group: MessageGroup, text: str) -> InboxMessage | None:
-        """Reply with a text that is not stored in the history."""
+    async def finish_with_text(
+        self,
+        group: MessageGroup,
+        text: str,
+        *,
+        is_private: bool = False,
+        is_quiet: bool = False,
+    ) -> InboxMessage | None:
+        """Reply with a text outside of the history; for the flags, see `OutgoingPart`."""
         incoming = group.message.incoming
         shown = translate(text, language_of(incoming.locale))
         outgoing = self.stages.replies.final_parts(incoming.address, shown)
+        if is_private and isinstance(incoming, Said | Pressed):
+            outgoing = self.for_author_alone(incoming, outgoing)
+            outgoing = tuple(replace(one, is_quiet=is_quiet) for one in outgoing)
         return await self.finish(group, TurnResult(outgoing=outgoing))
+
+    def for_author_alone(
+        self, asked: Said | Pressed, parts: Sequence[OutgoingPart]
+    ) -> tuple[OutgoingPart, ...]:
+        """Let only the author of a command read these parts, if others read the channel."""
+        replies = self.stages.replies
+        if asked.is_private or not replies.limits(asked.address).has_private_chats:
+            return tuple(parts)
+        if isinstance(asked, Pressed) or not asked.has_public_response:
+            return tuple(replace(one, is_private=True) for one in parts)
+        response, *_ = replies.notice_parts(asked.address, _SENT_ALONE, asked.locale)
+        alone = (replace(one, part=one.part + 1, is_private=True) for one in parts)
+        return (replace(response, is_response=True), *alone)
 
     async def finish_unanswered(self, group: MessageGroup, problem: str) -> InboxMessage | None:
         """Report that an answer failed, and keep the question so that it can be retried."""

@@ -27,7 +27,7 @@ from bot.chat.session import (
 )
 from bot.commands.answers import READS_HISTORY
 from bot.commands.request import AskedQuestion, CommandRequest
-from bot.errors import AlreadyNotified, Fenced, StoreError, UserError
+from bot.errors import AlreadyNotified, Fenced, PrivateError, StoreError, UserError
 from bot.replying.answer_parts import explain_unreadable
 from bot.routing.decide import (
     Answer,
@@ -174,7 +174,8 @@ class ConversationWorker:
             return "told", await finisher.finish(group, TurnResult())
         except UserError as error:
             text = translatable("⚠ {problem}", problem=error.text)
-            return "told", await finisher.finish_with_text(group, text)
+            is_private = isinstance(error, PrivateError)
+            return "told", await finisher.finish_with_text(group, text, is_private=is_private)
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("turn_failed", turn=message.turn, error_id=message.error_id)
             return "failed", await finisher.finish_unanswered(group, _BUG)

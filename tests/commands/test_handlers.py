@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 from typing_extensions import override
 
 from bot.chat.command import Command, parse
-from bot.chat.incoming import Person, Request, WakeReason
+from bot.chat.incoming import Person, Request
 from bot.commands.handlers import COMMAND_NAMES, COMMANDS
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
@@ -132,16 +132,6 @@ async def test_preset_use_replaces_all_active_presets(setup: Setup) -> None:
     await setup.run_command("/preset add nova")
     await setup.run_command("/preset use nova")
     assert await setup.active() == ["nova"]
-
-
-async def test_exact_prompt_is_not_shown_where_discord_lost_the_command(setup: Setup) -> None:
-    native = replace(HERE, message_id=None, wake=WakeReason.COMMAND)
-    setup.here = native
-    with pytest.raises(UserError, match="everybody here would see the prompt"):
-        await setup.run_command("/context prompt")
-    setup.here = replace(native, interaction="1:token")
-    with pytest.raises(UserError, match="I have not answered"):
-        await setup.run_command("/context prompt")
 
 
 async def test_preset_reset_names_the_inherited_preset_and_its_scope(setup: Setup) -> None:

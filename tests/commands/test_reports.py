@@ -17,7 +17,6 @@ from bot.chat.receipt import DroppedItem, Receipt, Timings
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal
 from bot.commands.reports import ContextView, UsageView, show_context
 from bot.commands.request import CommandRequest
-from bot.errors import UserError
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart
 from bot.prompting.fit import tokens_by_section
 from bot.prompting.presets.preset import Preset
@@ -180,9 +179,3 @@ async def test_usage_and_budgets_of_the_asker() -> None:
 )
 async def test_usage_is_shown_where_nobody_else_reads(said: Said) -> None:
     assert (await make_view().show(request_of(said))).text.startswith("Today: 1 answer")
-
-
-async def test_usage_is_not_shown_in_a_group() -> None:
-    said = make_incoming(wake=WakeReason.COMMAND, chat="-7")
-    with pytest.raises(UserError, match="Others here would see your usage"):
-        await make_view().show(request_of(said))

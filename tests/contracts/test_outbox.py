@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
 
+from bot.chat.incoming import Address
 from bot.chat.outgoing import (
     THREAD_PARTS,
     AnswerThread,
@@ -23,6 +25,7 @@ from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.errors import Fenced
 from bot.storage.outbox import SqlOutbox
 from bot.storage.tables import outbox
+from tests.samples import ALICE
 from tests.support.store import (
     LANE,
     Store,
@@ -113,6 +116,34 @@ async def test_part_whose_edit_is_refused_replaces_its_message(store: Store) -> 
     assert await store.outbox.message_of(message.part_name(0)) == "m3"
     with pytest.raises(Fenced):
         await store.outbox.send_again(edit, "refused", is_gone=False)
+
+
+async def test_private_row_goes_from_its_channel_to_a_private_chat_or_is_emptied(
+    store: Store,
+) -> None:
+    claim, message = await take_message(store)
+    parts = [replace(part, is_private=True) for part in in_parts("a", "b")]
+    await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
+    first = await taken(store)
+    assert present(first.private).person == ALICE.id
+    edit = present(await store.outbox.edit_opened(first, "e1"))
+    found = (edit.id, edit.op, edit.content.text, edit.external_id)
+    assert found == (first.id, OutboxOperation.EDIT, "a", "e1")
+    second = present(await store.outbox.mark_sent(edit, None))
+
+    to = Address("telegram", "77")
+    moved = replace(present(second.private), group=LANE)
+    assert await store.outbox.move(second, moved, to) is None
+    [there] = await store.outbox.take([to.lane])
+    assert (there.id, there.address, there.content.text) == (second.id, to, "b")
+    assert (there.reply_to, there.private) == (None, moved)
+    assert await store.outbox.set_aside(there, "blocked", "open a chat") is None
+    notice = await taken(store)
+    assert (notice.content.text, notice.reply_to) == ("open a chat", message.incoming.message_id)
+    kept = await store.database.read(
+        lambda c: c.execute(select(outbox.c.text).where(outbox.c.id == there.id)).scalar_one()
+    )
+    assert kept == ""
 
 
 async def test_rescheduled_row_is_due_after_its_time(store: Store) -> None:

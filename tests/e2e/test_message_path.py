@@ -203,15 +203,18 @@ async def test_admin_gets_the_prompt_as_a_file_on_telegram(where: TelegramChat) 
     wire = where.platforms.telegram
     await where.ask_and_wait()
     where.say("/context prompt")
-    await where.shows_new("⚠ Only an admin")
-    where.make_admins(where.people[1])
+    await where.shows_new("My reply is for you alone. Open a chat with me (t.me/sim_bot)")
+    admin = where.people[1]
+    where.make_admins(admin)
+    wire.chat(admin)
     wire.fault("sendDocument", drop=True, after=True)
 
     where.say("/context prompt", 1)
     await where.ask_and_wait()
 
-    [sent] = where.documents()
-    assert sent["message_thread_id"] == where.topic
+    await where.wait_until(lambda: where.documents(admin))
+    [sent] = where.documents(admin)
+    assert not where.documents()
     assert sent["caption"].startswith("The exact prompt of receipt")
     text = wire.files[sent["document"]["file_id"]][1].decode()
     assert text.startswith("receipt: ")
@@ -261,7 +264,14 @@ async def test_stop_finishes_answers(running: Service, platforms: Platforms, mod
 async def test_each_question_was_answered_once(platforms: Platforms, service: Service) -> None:
     if service.is_running:
         assert await service.stop() == 0
-    notices = ("⚠ Only an admin", "The exact prompt", "nova answers", "Changed by admin", "→ nova")
+    notices = (
+        "My reply is for you alone",
+        "⚠ Only an admin",
+        "The exact prompt",
+        "nova answers",
+        "Changed by admin",
+        "→ nova",
+    )
     result = check_transcripts(
         post for post in platforms.messages() if not (post.by_bot and post.text.startswith(notices))
     )

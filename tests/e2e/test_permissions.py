@@ -25,6 +25,7 @@ COMMANDS = (
     "/context prompt",
 )
 ONLY_ADMINS = "⚠ Only an admin can"
+PRIVATE = "My reply is for you alone."
 ANONYMOUS_ADMIN = 1087968824
 """The bot that Telegram names as the author of what admins write as their group."""
 
@@ -47,6 +48,17 @@ class Deployment:
             lambda: sum(text.startswith(beginning) for text in where.texts()) >= count
         )
 
+    async def refuses(self, where: Chat, count: int, who: int = 0) -> None:
+        """Wait until a person was refused so often: alone, or a line here says how to read it."""
+        await where.wait_until(
+            lambda: (
+                sum(text.startswith(ONLY_ADMINS) for text in where.alone(who))
+                + sum(text.startswith(PRIVATE) for text in where.texts())
+                >= count
+            )
+        )
+        assert not any(text.startswith(ONLY_ADMINS) for text in where.texts())
+
     async def ask(self, where: Chat) -> None:
         """Ask, and wait for the answer: then everything before it was handled, too."""
         await where.ask_and_wait()
@@ -60,9 +72,10 @@ class Deployment:
         """Send each command: each is refused, changes nothing and is logged."""
         await self.ask(where)
         before, decided = self.state(), len(self.decisions())
+        earlier = len(where.alone(who))
         for count, command in enumerate(COMMANDS, 1):
             where.say(command if where.is_telegram else where.mention + command, who)
-            await self.says(where, ONLY_ADMINS, count)
+            await self.refuses(where, earlier + count, who)
         assert self.state() == before
         assert self.decisions()[decided:] == [False] * len(COMMANDS)
         await self.ask(where)
@@ -176,7 +189,7 @@ def sender_chat(user: int, sender: int, **more: Any) -> Scenario:
         shown = {"id": sender or group.chat, "type": "channel", "title": "Admins"}
         for count, command in enumerate(COMMANDS, 1):
             wire.say(user, command, chat=group.chat, sender_chat=shown, **more)
-            await deployment.says(group, ONLY_ADMINS, count)
+            await deployment.says(group, PRIVATE, count)
         assert deployment.state() == before
 
     return scenario
@@ -243,7 +256,7 @@ async def namesake_of_the_admin(deployment: Deployment) -> None:
     wire.user(666, admin["first_name"], username=admin.get("username", "u2"))
     before = deployment.state()
     wire.say(666, "/preset use nova", chat=group.chat)
-    await group.shows_new(ONLY_ADMINS)
+    await group.shows_new(PRIVATE)
     assert deployment.state() == before
 
 

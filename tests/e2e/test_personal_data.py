@@ -148,7 +148,6 @@ async def test_export_on_telegram_comes_in_private(running: Service, platforms: 
 
     wire.fault("sendDocument", drop=True, after=True, match={"chat_id": alone.chat})
     group.say(f"/export@{wire.me['username']}")
-    await group.shows_new("I am sending you the file in a private chat.")
     await wait_until(alone.documents)
     [sent] = alone.documents()
     assert sent["caption"] == "What you have said to me: 2 messages."
@@ -162,19 +161,16 @@ async def test_export_on_telegram_comes_in_private(running: Service, platforms: 
 
 
 @at("channel")
-async def test_export_on_discord_comes_in_private(where: DiscordChat) -> None:
+async def test_export_on_discord_is_for_its_author_alone(where: DiscordChat) -> None:
     wire, who = where.platforms.discord, where.people[1]
     await say(where, "in the channel Td01:3", who=1)
     await say(where, "by somebody else Td02:3", who=0)
     other = where.platforms.channel()
     response = await other.slash(who, "export")
     assert response.ephemeral
-    assert response.content.startswith("I am sending you the file in a private chat.")
-    private = wire.b.get_dm_channel(who.id)
-    [sent] = await wait_until(lambda: wire.messages(private.id))
-    assert sent["content"].startswith("What you have said to me:")
-    [file] = sent["attachments"]
-    words = said_in(wire.b.cdn.get(file["url"]))
+    assert response.content.startswith("What you have said to me:")
+    [file] = response.attachments
+    words = said_in(wire.b.cdn.get(file.url))
     assert "in the channel Td01:3" in words
     assert not [one for one in words if "by somebody else Td02" in one]
     assert other.texts() == []

@@ -134,6 +134,10 @@ class Chat(ABC):
         """Return what the person who pressed is told alone; empty if it is nothing."""
 
     @abstractmethod
+    def alone(self, who: int = 0) -> list[str]:
+        """What one of the people has read in a private chat with the bot, or as the only one."""
+
+    @abstractmethod
     def counts(self) -> Iterator[int]:
         """Yield how many messages of the bot there were after each change on the screen."""
 
@@ -230,8 +234,15 @@ class TelegramChat(Chat):
             and "text" in one
         ]
 
-    def documents(self) -> list[Any]:
-        return [one for one in self._wire.msgs.get(self.chat, {}).values() if "document" in one]
+    @override
+    def alone(self, who: int = 0) -> list[str]:
+        person = self.people[who]
+        texts: list[str] = [*self._wire.texts(person), *self._wire.whispers(person, self.chat)]
+        return texts
+
+    def documents(self, chat: int | None = None) -> list[Any]:
+        found = self._wire.msgs.get(chat or self.chat, {})
+        return [one for one in found.values() if "document" in one]
 
     @override
     def text_of(self, message: Any) -> str:
@@ -351,6 +362,13 @@ class DiscordChat(Chat):
     async def private_reply(self, press: Any) -> str:
         await wait_until(lambda: bool(press.acknowledged))
         return str(press.response.content) if press.ephemeral else ""
+
+    @override
+    def alone(self, who: int = 0) -> list[str]:
+        private = self._backend.get_dm_channel(self.people[who].id)
+        ours = self._backend.bot_user.id
+        shown = self._backend.messages.get(private.id, {}).values()
+        return [str(one.content) for one in shown if one.author_id == ours]
 
     def spoken(self) -> list[tuple[str, str]]:
         """Whom webhooks have let speak here, and what."""

@@ -186,6 +186,7 @@ class Setup(Delivery):
         self.worker = container.worker
         self.inbox = container.inbox
         self.sender = container._sender
+        self.sender.wake = self._deliver_lanes
         self.router = container.history_router
         self.buttons = container.answer_buttons
         self.audit = container.audit_log
@@ -222,6 +223,10 @@ class Setup(Delivery):
         self.urgent_deliveries.append(is_urgent)
         before = self._sending.get(lane)
         self._sending[lane] = asyncio.create_task(self._send(lane, row, before))
+
+    def _deliver_lanes(self, lanes: Sequence[str]) -> None:
+        for lane in lanes:
+            self.deliver(lane, None)
 
     async def _send(
         self, lane: str, row: OutboxRow | None, before: asyncio.Task[None] | None

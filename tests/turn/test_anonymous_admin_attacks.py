@@ -135,15 +135,6 @@ async def test_who_writes_as_a_group_or_channel_has_nobody_forgotten(database: D
     assert len(await _history(group)) == 4
 
 
-@pytest.mark.parametrize("sender", [AS_GROUP, AS_CHANNEL], ids=["group", "channel"])
-async def test_words_of_a_chat_are_private(database: Database, sender: Mapping[str, Any]) -> None:
-    group = Group(database, backend=FakeBackend())
-    await group.write(1, "my question", **sender)
-    told = await group.write(2, "/export", **sender)
-    assert told.startswith("⚠ Everybody here would see the file.")
-    assert group.surface.files == {}
-
-
 async def test_channel_is_no_admin_whatever_it_is_called_or_answered(database: Database) -> None:
     group = Group(database, backend=FakeBackend())
     await group.write(1, "/settings anonymous on")

@@ -26,7 +26,7 @@ from bot.storage.forgetting import PersonalData
 from bot.storage.receipts import Receipts
 from bot.storage.tables import story, story_revision
 from tests.attacks import with_ours
-from tests.fakes import FakeBackend, FakeSurface, PrivatePlatform
+from tests.fakes import LIMITS, FakeBackend, FakeSurface, PrivatePlatform
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.counted_service import RunningParts, running_parts
 from tests.turn.setup import CHAT, Setup, answering, pressed
@@ -97,8 +97,6 @@ async def test_export_holds_the_own_words_only(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"])
     await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("/me a knight", "5:3"))
     await setup.say(said("/export", "5:4"))
-    assert setup.texts[-1].startswith("⚠ Everybody here would see the file")
-    await setup.say(replace(said("/export", "5:5"), is_private=True))
     assert setup.texts[-1] == "What you have said to me: 1 message."
     [file] = setup.surface.files.values()
     exported = json.loads(file.text)
@@ -107,19 +105,20 @@ async def test_export_holds_the_own_words_only(database: Database) -> None:
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-async def test_native_export_goes_to_private_chats(database: Database, *, refuses: bool) -> None:
-    surface = FakeSurface()
+async def test_reply_for_one_person_goes_to_private_chats(
+    database: Database, *, refuses: bool
+) -> None:
+    surface = FakeSurface(replace(LIMITS, has_private_chats=True))
     platform = PrivatePlatform("telegram", surface, refuses=refuses)
-    setup = Setup(database, ["one"], surface=surface, platforms={"telegram": platform})
-    native = replace(said("/export", "5:2"), interaction="8:token", message_id=None)
-    await setup.say(said("mine", "5:1"), native)
-    told = "What you have said" if refuses else "I am sending you the file in a private chat"
-    assert setup.texts[-1].startswith(told)
-    assert bool(surface.files) is refuses, "only they read what answers a native command"
-    await setup.work("telegram:dm-1")
-    assert surface.sent[-1].address.chat == ("5" if refuses else "dm-1")
-    [file] = surface.files.values()
-    assert [one["text"] for one in json.loads(file.text)["messages"]] == ["mine"]
+    setup = Setup(database, surface=surface, platforms={"telegram": platform})
+    await setup.say(said("mine", "5:1"), said("/export", "5:2"), said("/forget last", "5:3", BOB))
+    chats = [message.address.chat for message in surface.sent[1:]]
+    assert sorted(chats) == (["5", "5"] if refuses else ["dm-1", "dm-2"])
+    if refuses:
+        assert setup.texts[1:] == ["Open a chat with me."] * 2
+    else:
+        [file] = surface.files.values()
+        assert [one["text"] for one in json.loads(file.text)["messages"]] == ["mine"]
 
 
 async def test_nothing_is_observed_where_an_admin_forbids_it(database: Database) -> None:

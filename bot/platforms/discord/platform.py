@@ -32,7 +32,7 @@ from bot.platforms.tokens import BotToken
 from bot.ports import FileSource, HistoryReader, Intake, PrivateChats, ShardedPlatform
 from bot.runtime.http_client import ConnectionFailed, download_file
 from bot.runtime.tasks import cancel_and_wait
-from bot.texts.text import translatable
+from bot.texts.text import Text, translatable
 
 T = TypeVar("T")
 
@@ -40,6 +40,10 @@ _log = structlog.get_logger(__name__)
 _API_HOSTS = frozenset({"discord.com", "discordapp.com"})
 _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _DOWNLOAD_SECONDS = 20.0
+_HOW_TO_OPEN = translatable(
+    "My reply is for you alone, and I cannot message you. In this server's privacy settings, allow"
+    " direct messages from its members, then ask again."
+)
 _OPEN_PRIVATE = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
 _REPLACE_COMMANDS = RestEndpoint("PUT", "/applications/{}/commands")
 _GUILD = RestEndpoint("GET", "/guilds/{}")
@@ -187,6 +191,10 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         body = {"recipient_id": person.removeprefix("discord:")}
         opened = decode_response(await self._rest.call(_OPEN_PRIVATE, body=body), ObjectWithId)
         return Address("discord", opened.id, bot_id=self._context.bot_id)
+
+    @override
+    async def how_to_open(self, person: str) -> Text:
+        return _HOW_TO_OPEN
 
     @override
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:

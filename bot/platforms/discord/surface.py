@@ -55,6 +55,7 @@ LIMITS = Limits(
     shows_faces=True,
     repeats_faces=False,
     has_threads=True,
+    has_private_chats=True,
     folds_thoughts=True,
     # "50 requests per second", of which five are left to look-ups. The window is longer by the
     # latency of calls.
@@ -129,7 +130,8 @@ class DiscordSurface(Surface, BucketSurface):
     async def send(self, message: OutgoingMessage) -> str:
         interaction, file = message.interaction, message.file
         if interaction is not None:
-            return await self._respond(interaction, message.content, file)
+            is_private = message.is_private or file is not None
+            return await self._respond(interaction, message.content, file, is_private=is_private)
         if message.thread is not None:
             sent = await self._send_to_thread(message, message.thread)
             if sent is not None:
@@ -276,12 +278,17 @@ class DiscordSurface(Surface, BucketSurface):
         return True
 
     async def _respond(
-        self, interaction: str, content: MessageContent, file: Attachment | None = None
+        self,
+        interaction: str,
+        content: MessageContent,
+        file: Attachment | None = None,
+        *,
+        is_private: bool = False,
     ) -> str:
         """Edit a command's deferred response or a pressed message; repeatable.
 
-        Raises `ResponseRefused` once the token has expired, after 15 minutes; for a file, which
-        must stay private, `Refused`.
+        Raises `ResponseRefused` once the token has expired, after 15 minutes; `Refused` if the
+        content must stay private.
         """
         application, _, token = interaction.partition(":")
         body = _render_own(content)
@@ -290,7 +297,7 @@ class DiscordSurface(Surface, BucketSurface):
         except errors.ContentRefused:
             raise
         except errors.Refused as error:
-            if file is not None:
+            if is_private:
                 raise
             raise errors.ResponseRefused(str(error)) from None
         return decode_response(sent, ObjectWithId).id

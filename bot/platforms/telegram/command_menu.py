@@ -20,6 +20,7 @@ from bot.platforms.telegram.limits import plain_text
 from bot.texts.text import LANGUAGES, looked_up, translate
 
 _MAX_DESCRIPTION_CHARS = 256
+_GROUP_SCOPES = (BotCommandScopeAllGroupChats, BotCommandScopeAllChatAdministrators)
 
 _log = structlog.get_logger(__name__)
 
@@ -29,7 +30,8 @@ async def offer_commands(api: BotApi, commands: Sequence[CommandSpec]) -> None:
     try:
         for scope, offered in commands_by_scope(commands):
             for language in LANGUAGES:
-                ours = to_bot_commands(offered, language)
+                is_group = isinstance(scope, _GROUP_SCOPES)
+                ours = to_bot_commands(offered, language, is_group=is_group)
                 code = None if language == LANGUAGES[0] else language  # None: all other languages
                 if await api.call(GetMyCommands(scope=scope, language_code=code)) != ours:
                     await api.call(SetMyCommands(commands=ours, scope=scope, language_code=code))
@@ -41,22 +43,29 @@ def commands_by_scope(
     commands: Sequence[CommandSpec],
 ) -> list[tuple[BotCommandScopeUnion | None, Sequence[CommandSpec]]]:
     """Return the commands for each kind of chat; None stands for all other chats."""
-    in_groups = [one for one in commands if not one.is_private]
-    for_all = [one for one in in_groups if not one.is_for_admins]
+    for_all = [one for one in commands if not one.is_for_admins]
     return [
-        (None, for_all),
+        (None, [one for one in for_all if not one.is_private]),
         (BotCommandScopeAllPrivateChats(type=Scope.ALL_PRIVATE_CHATS), commands),
         (BotCommandScopeAllGroupChats(type=Scope.ALL_GROUP_CHATS), for_all),
-        (BotCommandScopeAllChatAdministrators(type=Scope.ALL_CHAT_ADMINISTRATORS), in_groups),
+        (BotCommandScopeAllChatAdministrators(type=Scope.ALL_CHAT_ADMINISTRATORS), commands),
     ]
 
 
-def to_bot_commands(commands: Sequence[CommandSpec], language: str = "en") -> list[BotCommand]:
-    """Return commands for Telegram's menu; descriptions list their actions."""
+def to_bot_commands(
+    commands: Sequence[CommandSpec], language: str = "en", *, is_group: bool = False
+) -> list[BotCommand]:
+    """Return commands for Telegram's menu; descriptions list their actions.
+
+    In groups, private commands are ephemeral: nobody else sees them, or the responses.
+    """
     offered = []
     for one in commands:
         summary = plain_text(translate(looked_up(one.summary), language))
         if one.actions:
             summary = f"{summary} ({', '.join(action.name for action in one.actions)})"
-        offered.append(BotCommand(command=one.name, description=summary[:_MAX_DESCRIPTION_CHARS]))
+        shown = BotCommand(command=one.name, description=summary[:_MAX_DESCRIPTION_CHARS])
+        if one.is_private and is_group:
+            shown = shown.model_copy(update={"is_ephemeral": True})
+        offered.append(shown)
     return offered

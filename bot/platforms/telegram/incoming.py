@@ -193,13 +193,17 @@ def message_to_said(
         wake, text = _read_forward(message, whole_text)
     else:
         wake, text = _wake_and_text(message, content, whole_text, bot, commands)
-    if message.is_automatic_forward and wake is not WakeReason.COMMAND:
-        return None
+    is_ephemeral = message.ephemeral_message_id is not None
+    if (message.is_automatic_forward or is_ephemeral) and wake is not WakeReason.COMMAND:
+        return None  # nobody but its author sees an ephemeral message: an answer would tell of it
+    ephemeral = _ephemeral_id_of(message)
     address = _to_address(message, bot_id)
+    key = f"{ephemeral}@{message.date.timestamp():.0f}" if ephemeral else str(message.message_id)
     return Said(
         address=address,
-        external_key=f"{message.chat.id}:{message.message_id}",
-        message_id=str(message.message_id),
+        external_key=f"{message.chat.id}:{key}",
+        message_id=None if ephemeral else str(message.message_id),
+        interaction=ephemeral,
         author=author,
         text=text,
         at=message.date,
@@ -216,11 +220,21 @@ def message_to_said(
     )
 
 
+def ephemeral_id(person: int, number: int) -> str:
+    """Return the id of an ephemeral message; Telegram numbers them for each person in a chat."""
+    return f"e{person}:{number}"
+
+
+def _ephemeral_id_of(message: types.Message) -> str | None:
+    number, person = message.ephemeral_message_id, message.from_user
+    return None if number is None else ephemeral_id(person.id if person else 0, number)
+
+
 def _to_edited(
     message: types.Message, update_id: int, bot: types.User, bot_id: str
 ) -> Edited | None:
     said = message_to_said(message, bot, bot_id)
-    if said is None or message.poll is not None:
+    if said is None or said.interaction is not None or message.poll is not None:
         return None
     if not said.text and all(item.kind in _CHANGING_KINDS for item in said.attachments):
         return None  # nobody edited it: live locations move, checklists are ticked

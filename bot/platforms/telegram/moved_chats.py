@@ -49,7 +49,7 @@ class CurrentChat:
 
     def to_wire(self, message_id: str | None) -> int | None:
         """Return a message id for a request; None if the message is not in this chat."""
-        if message_id is None:
+        if message_id is None or not message_id.isdecimal():  # an ephemeral one, see `incoming.py`
             return None
         known = int(message_id)
         if not self.has_moved:
@@ -186,4 +186,5 @@ def _move_to_first(said: Said, address: Address) -> Said:
 
 
 def _shift_id(message_id: str | None) -> str | None:
-    return None if message_id is None else str(int(message_id) + _IDS_ABOVE)
+    is_kept = message_id is None or not message_id.isdecimal()
+    return message_id if is_kept else str(int(message_id or 0) + _IDS_ABOVE)

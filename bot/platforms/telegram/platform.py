@@ -6,10 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
-
-# isort: split
-
 import msgspec
 import structlog
 from aiogram.enums import ChatMemberStatus
@@ -18,6 +14,7 @@ from aiogram.types import Update, User
 from pydantic import SecretStr
 from typing_extensions import override
 
+import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
 from bot import errors
 from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
 from bot.platforms.receiving import mark_late, read_number
@@ -38,6 +35,10 @@ from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS
 from bot.telemetry.secret_masker import mask_from_now_on
+from bot.texts.text import Text, translatable
+
+# isort: split
+
 
 Response = TypeVar("Response")
 StoreMessages = Callable[[Sequence[Incoming], Mapping[str, str]], Awaitable[None]]
@@ -298,7 +299,27 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     async def private_chat(self, person: str) -> Address:
-        return Address("telegram", person.removeprefix("telegram:"), bot_id=self._context.bot_id)
+        number = person.removeprefix("telegram:")
+        if not number.isdecimal():  # somebody who writes as a chat has the negative id of that chat
+            raise errors.Refused("who writes as a chat is not known")
+        return Address("telegram", number, bot_id=self._context.bot_id)
+
+    @override
+    async def how_to_open(self, person: str) -> Text:
+        if self._bot is None:
+            self._bot = await self._api.call(GetMe())
+        link = f"t.me/{self._bot.username}"
+        if not person.removeprefix("telegram:").isdecimal():
+            return translatable(
+                "My reply is for you alone. Write under your own name, open a chat with me"
+                " ({link}), then ask again.",
+                link=link,
+            )
+        return translatable(
+            "My reply is for you alone. Open a chat with me ({link}) and press Start, then ask"
+            " again here.",
+            link=link,
+        )
 
     @override
     async def is_admin(self, incoming: Request) -> bool:

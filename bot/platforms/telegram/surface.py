@@ -1,11 +1,13 @@
 """Answers on Telegram: text without pings, and a search for sends of unknown outcome."""
 
+import re
 from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+import structlog
 from aiogram.enums import MessageEntityType
 from aiogram.methods import DeleteMessage, SendDocument
 from aiogram.types import BufferedInputFile, MessageEntity
@@ -13,7 +15,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
-from bot.errors import ContentRefused, MessageNotFound
+from bot.errors import ContentRefused, MessageNotFound, Refused
 from bot.platforms.telegram.api import (
     BotApi,
     NotEditable,
@@ -21,6 +23,7 @@ from bot.platforms.telegram.api import (
     ReplyNotFound,
     decode_result,
 )
+from bot.platforms.telegram.incoming import ephemeral_id
 from bot.platforms.telegram.limits import GROUP, PRIVATE
 from bot.platforms.telegram.markup import render_markdown, render_plain, to_keyboard, with_folded
 from bot.platforms.telegram.moved_chats import CurrentChat, MovedChats
@@ -33,6 +36,8 @@ _MAX_GAP = 8  # so many missing ids mark the end of a group
 _MAX_SEARCHES = 1000  # whose progress is kept; only interrupted ones stay
 
 
+_EPHEMERAL_ID = re.compile(r"e(?P<person>\d+):(?P<id>\d+)")
+_log = structlog.get_logger(__name__)
 _ProbeResult: TypeAlias = Literal["ours", "foreign", "nothing"]
 
 
@@ -45,15 +50,19 @@ class TelegramSurface(Surface, DraftingSurface):
         self._api = api
         self._chats = chats or MovedChats()
         self._private = replace(PRIVATE, has_drafts=has_drafts)
+        self._group = replace(GROUP, has_private_chats=True, opens_responses=True)
+        self._has_ephemeral = True  # until the server shows one to everybody
         self._searched = BoundedDict[tuple[int, str], int](_MAX_SEARCHES)
         """By chat and nonce: how far an interrupted search has come."""
 
     @override
     def limits(self, address: Address) -> Limits:
-        return self._private if _is_private(address) else GROUP
+        return self._private if _is_private(address) else self._group
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
+        if message.is_private:
+            return await self._open_ephemeral(message)
         return await self._chats.in_chat(message.address, lambda chat: self._send(message, chat))
 
     async def _send(self, message: OutgoingMessage, chat: CurrentChat) -> str:
@@ -69,6 +78,59 @@ class TelegramSurface(Surface, DraftingSurface):
             to.pop("reply_parameters", None)
             return chat.from_wire(await self._send_to(message, to))
 
+    async def _open_ephemeral(self, message: OutgoingMessage) -> str:
+        """Open a response to an ephemeral command; the text must be one that anybody may read.
+
+        See https://core.telegram.org/bots/api#ephemeral-messages-and-commands. A server that does
+        not know the parameters shows it to the whole chat: then it is deleted.
+        """
+        command = _EPHEMERAL_ID.fullmatch(message.interaction or "")
+        if command is None or message.file is not None or not self._has_ephemeral:
+            raise Refused("Telegram cannot show this to one person alone")
+        person = int(command["person"])
+        to = {
+            "message_thread_id": _topic_of(message.address),
+            "receiver_user_id": person,  # the name until Bot API 10.3
+            "ephemeral_message_parameters": {"receiver_user_id": person},
+            "reply_parameters": {"ephemeral_message_id": int(command["id"])},
+        }
+        sent = await self._chats.in_chat(
+            message.address,
+            lambda chat: self._send_text(
+                "sendMessage", message.content, {"chat_id": chat.chat, **to}
+            ),
+        )
+        opened = decode_result(sent, _SentMessage)
+        if opened.ephemeral_message_id is not None:
+            return ephemeral_id(person, opened.ephemeral_message_id)
+        self._has_ephemeral = False
+        _log.warning("ephemeral_messages_off")
+        await self._chats.in_chat(
+            message.address,
+            lambda chat: self._api.call(
+                DeleteMessage(chat_id=chat.chat, message_id=opened.message_id)
+            ),
+        )
+        raise Refused("Telegram showed the message to the whole chat")
+
+    async def _call_ephemeral(
+        self, address: Address, message_id: re.Match[str], content: MessageContent | None
+    ) -> None:
+        """Edit an ephemeral message, or delete it if there is no content."""
+        ids = {
+            "receiver_user_id": int(message_id["person"]),
+            "ephemeral_message_id": int(message_id["id"]),
+        }
+
+        async def call(chat: CurrentChat) -> None:
+            to = {"chat_id": chat.chat, **ids}
+            if content is None:
+                await self._api.send("deleteEphemeralMessage", to)
+            else:
+                await self._send_text("editEphemeralMessageText", content, to)
+
+        await self._chats.in_chat(address, call)
+
     async def _send_to(self, message: OutgoingMessage, to: Mapping[str, Any]) -> int:
         if message.file is not None:
             document = BufferedInputFile(message.file.text.encode(), message.file.name)
@@ -82,6 +144,9 @@ class TelegramSurface(Surface, DraftingSurface):
         self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         with suppress(NotModified):
+            if ephemeral := _EPHEMERAL_ID.fullmatch(message_id):
+                await self._call_ephemeral(address, ephemeral, content)
+                return
             await self._chats.in_chat(
                 address, lambda chat: self._edit(chat.chat, _existing(chat, message_id), content)
             )
@@ -92,6 +157,9 @@ class TelegramSurface(Surface, DraftingSurface):
             return DeleteMessage(chat_id=chat.chat, message_id=_existing(chat, message_id))
 
         with suppress(MessageNotFound):
+            if ephemeral := _EPHEMERAL_ID.fullmatch(message_id):
+                await self._call_ephemeral(address, ephemeral, None)
+                return
             await self._chats.in_chat(address, lambda chat: self._api.call(method(chat)))
 
     @override
@@ -253,3 +321,4 @@ def _render_text(
 
 class _SentMessage(msgspec.Struct):
     message_id: int
+    ephemeral_message_id: int | None = None

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -53,6 +53,7 @@ class Rig:
         self.intake = FakeIntake()
         self.clock = RecordingClock()
         self.answerable_seconds = math.inf
+        self.command_names: Set[str] = {"start", *(one.name for one in COMMANDS)}
         self.refusal: str | None = None
         self.pressed: list[Pressed] = []
         """The presses that were asked about."""
@@ -75,7 +76,7 @@ class Rig:
             TelegramSettings.model_validate(given),
             PlatformContext(
                 commands=COMMANDS,
-                command_names={"start", *(one.name for one in COMMANDS)},
+                command_names=self.command_names,
                 clock=self.clock,
                 answerable_seconds=self.answerable_seconds,
                 press_refusal=self.press_refusal,

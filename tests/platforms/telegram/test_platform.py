@@ -332,6 +332,7 @@ async def test_commands_are_registered_once(rig: Rig) -> None:
     preset = {"command": "preset", "description": "Who answers here (use, list)"}
     help_ = {"command": "help", "description": "What I can do"}
     export = {"command": "export", "description": "What you said"}
+    alone = {**export, "is_ephemeral": True}
     calls = rig.calls("setMyCommands")
     sent = [
         (str(one.get("scope", {}).get("type")), one.get("language_code"), one["commands"])
@@ -341,11 +342,12 @@ async def test_commands_are_registered_once(rig: Rig) -> None:
     assert {scope: commands for scope, language, commands in sent if not language} == {
         "None": [help_],
         "all_private_chats": [preset, help_, export],
-        "all_group_chats": [help_],
-        "all_chat_administrators": [preset, help_],
+        "all_group_chats": [help_, alone],
+        "all_chat_administrators": [preset, help_, alone],
     }
     in_chinese = [[one["command"] for one in commands] for _, code, commands in sent if code]
-    assert in_chinese == [["help"], ["preset", "help", "export"], ["help"], ["preset", "help"]]
+    every = ["preset", "help", "export"]
+    assert in_chinese == [["help"], every, ["help", "export"], every]
 
 
 def test_commands_are_described_in_chinese_and_without_markup() -> None:

@@ -1,0 +1,71 @@
+"""Replies for one person alone, with a killed service."""
+
+import pytest
+
+from tests.support.chats import DiscordChat, Platforms, TelegramChat
+from tests.support.features import ON_THE_WIRES, at
+from tests.support.service_process import TESTER, Service
+
+pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER, TROUPE_TELEGRAM__DRAFTS="true")]
+
+HINT = "My reply is for you alone."
+LOCK = "🔒 Only you can read this."
+
+
+async def answered_group(platforms: Platforms) -> TelegramChat:
+    where = platforms.telegram_group()
+    where.make_admins(where.people[1])
+    await where.ask_and_wait()
+    return where
+
+
+@pytest.mark.parametrize("point", ["before_finish", "after_finish", "after_take", "after_http"])
+async def test_ephemeral_command_is_answered_once_to_its_author(
+    platforms: Platforms, running: Service, point: str
+) -> None:
+    where = await answered_group(platforms)
+    person = where.people[0]
+    async with running.killed_at(point):
+        platforms.telegram.whisper(person, "/context", where.chat)
+    await where.wait_until(lambda: [one for one in where.alone() if one.startswith("tester")])
+    [_] = [one for one in where.alone() if one.startswith("tester")]
+    assert len(where.texts()) == 1
+
+
+async def test_server_without_ephemeral_messages_shows_nothing(
+    platforms: Platforms, running: Service
+) -> None:
+    where, wire = await answered_group(platforms), platforms.telegram
+    person = where.people[0]
+    await running.restart()  # it knows nothing of the server
+    wire.knows_ephemeral = False
+    try:
+        wire.whisper(person, "/context", where.chat)
+        await where.wait_until(lambda: len(where.texts()) == 2)
+        assert where.texts()[1].startswith(f"{HINT} Open a chat with me (t.me/sim_bot)")
+        [(_, gone)] = wire.deleted[where.chat]
+        assert gone["text"] == LOCK
+        wire.chat(person)
+        for number, line in enumerate(("/context", "/settings me"), 1):
+            before = len(where.alone())
+            if number == 1:
+                wire.whisper(person, line, where.chat)
+            else:
+                where.say(line)
+            await where.wait_until(lambda: len(where.alone()) > before)  # noqa: B023
+        assert len(where.texts()) == 2
+        assert len(wire.deleted[where.chat]) == 1, "it is tried once"
+    finally:
+        wire.knows_ephemeral = True
+
+
+@at("channel")
+async def test_refusal_of_a_typed_command_comes_by_direct_message(
+    where: DiscordChat, running: Service
+) -> None:
+    await where.ask_and_wait()
+    async with running.killed_at("after_http"):
+        where.tell("/settings why")
+    await where.wait_until(where.alone)
+    assert where.alone() == ["⚠ Only an admin can see why I answer messages here."]
+    assert len(where.texts()) == 1

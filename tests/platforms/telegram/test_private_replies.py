@@ -1,0 +1,167 @@
+"""A reply for one person alone reaches them, and never the group, whatever Telegram can do."""
+
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from aiogram.types import User
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bot.chat.incoming import Incoming, Request
+from bot.commands.handlers import COMMAND_NAMES
+from bot.platforms.telegram.incoming import parse_updates
+from bot.storage.database import Database
+from bot.value_class import value_class
+from tests.platforms.telegram.conftest import Rig
+from tests.rigs.tgwire import TgWire
+from tests.turn.setup import Setup
+
+ADMIN, MEMBER = 1, 2
+LOCK, HINT = "🔒 Only you can read this.", "My reply is for you alone."
+COMMANDS = (
+    *("/context", "/context prompt", "/context nonsense", "/settings why", "/settings usage"),
+    *("/settings me", "/settings me off", "/settings me on", "/settings me maybe"),
+    *("/export", "/me", "/forget channel"),
+)
+"""Whose replies are for their author alone; an admin's /forget is not among them."""
+EPHEMERAL = ("/context", "/export")
+LOSSES = ("sendMessage", "sendDocument", "editEphemeralMessageText", "deleteMessage")
+_chats = itertools.count(1)
+
+
+class Chats:
+    """A group and its people's private chats, on a server that may not know ephemeral messages."""
+
+    def __init__(self, database: Database, wire: TgWire) -> None:
+        number = next(_chats)
+        self.wire, self.group = wire, -1000 - number
+        self.people = {ADMIN: 2 * number, MEMBER: 2 * number + 1}
+        rig = Rig(wire)
+        rig.command_names = COMMAND_NAMES
+        self.bot = rig.bot()
+        wire.me["can_read_all_group_messages"] = True
+        surfaces = {"telegram": self.bot.surface}
+        self.setup = Setup(
+            database,
+            platforms={"telegram": self.bot},
+            rate_limited_surfaces=lambda **_: surfaces,
+            is_platform_admin=self._is_admin,
+            settings={"admins": frozenset({f"telegram:{self.people[ADMIN]}"})},
+        )
+
+    async def _is_admin(self, asked: Request) -> bool:
+        return asked.author.id == f"telegram:{self.people[ADMIN]}"
+
+    def _received(self) -> list[Incoming]:
+        updates = [dict(one) for one in self.wire.updates]
+        self.wire.updates.clear()
+        return self.bot._to_incomings(parse_updates(updates), User(**self.wire.me))
+
+    async def work(self) -> None:
+        await self.setup.receive(*self._received())
+        await self.setup.work(f"telegram:{self.group}")
+
+    async def use(self, use: "Use", *, is_ephemeral: bool) -> None:
+        if is_ephemeral:
+            late = 20 if use.is_late else 0
+            self.wire.whisper(self.people[use.person], use.line, self.group, seconds_ago=late)
+        else:
+            self.wire.say(self.people[use.person], use.line, chat=self.group)
+        await self.work()
+
+    def group_texts(self) -> list[str]:
+        texts: list[str] = self.wire.texts(self.group)
+        return texts
+
+    def alone(self, person: int) -> list[str]:
+        """What only this person reads, except for openings that were left over."""
+        number = self.people[person]
+        whispers = self.wire.whispers(number, self.group)
+        return [one for one in [*self.wire.texts(number), *whispers] if one != LOCK]
+
+
+@asynccontextmanager
+async def opened_chats(database: Database, wire: TgWire) -> AsyncIterator[Chats]:
+    """Open a group where the bot has answered; whoever has a private chat keeps it."""
+    chats = Chats(database, wire)
+    wire.say(chats.people[MEMBER], "@sim_bot hello", chat=chats.group)
+    await chats.work()
+    assert chats.group_texts() == ["Hello."]
+    try:
+        yield chats
+    finally:
+        wire.faults.clear()
+        await chats.bot.close()
+
+
+@value_class
+class Use:
+    line: str
+    person: int
+    is_ephemeral: bool
+    is_late: bool
+
+
+uses = st.builds(
+    Use,
+    line=st.sampled_from(COMMANDS),
+    person=st.sampled_from([ADMIN, MEMBER]),
+    is_ephemeral=st.booleans(),
+    is_late=st.booleans(),
+).filter(lambda use: use.line != "/forget channel" or use.person == MEMBER)
+losses = st.lists(st.tuples(st.sampled_from(LOSSES), st.booleans()), max_size=3)
+
+
+@settings(
+    max_examples=settings().max_examples // 4,  # each takes a tenth of a second
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    asked=st.lists(uses, min_size=1, max_size=4),
+    knows_ephemeral=st.booleans(),
+    opened=st.sets(st.sampled_from([ADMIN, MEMBER])),
+    lost=losses,
+)
+async def test_private_reply_reaches_its_author_alone(
+    database: Database,
+    telegram: TgWire,
+    asked: Sequence[Use],
+    opened: set[int],
+    lost: Sequence[tuple[str, bool]],
+    *,
+    knows_ephemeral: bool,
+) -> None:
+    telegram.knows_ephemeral = knows_ephemeral
+    async with opened_chats(database, telegram) as chats:
+        for person in opened:
+            telegram.chat(chats.people[person])
+        for method, is_carried_out in lost:
+            telegram.fault(method, drop=True, after=is_carried_out)
+        for use in asked:
+            alone, hints = chats.alone(use.person), _count(chats, HINT)
+            is_seen_alone = use.is_ephemeral and use.line.split()[0] in EPHEMERAL
+            await chats.use(use, is_ephemeral=is_seen_alone)
+            told = len(chats.alone(use.person)) - len(alone), _count(chats, HINT) - hints
+            has_file = use.line == "/export" or (use.line, use.person) == ("/context prompt", ADMIN)
+            is_shown = is_seen_alone and knows_ephemeral and not use.is_late and not has_file
+            assert told == ((1, 0) if is_shown or use.person in opened else (0, 1)), use
+        for text in chats.group_texts()[1:]:
+            assert text == LOCK or text.startswith(HINT)
+
+
+async def test_who_writes_as_the_group_is_told_to_write_as_themselves(
+    database: Database, telegram: TgWire
+) -> None:
+    async with opened_chats(database, telegram) as chats:
+        group = telegram.chats[chats.group]
+        marks = telegram._entities("/export")
+        shown = {"id": group["id"], "type": "supergroup", "title": "G"}
+        telegram.drop(1087968824, chats.group, text="/export", entities=marks, sender_chat=shown)
+        await chats.work()
+        [told] = chats.group_texts()[1:]
+        assert told.startswith(f"{HINT} Write under your own name")
+
+
+def _count(chats: Chats, beginning: str) -> int:
+    return sum(one.startswith(beginning) for one in chats.group_texts())
