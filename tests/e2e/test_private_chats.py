@@ -1,10 +1,12 @@
-"""Replies for one person alone, with a killed service."""
+"""Replies for one person alone, topics and drafts of private chats, with a killed service."""
 
 import pytest
 
 from tests.support.chats import DiscordChat, Platforms, TelegramChat
 from tests.support.features import ON_THE_WIRES, at
+from tests.support.model_server import Model
 from tests.support.service_process import TESTER, Service
+from tests.waiting import wait_until
 
 pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER, TROUPE_TELEGRAM__DRAFTS="true")]
 
@@ -69,3 +71,38 @@ async def test_refusal_of_a_typed_command_comes_by_direct_message(
     await where.wait_until(where.alone)
     assert where.alone() == ["⚠ Only an admin can see why I answer messages here."]
     assert len(where.texts()) == 1
+
+
+@at("telegram_dm_topic")
+async def test_topic_of_a_private_chat_has_its_own_preset_and_history(
+    where: TelegramChat, running: Service, model: Model
+) -> None:
+    other = TelegramChat(where.platforms, where.kind, where.chat, where.people, topic=12)
+    where.say("/preset use nova")
+    await where.shows_new("nova answers here")
+    for chat in (where, other):
+        question = chat.ask(text=f"in topic {chat.topic}")
+        await chat.wait_until(lambda: question.answer in chat.texts())  # noqa: B023
+        request = model.requests[-1]["messages"]
+        assert (request[0]["content"] == "You are a tester.") == (chat is other)
+        said = str(request)
+        assert [f"in topic {one}" in said for one in (11, 12)] == [chat is where, chat is other]
+
+
+@at("telegram_dm", "telegram_dm_topic")
+async def test_native_stop_of_a_draft_ends_the_answer(
+    where: TelegramChat, running: Service, model: Model
+) -> None:
+    wire = where.platforms.telegram
+    with model.held():
+        async with model.reaching_half():
+            question = where.ask(words=40)
+        await where.wait_until(lambda: (where.chat, 1) in wire.drafts)
+        drafted = [one["params"] for one in wire.log if one["method"] == "sendMessageDraft"][-1]
+        assert (drafted["can_stop"], drafted.get("message_thread_id")) == (True, where.topic)
+        wire.stop_draft(where.chat, 1, where.topic)
+        await where.wait_until(lambda: "Stopped. /retry answers again." in where.texts())
+    [begun, _] = where.texts()
+    assert question.answer.startswith(begun[:10])
+    assert begun != question.answer
+    await wait_until(lambda: wire.lint == [])

@@ -455,6 +455,10 @@ class Platforms:
         chat = 1000 + len(self.conversations)
         return self._keep(TelegramChat(self, "telegram_dm", chat, [chat, chat]))
 
+    def telegram_dm_topic(self) -> TelegramChat:
+        chat = 1000 + len(self.conversations)
+        return self._keep(TelegramChat(self, "telegram_dm_topic", chat, [chat, chat], topic=11))
+
     def _keep(self, conversation: C) -> C:
         self.conversations[conversation.name] = conversation
         return conversation

@@ -26,7 +26,10 @@ from bot.chat.incoming import (
 )
 from bot.platforms.telegram.markup import read_callback_data
 
-UPDATE_TYPES = ["message", "edited_message", "callback_query", "my_chat_member"]
+UPDATE_TYPES = [
+    *("message", "edited_message", "callback_query", "my_chat_member"),
+    "stopped_message_generation",
+]
 PRESS_KEY_PREFIX = "cb"
 """Prefix of a callback query's id in the key of a press."""
 
@@ -165,6 +168,8 @@ def to_incoming(
         return _to_pressed(update.callback_query, bot_id)
     if update.my_chat_member is not None:
         return _to_joined(update.my_chat_member, bot_id)
+    if update.stopped_message_generation is not None:
+        return _to_stop(update.stopped_message_generation, update.update_id, bot_id)
     return None
 
 
@@ -280,6 +285,24 @@ def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> Joined | None:
         at=change.date,
         scopes=scopes_of(address),
         locale=change.from_user.language_code,
+    )
+
+
+def _to_stop(stopped: types.MessageGenerationStopped, update_id: int, bot_id: str) -> Said:
+    """Convert a press of Telegram's own stop button, which drafts have, to the command /stop."""
+    chat, thread = stopped.chat, stopped.message_thread_id
+    address = Address("telegram", str(chat.id), str(thread) if thread else None, bot_id)
+    return Said(
+        address=address,
+        external_key=f"{chat.id}:stop{update_id}",
+        message_id=None,
+        author=_person(chat),  # only private chats have drafts
+        text="/stop",
+        at=datetime.now(UTC),  # Telegram does not say
+        wake=WakeReason.COMMAND,
+        scopes=scopes_of(address),
+        author_is_admin=True,
+        is_private=True,
     )
 
 

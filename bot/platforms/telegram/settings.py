@@ -99,7 +99,7 @@ class TelegramSettings(BotTokenSettings):
     drafts: bool = Field(
         False,
         description="Whether a growing answer is shown as a draft in private chats, which notifies"
-        " nobody, and is sent when it is complete.",
+        " nobody, and is sent when it is complete. Telegram's own button stops it.",
     )
 
     @property

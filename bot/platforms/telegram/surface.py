@@ -166,7 +166,9 @@ class TelegramSurface(Surface, DraftingSurface):
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
         text, entities = _render_text(content)
         to = {"chat_id": int(address.chat), "message_thread_id": _topic_of(address)}
-        fields = {**to, "draft_id": draft_id, "text": text, "entities": entities}
+        # The stop button leaves the draft until the message with what was written replaces it.
+        stop = {"can_stop": True, "keep_on_stop": True}
+        fields = {**to, **stop, "draft_id": draft_id, "text": text, "entities": entities}
         await self._api.send("sendMessageDraft", fields)
 
     @override
