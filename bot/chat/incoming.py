@@ -277,6 +277,8 @@ class Pressed:
     thread_title: str = ""
     shown_at: datetime | None = None
     """When the message with the button was sent, if the platform tells."""
+    is_ephemeral: bool = False
+    """Whether nobody else sees the message with the button."""
 
 
 @value_class

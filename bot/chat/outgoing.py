@@ -231,8 +231,8 @@ class OutgoingMessage:
     file: Attachment | None = None
     thread: MessageThread | None = None
     """Where it is sent, if the platform allows a thread there; else it is sent to the channel."""
-    is_private: bool = False
-    """Whether it must not be sent to the channel where the interaction is refused."""
+    private_to: str | None = None
+    """The id of the only person who may see it: it must not be sent to the whole channel."""
 
 
 @value_class

@@ -469,7 +469,7 @@ def _to_message(
         interaction=row.interaction,
         file=row.file,
         thread=thread,
-        is_private=_is_on_its_way(row),
+        private_to=row.private.person if row.private and _is_on_its_way(row) else None,
     )
 
 

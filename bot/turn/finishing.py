@@ -163,7 +163,11 @@ class TurnFinisher:
         replies = self.stages.replies
         if asked.is_private or not replies.limits(asked.address).has_private_chats:
             return tuple(parts)
-        if isinstance(asked, Pressed) or not asked.has_public_response:
+        if isinstance(asked, Pressed):
+            # Elsewhere, the response to a press is the message with the button.
+            is_response = replies.limits(asked.address).opens_responses
+            return tuple(replace(one, is_private=True, is_response=is_response) for one in parts)
+        if not asked.has_public_response:
             return tuple(replace(one, is_private=True) for one in parts)
         response, *_ = replies.notice_parts(asked.address, _SENT_ALONE, asked.locale)
         alone = (replace(one, part=one.part + 1, is_private=True) for one in parts)

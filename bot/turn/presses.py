@@ -11,7 +11,7 @@ from bot.chat.session import Exchange, HistoryChange, Turn, TurnResult, ask_agai
 from bot.commands.answers import BUTTON_GONE, HOW_TO_TYPE, pick_speakers
 from bot.commands.authority import is_the_group
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
-from bot.errors import UserError
+from bot.errors import PrivateError, UserError
 from bot.replying.answer_parts import (
     LongAnswer,
     answer_buttons,
@@ -108,11 +108,17 @@ class Presses:
             if command is not None:
                 result = await commands.handle(replace(asked, command=command))
         except UserError as error:
+            if isinstance(error, PrivateError) and self._is_read_by_others(pressed):
+                raise
             problem = translatable("⚠ {problem}", problem=error.text)
         asked = replace(asked, active=await self.stages.resolver.resolve(pressed.scopes))
         menu = await commands.menus.after_choice(data, asked)
         text = joined([problem, menu.text]) if problem else menu.text
         return asked, result, replace(menu, text=text, in_place_of=exchange.parts)
+
+    def _is_read_by_others(self, pressed: Pressed) -> bool:
+        has_private = self.stages.replies.limits(pressed.address).has_private_chats
+        return has_private and not (pressed.is_private or pressed.is_ephemeral)
 
     async def _retry(
         self, group: MessageGroup, pressed: Pressed, exchange: Exchange, active: ActiveCharacters

@@ -110,6 +110,7 @@ def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pre
     return Pressed(
         message_id=str(message.id) if message else None,
         shown_at=message.created_at if message else None,
+        is_ephemeral=message.flags.ephemeral if message else False,
         data=str(data.get("custom_id", "")),
         values=values,
         interaction=f"{interaction.application_id}:{interaction.token}",

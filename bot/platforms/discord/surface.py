@@ -130,7 +130,7 @@ class DiscordSurface(Surface, BucketSurface):
     async def send(self, message: OutgoingMessage) -> str:
         interaction, file = message.interaction, message.file
         if interaction is not None:
-            is_private = message.is_private or file is not None
+            is_private = message.private_to is not None or file is not None
             return await self._respond(interaction, message.content, file, is_private=is_private)
         if message.thread is not None:
             sent = await self._send_to_thread(message, message.thread)

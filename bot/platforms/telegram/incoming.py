@@ -260,6 +260,7 @@ def _to_pressed(query: types.CallbackQuery, bot_id: str) -> Pressed | None:
         external_key=f"{PRESS_KEY_PREFIX}{query.id}",
         message_id=str(message.message_id),
         shown_at=message.date if isinstance(message, types.Message) else None,
+        is_ephemeral=getattr(message, "ephemeral_message_id", None) is not None,
         author=_person(query.from_user),
         data=data,
         at=datetime.now(UTC),  # Telegram does not say

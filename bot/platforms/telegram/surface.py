@@ -61,8 +61,8 @@ class TelegramSurface(Surface, DraftingSurface):
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
-        if message.is_private:
-            return await self._open_ephemeral(message)
+        if message.private_to is not None:
+            return await self._open_ephemeral(message, message.private_to)
         return await self._chats.in_chat(message.address, lambda chat: self._send(message, chat))
 
     async def _send(self, message: OutgoingMessage, chat: CurrentChat) -> str:
@@ -78,22 +78,23 @@ class TelegramSurface(Surface, DraftingSurface):
             to.pop("reply_parameters", None)
             return chat.from_wire(await self._send_to(message, to))
 
-    async def _open_ephemeral(self, message: OutgoingMessage) -> str:
-        """Open a response to an ephemeral command; the text must be one that anybody may read.
+    async def _open_ephemeral(self, message: OutgoingMessage, reader: str) -> str:
+        """Open a response to an ephemeral command or press, with a text that anybody may read.
 
         See https://core.telegram.org/bots/api#ephemeral-messages-and-commands. A server that does
         not know the parameters shows it to the whole chat: then it is deleted.
         """
-        command = _EPHEMERAL_ID.fullmatch(message.interaction or "")
-        if command is None or message.file is not None or not self._has_ephemeral:
+        if message.interaction is None or message.file is not None or not self._has_ephemeral:
             raise Refused("Telegram cannot show this to one person alone")
-        person = int(command["person"])
-        to = {
-            "message_thread_id": _topic_of(message.address),
-            "receiver_user_id": person,  # the name until Bot API 10.3
-            "ephemeral_message_parameters": {"receiver_user_id": person},
-            "reply_parameters": {"ephemeral_message_id": int(command["id"])},
-        }
+        person, command = reader.partition(":")[2], _EPHEMERAL_ID.fullmatch(message.interaction)
+        asked: dict[str, Any] = {"receiver_user_id": int(person)}
+        to: dict[str, Any] = {"message_thread_id": _topic_of(message.address)}
+        if command is not None:
+            to["reply_parameters"] = {"ephemeral_message_id": int(command["id"])}
+        else:
+            asked["callback_query_id"] = message.interaction
+        # Bot API 10.2 has the fields themselves, and 10.3 has them as parameters.
+        to |= {**asked, "ephemeral_message_parameters": asked}
         sent = await self._chats.in_chat(
             message.address,
             lambda chat: self._send_text(
@@ -102,7 +103,7 @@ class TelegramSurface(Surface, DraftingSurface):
         )
         opened = decode_result(sent, _SentMessage)
         if opened.ephemeral_message_id is not None:
-            return ephemeral_id(person, opened.ephemeral_message_id)
+            return ephemeral_id(int(person), opened.ephemeral_message_id)
         self._has_ephemeral = False
         _log.warning("ephemeral_messages_off")
         await self._chats.in_chat(

@@ -163,5 +163,23 @@ async def test_who_writes_as_the_group_is_told_to_write_as_themselves(
         assert told.startswith(f"{HINT} Write under your own name")
 
 
+async def test_refusal_of_a_menu_is_shown_to_who_pressed(
+    database: Database, telegram: TgWire
+) -> None:
+    async with opened_chats(database, telegram) as chats:
+        member = chats.people[MEMBER]
+        telegram.say(member, "/settings", chat=chats.group)
+        await chats.work()
+        menu = list(telegram.msgs[chats.group].values())[-1]
+        before = chats.group_texts()
+        buttons = [one for row in menu["reply_markup"]["inline_keyboard"] for one in row]
+        data = next(one for one in buttons if "observe" in one["callback_data"])["callback_data"]
+        telegram.click(member, chats.group, menu["message_id"], data)
+        await chats.work()
+        assert chats.group_texts() == before
+        [told] = chats.alone(MEMBER)
+        assert told.startswith("⚠ Only an admin can")
+
+
 def _count(chats: Chats, beginning: str) -> int:
     return sum(one.startswith(beginning) for one in chats.group_texts())
