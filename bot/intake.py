@@ -7,13 +7,13 @@ channel are answered concurrently.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from typing_extensions import override
 
-from bot.chat.command import read_button
+from bot.chat.command import FORM_ACTIONS, parse, read_button
 from bot.chat.incoming import (
     PERSON_MARK,
     Address,
@@ -25,11 +25,12 @@ from bot.chat.incoming import (
     MediaItem,
     Person,
     Pressed,
+    Quote,
     Said,
     address_of,
     make_storable,
 )
-from bot.chat.session import HistoryScope, MessagePlace
+from bot.chat.session import Consent, HistoryScope, MessagePlace
 from bot.ports import Intake
 from bot.runtime.in_process import BoundedDict
 from bot.storage.history_index import SqlHistoryIndex
@@ -274,7 +275,10 @@ def _is_command(said: Said) -> bool:
 
 @dataclass(eq=False, repr=False)
 class InboxIntake(Intake):
-    """Stores what `keep` returns for messages, then wakes the workers of their conversations."""
+    """Stores what `keep` returns for messages, then wakes the workers of their conversations.
+
+    The words of people who are off are removed before anything else is done with a message.
+    """
 
     inbox: SqlInbox
     wake: Callable[[Sequence[str]], None]
@@ -283,11 +287,15 @@ class InboxIntake(Intake):
     router: HistoryRouter | None = None
     """None: the messages say themselves which history they belong to."""
     keep: Callable[[Incoming], Incoming | None] = lambda message: message
+    people_off: Callable[[Sequence[Incoming]], Awaitable[Collection[str]]] | None = None
+    """Returns the people of these events who are off; None: nobody is asked."""
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         began = time.time()
-        kept = [one for each in messages if (one := self.keep(each)) is not None]
+        off = await self.people_off(messages) if self.people_off is not None else ()
+        readable = [one for each in messages if (one := withhold(each, off)) is not None]
+        kept = [one for each in readable if (one := self.keep(each)) is not None]
         storable = [with_storable_text(one) for one in kept]
         if self.router is None:
             await self.inbox.receive(storable, cursors)
@@ -307,6 +315,82 @@ class InboxIntake(Intake):
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
         return await self.inbox.cursors(prefix)
+
+
+_OWN_COMMANDS = {
+    "export": "",
+    "forget": "me",
+    "help": "",
+    "privacy": "",
+    "settings": "me",
+}
+"""What people may still do with their own data while they are off, and its first word."""
+
+
+def withhold(event: Incoming, off: Collection[str]) -> Incoming | None:
+    """Remove the words of people who are off from an event; None if nothing is left of it."""
+    if not off:
+        return event
+    match event:
+        case Said():
+            return withhold_said(event, off)
+        case Edited(said=said) if said.author.id in off:
+            return None
+        case Edited(said=said):
+            return replace(event, said=_without_words_of(said, off))
+        case Pressed(author=Person(id=person)) if person in off:
+            button = read_button(event)
+            is_form = button is not None and button.action in FORM_ACTIONS
+            return replace(event, values=()) if is_form else event
+        case Joined(author=Person(id=person)) if person in off:
+            return replace(event, author=None)
+        case _:
+            return event
+
+
+def withhold_said(said: Said, off: Collection[str]) -> Said | None:
+    """Remove the words of people who are off; None if its author is and did not ask the bot."""
+    author, quote = said.author, said.quote
+    if author.id not in off:
+        return _without_words_of(said, off)
+    if quote is not None:  # whether a webhook is ours is known to the history alone
+        quote = Quote(None, quote.message_id, "", by_webhook=True) if quote.by_webhook else None
+    if said.wake is None and quote is None:
+        return None
+    command = _own_command(said)
+    return replace(
+        said,
+        author=replace(author, name=""),
+        text=command,
+        is_withheld=not command,
+        quote=quote,
+        attachments=(),
+        thread_title="",
+        mentions=(),
+        album=None,
+        is_forward=False,
+        forwarded_from="",
+    )
+
+
+def _without_words_of(said: Said, off: Collection[str]) -> Said:
+    quote = said.quote
+    if quote is not None and quote.author is not None and quote.author.id in off:
+        unnamed = replace(quote.author, name="")
+        said = replace(said, quote=replace(quote, author=unnamed, text="", attachments=()))
+    return replace(said, text="", attachments=()) if said.forwarded_from in off else said
+
+
+def _own_command(said: Said) -> str:
+    """Return the command if it is one that stays possible, without anything else; else ""."""
+    command = parse(said.text) if said.wake is not None and not said.is_forward else None
+    if command is None or command.name not in _OWN_COMMANDS:
+        return ""
+    words, wanted = command.text.lower().split(), _OWN_COMMANDS[command.name]
+    if words[:1] != ([wanted] if wanted else []):
+        return ""
+    value = words[1] if words[1:] and words[1] in {*Consent, "reset"} else ""
+    return f"/{command.name} {wanted} {value}".rstrip()
 
 
 def with_storable_text(incoming: Incoming) -> Incoming:

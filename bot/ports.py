@@ -356,12 +356,7 @@ class ChatSettings(Protocol):
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
         """Return the value from the first of these scopes that has one."""
-        found = await self.get_scopes(scopes)
-        for scope in scopes:
-            values = found.get(scope, {})
-            if key in values:
-                return ChatSetting(scope, values[key])
-        return None
+        return ChatSetting.first(await self.get_scopes(scopes), scopes, key)
 
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
         """Return the values by scope, omitting scopes without one."""

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeAlias
-
+from typing import Any
+from typing import TypeAlias
 from bot.value_class import value_class
 
 
@@ -187,6 +187,10 @@ class Said:
     """Attachments of earlier messages that are answered together with this one."""
     is_forward: bool = False
     """Whether the text is that of a message which the author has forwarded."""
+    forwarded_from: str = ""
+    """The id of the person who wrote the forwarded message, if the platform tells."""
+    is_withheld: bool = False
+    """Whether its author is off: text, files and names were removed before it was stored."""
     asked_again_by: str | None = None
     """The id of the person who asked for another answer; None: the author did."""
     repeated_files: tuple[MediaItem, ...] = ()
@@ -324,6 +328,20 @@ def requests_to_forget(
 
 
 Incoming: TypeAlias = Said | Edited | Deleted | Pressed | Joined | ForgetRequested
+
+
+def people_of(event: Incoming) -> tuple[str, ...]:
+    """Return the ids of the people whose words an event holds, its author first."""
+    match event:
+        case Edited(said=said) | (Said() as said):
+            quoted = said.quote.author if said.quote is not None else None
+            found = (said.author.id, quoted.id if quoted else "", said.forwarded_from)
+            return tuple(one for one in found if one)
+        case Pressed(author=Person(id=person)) | Joined(author=Person(id=person)):
+            return (person,)
+        case _:
+            return ()
+
 
 Request: TypeAlias = Said | Pressed
 """A command or the press of a button, which its author may have no right to."""

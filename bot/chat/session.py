@@ -322,6 +322,33 @@ class ChatSetting:
     scope: str
     value: str
 
+    @classmethod
+    def first(
+        cls, found: Mapping[str, Mapping[str, str]], scopes: Sequence[str], key: str
+    ) -> "ChatSetting | None":
+        """Return the value of the first of these scopes that has one; None: none has."""
+        for scope in scopes:
+            values = found.get(scope, {})
+            if key in values:
+                return cls(scope, values[key])
+        return None
+
+
+CONSENT_KEY = "consent"
+"""The chat setting of a person's own scope with their `Consent`."""
+
+
+class Consent(StrEnum):
+    """What a person lets the bot do with their words; the values are stored."""
+
+    OFF = "off"
+    """Nothing of theirs is stored or sent to a provider."""
+    HERE = "here"
+    """The default: what they say stays in its chat."""
+    SERVER = "server"
+    """Memories of them may be recalled in the whole server."""
+    EVERYWHERE = "everywhere"
+
 
 def scopes_of_person(person_id: str, scopes: Sequence[str]) -> list[str]:
     """Return the scopes of a person's own settings, narrowest first: the channel's, then all."""

@@ -13,7 +13,7 @@ from bot.commands.authority import AdminCheck, unknown_admin_notice
 from bot.commands.menus import HistoryScopeHandlers, SettingMenus
 from bot.commands.personas import UserPersonas
 from bot.commands.presets import PRESET, PresetHandlers, with_greeting
-from bot.commands.privacy import PrivacyHandlers
+from bot.commands.privacy import Forgetting, PrivacyHandlers
 from bot.commands.reports import ContextView, UsageView
 from bot.commands.request import (
     CommandRequest,
@@ -32,14 +32,13 @@ from bot.prompting.prompters import ask_usage
 from bot.routing.decide import AccessRules
 from bot.routing.presets import ActiveCharacters, HistoryScopes, PresetResolver
 from bot.storage.dead_letters import DeadLetters
-from bot.storage.forgetting import PersonalData
 from bot.texts.text import Text, joined, looked_up, marked, translatable
 
 _MAX_GREETING_DIGITS = 3
 SETTINGS = CommandSpec(
     "settings",
     marked(
-        "`me off`: do not overhear me in any chat; show why I answered (why), costs (usage);"
+        "`me off`: read nothing of mine in any chat; show why I answered (why), costs (usage);"
         " choose what I remember (overhear, scope); menu"
     ),
     default_action="menu",
@@ -58,7 +57,7 @@ class CommandHandlers:
     admins: AdminCheck
     context: ContextView
     personas: UserPersonas
-    personal_data: PersonalData
+    forgetting: Forgetting
     history_scopes: HistoryScopes
     platform_commands: Mapping[str, Sequence[CommandSpec]]
     """What platforms run themselves, by their name; /help lists it."""
@@ -69,7 +68,7 @@ class CommandHandlers:
     """Selects greetings."""
 
     def __post_init__(self) -> None:
-        self._privacy = PrivacyHandlers(self.personal_data, self.admins, self.resolver)
+        self._privacy = PrivacyHandlers(self.forgetting, self.admins, self.resolver)
         self._history_scope = HistoryScopeHandlers(self.history_scopes, self.admins)
         self.menus = SettingMenus(self.resolver, self.history_scopes, self.personas)
         presets = PresetHandlers(self.resolver, self.admins, self.menus, self.dice)

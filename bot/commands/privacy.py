@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,19 +10,20 @@ import structlog
 from typing_extensions import override
 
 from bot.chat.command import CommandOption
-from bot.chat.incoming import Deleted, Incoming, Pressed, Request, Said, requests_to_forget
+from bot.chat.incoming import Deleted, Incoming, Request, Said, requests_to_forget
 from bot.chat.outgoing import Attachment
+from bot.chat.session import Consent
 from bot.commands.answers import find_exchange
 from bot.commands.authority import AdminCheck, writes_as_the_group
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
 from bot.ports import Clock, ConversationMemory, Signals
-from bot.routing.presets import PresetResolver
+from bot.routing.presets import HistoryScopes, PresetResolver
 from bot.storage.forgetting import PersonalData
 from bot.storage.history_index import SqlHistoryIndex
 from bot.texts.caches import clear_text_caches
-from bot.texts.text import marked, translatable, translatable_count
+from bot.texts.text import Text, joined, marked, translatable, translatable_count
 from bot.value_class import value_class
 
 
@@ -34,6 +35,7 @@ async def export_messages(
     content = {
         "person": person,
         "exported_at": at.isoformat(),
+        "consent": await data.consent(person),
         "descriptions": dict(descriptions),
         "messages": [
             {"conversation": conversation, "at": turn.at.isoformat(), "text": turn.text}
@@ -57,14 +59,22 @@ class Forgetting:
     data: PersonalData
     personas: UserPersonas
     index: SqlHistoryIndex
+    history_scopes: HistoryScopes
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
-    async def request_person_deletion(self, pressed: Pressed) -> None:
-        """Queue the deletion of a person's messages in every conversation; idempotent."""
-        person = pressed.author.id
-        await self._request(await self.data.conversations(person), pressed, person)
+    async def request_person_deletion(self, asked: Request) -> bool:
+        """Queue the deletion of a person's messages in every conversation; idempotent.
+
+        Return whether the person is off, which stays; other choices are deleted.
+        """
+        person = asked.author.id
+        await self._request(await self.data.conversations(person), asked, person)
         await self.data.forget_outside_histories(person)
         await self.personas.forget(person, await self.data.settings_of(person))
+        if await self.history_scopes.resolver.off([person]):
+            return True
+        await self.history_scopes.set_consent(person, None)
+        return False
 
     async def request_channel_deletion(self, said: Said) -> int:
         """Queue the deletion of the channel's other histories; return their number of turns."""
@@ -171,14 +181,35 @@ _ONLY_SAID_TO_ME = translatable(
     "From now on I remember only what is said to me here, and my answers."
 )
 
-_AUTHOR_UNOBSERVED = translatable(
-    "I do not overhear you in any chat: I use only what you say to me, and nobody can quote the"
-    " rest to me. /settings me on changes that."
+OFF_FOR_AUTHOR = translatable(
+    "You have switched me off for yourself: I read and store nothing that you write, and so I"
+    " cannot answer. /settings me reset changes that; /help, /privacy, /export and /forget me work"
+    " as before."
 )
-_AUTHOR_OBSERVED = translatable(
-    "In channels that let me overhear, what you say to others is background for my answers."
-    " /settings me off stops that for you, in all chats."
+_OFF_FROM_NOW = translatable(
+    "From now on I store nothing that you write, in all chats, and no provider gets it; what others"
+    " quote of you is left out. What you said before is being deleted, with the answers to it,"
+    " within a minute. /settings me reset changes it again."
 )
+_RESET = "reset"
+_CONSENTS: Mapping[Consent, Text] = {
+    Consent.OFF: OFF_FOR_AUTHOR,
+    Consent.HERE: translatable(
+        "here: what you say stays in its chat. Where a channel lets me overhear, what you say there"
+        " to others is background for my answers. Once I have memories, they will come only from"
+        " what you say to me, and be recalled only in that chat."
+    ),
+    Consent.SERVER: translatable(
+        "server: as `here`, but once I have memories, those of you may be recalled in the whole"
+        " server or group where you said it."
+    ),
+    Consent.EVERYWHERE: translatable(
+        "everywhere: as `here`, but once I have memories, those of you may be recalled in other"
+        " servers, too. What you say in private stays private."
+    ),
+}
+_HOW_TO_CHOOSE = translatable("Use /settings me off, here, server, everywhere or reset.")
+_WAS_RESET = translatable("Your choice was deleted, and the default applies.")
 _WRITE_AS_YOURSELF = translatable(
     "You are writing as the group, like all its anonymous admins. Write under your own name to"
     " choose this for yourself."
@@ -189,7 +220,7 @@ _WRITE_AS_YOURSELF = translatable(
 class PrivacyHandlers:
     """The /forget, export and privacy commands, which anybody may use for their own messages."""
 
-    data: PersonalData
+    forgetting: Forgetting
     admins: AdminCheck
     resolver: PresetResolver
 
@@ -228,7 +259,8 @@ class PrivacyHandlers:
     async def export(self, request: CommandRequest) -> CommandResult:
         """Send the author's messages as a file."""
         incoming = request.incoming
-        file, messages, _ = await export_messages(self.data, incoming.author.id, incoming.at)
+        data, person = self.forgetting.data, incoming.author.id
+        file, messages, _ = await export_messages(data, person, incoming.at)
         text = translatable_count(
             "What you have said to me: {count} message.",
             "What you have said to me: {count} messages.",
@@ -238,21 +270,33 @@ class PrivacyHandlers:
 
     @command(
         "settings me",
-        marked("let me overhear you, or not, in all chats; no value: show it"),
-        CommandOption("value", marked("on or off"), required=False, choices=("on", "off")),
+        marked("choose what I may do with what you write, in all chats; no value: show it"),
+        CommandOption(
+            "value",
+            marked("off, here, server, everywhere or reset"),
+            required=False,
+            choices=(*Consent, _RESET),
+        ),
         is_private=True,
     )
-    async def set_observing_author(self, request: CommandRequest) -> CommandResult:
-        """Turn remembering the author's messages to other people on or off, in all chats."""
-        value, author = request.argument.lower(), request.incoming.author.id
-        if value not in {"", "on", "off"}:
-            raise UserError(translatable("Use /settings me off or /settings me on."))
-        if value:
-            if writes_as_the_group(request.incoming):
-                raise UserError(_WRITE_AS_YOURSELF)
-            await self.resolver.set_observing_person(author, on=value == "on")
-        is_off = bool(await self.resolver.unobserved([author]))
-        return CommandResult(_AUTHOR_UNOBSERVED if is_off else _AUTHOR_OBSERVED)
+    async def choose_consent(self, request: CommandRequest) -> CommandResult:
+        """Store what the author lets the bot do with their words; off deletes the earlier ones."""
+        value, said = request.argument.lower(), request.incoming
+        if not value:
+            found = await self.resolver.consent_of(said.author.id)
+            return CommandResult(joined([_CONSENTS[found or Consent.HERE], _HOW_TO_CHOOSE]))
+        if value not in {*Consent, _RESET}:
+            raise UserError(_HOW_TO_CHOOSE)
+        if writes_as_the_group(said):
+            raise UserError(_WRITE_AS_YOURSELF)
+        chosen = None if value == _RESET else Consent(value)
+        await self.forgetting.history_scopes.set_consent(said.author.id, chosen)
+        if chosen is Consent.OFF:
+            await self.forgetting.request_person_deletion(said)
+            return CommandResult(_OFF_FROM_NOW)
+        if chosen is None:
+            return CommandResult(joined([_WAS_RESET, _CONSENTS[Consent.HERE]], " "))
+        return CommandResult(_CONSENTS[chosen])
 
     @command(
         "settings overhear",

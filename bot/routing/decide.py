@@ -51,7 +51,7 @@ class Ignore:
 
 @value_class
 class Unreadable:
-    """The message is for the bot but unreadable; its author is told."""
+    """The message is for the bot but unreadable, or its author is off; its author is told."""
 
     attachments: tuple[MediaItem, ...]
 
@@ -73,6 +73,8 @@ def decide(
     """
     if incoming.author_is_bot:
         return Ignore()
+    if incoming.is_withheld:
+        return Ignore() if incoming.wake is None or incoming.is_late else Unreadable(())
     if incoming.is_late:
         return _decide_late(incoming, active)
     is_empty = not (incoming.text.strip() or has_readable_file(incoming))

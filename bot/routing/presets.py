@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import Incoming, Said, people_of
 from bot.chat.outgoing import Face, Limits
-from bot.chat.session import ChatSetting, HistoryScope, Turn, scopes_of_person
+from bot.chat.session import CONSENT_KEY, ChatSetting, Consent, HistoryScope, Turn, scopes_of_person
 from bot.errors import PresetError, SettingsError, StoreError, UserError
 from bot.ports import ChatSettings
 from bot.prompting.presets.files import find_preset
@@ -113,12 +113,35 @@ class ActiveCharacters:
 _log = structlog.get_logger(__name__)
 _PRESET_KEY = "preset"
 _OBSERVE_KEY = "observe"
-_OBSERVE_PERSON_KEY = "observe_person"
 
 LoadPublished: TypeAlias = Callable[[str], Awaitable[tuple[Preset, int] | None]]
 """Return the newest version of a preset by its name, and its number; None: it was deleted.
 
 May raise `SettingsError` or `StoreError`."""
+
+
+async def people_off(chat_settings: ChatSettings, people: Iterable[str]) -> frozenset[str]:
+    """Return those of these people who have switched the bot off for themselves."""
+    ids = list(dict.fromkeys(people))
+    chosen = await chat_settings.get_all(ids, CONSENT_KEY) if ids else {}
+    return frozenset(one for one, value in chosen.items() if value == Consent.OFF)
+
+
+def without_turns_of(off: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Remove turns by these people, and the answers to them."""
+    if not off:
+        return tuple(turns)
+    kept, is_answer_to_them = [], False
+    for one in turns:
+        if one.role == "user":
+            is_theirs = one.speaker is not None and one.speaker.id in off
+            if not one.observed:
+                is_answer_to_them = is_theirs
+        else:
+            is_theirs = is_answer_to_them
+        if not is_theirs:
+            kept.append(one)
+    return tuple(kept)
 
 
 class PresetResolver:
@@ -187,9 +210,25 @@ class PresetResolver:
 
     async def resolve(self, scopes: Sequence[str]) -> ActiveCharacters:
         """Return a channel's active presets; scopes are narrowest first."""
+        return await self._activate_chosen(await self._chat_settings.get_scopes(scopes), scopes)
+
+    async def resolve_said(self, said: Said) -> tuple[ActiveCharacters, frozenset[str]]:
+        """Return the presets for a message and who of its people is off.
+
+        What else a message needs of its scopes is read at the same time.
+        """
+        people = people_of(said)
+        read = [*said.scopes, INSTALLATION, *scopes_of_person(people[0], said.scopes), *people[1:]]
+        found = await self._chat_settings.get_scopes(read)
+        off = {one for one in people if found.get(one, {}).get(CONSENT_KEY) == Consent.OFF}
+        return await self._activate_chosen(found, said.scopes), frozenset(off)
+
+    async def _activate_chosen(
+        self, found: Mapping[str, Mapping[str, str]], scopes: Sequence[str]
+    ) -> ActiveCharacters:
         if self._stale and self._load is not None:
             await self._reload(self._load)
-        setting = await self._chat_settings.resolve(scopes, _PRESET_KEY)
+        setting = ChatSetting.first(found, scopes, _PRESET_KEY)
         if setting is None:
             return self._default_alone
         members = []
@@ -229,28 +268,19 @@ class PresetResolver:
         value = None if on is None else "on" if on else "off"
         await self._chat_settings.set(scope, _OBSERVE_KEY, value, by, audited=audited)
 
-    async def set_observing_person(self, person: str, *, on: bool) -> None:
-        """Allow or forbid remembering a person's messages to other people, in all chats."""
-        await self._chat_settings.set(person, _OBSERVE_PERSON_KEY, None if on else "off", person)
+    async def consent_of(self, person: str) -> Consent | None:
+        """Return what a person has chosen for their words; None: nothing, as `HERE`."""
+        value = (await self._chat_settings.get_all([person], CONSENT_KEY)).get(person)
+        return Consent(value) if value in list(Consent) else None  # a newer version may know others
 
-    async def unobserved(self, people: Iterable[str]) -> frozenset[str]:
-        """Return the ids of people whose messages must not be remembered."""
-        ids = list(dict.fromkeys(people))
-        return frozenset(await self._chat_settings.get_all(ids, _OBSERVE_PERSON_KEY))
-
-    async def is_unobserved(self, said: Said) -> bool:
-        """Return whether a message to other people is by somebody who opted out of observation."""
-        is_said_to_bot = said.wake is not None or said.opened_from is not None
-        return not is_said_to_bot and bool(await self.unobserved([said.author.id]))
+    async def off(self, people: Iterable[str]) -> frozenset[str]:
+        """Return those of these people whose words must not be stored or read."""
+        return await people_off(self._chat_settings, people)
 
     async def readable(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Remove background turns by people who opted out of observation."""
-        people = [one.speaker.id for one in turns if one.observed and one.speaker]
-        unobserved = await self.unobserved(people) if people else frozenset()
-        if not unobserved:
-            return tuple(turns)
-        speakers = (one.speaker.id if one.observed and one.speaker else "" for one in turns)
-        return tuple(one for one, by in zip(turns, speakers, strict=True) if by not in unobserved)
+        """Remove turns by people who are off, and the answers to them."""
+        off = await self.off(one.speaker.id for one in turns if one.speaker)
+        return without_turns_of(off, turns)
 
     def find(self, name: str) -> Preset:
         """Find a preset by name, ignoring case; raises `UserError` with the closest name."""
@@ -318,6 +348,18 @@ class HistoryScopes:
             return None
         active = await self.resolver.resolve(scopes)
         return _SCOPES[active.first.preset.scope]
+
+    async def set_consent(self, person: str, consent: Consent | None) -> None:
+        """Store what a person chooses for their words, in all chats; None deletes the choice."""
+        await self.chat_settings.set(person, CONSENT_KEY, consent, person)
+
+    async def people_off(self, events: Sequence[Incoming]) -> frozenset[str]:
+        """Return the people of these events who are off; their scopes are read at the same time."""
+        people = {one: event.scopes for event in events for one in people_of(event)}
+        read = [one for each, scopes in people.items() for one in scopes_of_person(each, scopes)]
+        read += [INSTALLATION, *(one for event in events for one in event.scopes)]
+        await self.chat_settings.get_scopes(list(dict.fromkeys(read)))
+        return await people_off(self.chat_settings, people)
 
     async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
         """Return an admin's choice for a channel, or the one it inherits."""

@@ -50,13 +50,18 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.admins,
             ContextView(self.receipts, prompts.write, prompts.mask, self.console_links.answer),
             self.personas,
-            self.personal_data,
+            self.forgetting,
             self.history_scopes,
             {spec.kind: spec.commands for spec in self.specs},
             UsageView(self.usage_totals, self.budgets, self.spending.caps),
             self.dead_letters,
             self.access,
         )
+
+    @cached_property
+    def forgetting(self) -> Forgetting:
+        data, index = self.personal_data, self.history_index
+        return Forgetting(data, self.personas, index, self.history_scopes, self.receive)
 
     @cached_property
     def operator_notes(self) -> OperatorNotes:
@@ -90,7 +95,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.stops,
             self.answer_buttons,
             self.access,
-            Forgetting(self.personal_data, self.personas, self.history_index, self.receive),
+            self.forgetting,
             self.arrivals,
             VoiceMessages(self.download, self.backends, admits_voice),
             self.decisions,
@@ -131,6 +136,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             ChannelReader(self.read_before, self.read_start, reads_since),
             AttachmentReader(self.download, fetch),
             self.backends,
+            self.history_index,
         )
 
     @cached_property

@@ -200,8 +200,9 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def _intake(self) -> InboxIntake:
-        keep, router = self.restored_messages.keep, self.history_router
-        return InboxIntake(self.inbox, self._wake, self._announce_urgent, router, keep)
+        keep, people_off = self.restored_messages.keep, self.history_scopes.people_off
+        announce, router = self._announce_urgent, self.history_router
+        return InboxIntake(self.inbox, self._wake, announce, router, keep, people_off)
 
     @property
     def webhook_routes(self) -> AddRoutes:

@@ -104,9 +104,12 @@ class PersonalData(ClockStore):
         self._record_tombstone = record_tombstone
 
     async def conversations(self, person_id: str) -> Sequence[str]:
-        """Return the keys of the conversations in which the person has written."""
+        """Return the keys of the conversations in which the person has written or waits."""
         rows = await self._database.fetch(SQL["conversations_of_person"], person=person_id)
-        return [row[0] for row in rows]
+        waiting = await self._database.fetch(SQL["messages_waiting"])
+        found = [row[0] for row in rows]
+        found += [key for key, kind, payload in waiting if _is_by(person_id, kind, payload)]
+        return list(dict.fromkeys(found))
 
     async def forget_outside_histories(self, person_id: str) -> None:
         """Delete a person's notes and set-aside messages; record the deletion of descriptions."""
@@ -146,6 +149,12 @@ class PersonalData(ClockStore):
         anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
         rows = yield SQL["settings_of_person"].query_alone({"person": person_id, **anywhere})
         return [(str(scope), str(key)) for scope, key in rows]
+
+    @reading
+    def consent(self, person_id: str) -> Unit[str | None]:
+        """Return what the person has chosen for their words, as stored; None: nothing."""
+        rows = yield SQL["consent_of_person"].query_alone(person=person_id)
+        return decode(lambda row: str(row[0]), rows[0]) if rows else None
 
     @reading
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:

@@ -36,6 +36,18 @@ class SqlHistoryIndex(Store):
         return places
 
     @reading
+    def is_forgotten(self, address: Address, message_id: str) -> Unit[bool]:
+        """Return whether the bot sent a message that no history of the channel holds any more."""
+        channel = {"of_lane": address.lane, "of_channel": address.channel}
+        ids = json.dumps([message_id])
+        sent = yield SQL["parts_of_messages"].query({**channel, "ids": ids})
+        for name, part in sent:
+            wanted = {"part": encode_parts((f"{name}/{part}",))}
+            if (yield SQL["answers_of_channel"].query({**_branches(address), **wanted})):
+                return False
+        return bool(sent)
+
+    @reading
     def newest_of(self, address: Address, person_id: str) -> Unit[str | None]:
         """Return the channel's conversation in which the person wrote last."""
         rows = yield SQL["newest_of_person"].query({**_branches(address), "person": person_id})

@@ -198,6 +198,12 @@ WHERE id = :row AND state = 'dead' AND error IS NOT NULL RETURNING id
 -- name: conversations_of_person
 SELECT DISTINCT conversation FROM turn WHERE speaker_id = :person ORDER BY conversation
 
+-- name: messages_waiting
+SELECT conversation, kind, payload FROM inbox WHERE state = 'new'
+
+-- name: consent_of_person
+SELECT value FROM choice WHERE key = 'consent' AND scope = :person
+
 -- name: lines_of_person
 SELECT role, speaker_id, speaker_name, text, at, preset, preset_version, message_id, sent_as,
     observed, files, id, conversation FROM turn

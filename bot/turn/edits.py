@@ -59,8 +59,6 @@ class Edits:
             is_question = said.wake is not None and parse(said.text) is None
             is_new = edited.at - said.at < _MAX_AGE and not said.is_late
             return said if is_question and is_new else TurnResult()
-        if exchange.question.turn.observed and await stages.resolver.is_unobserved(said):
-            return TurnResult()
         said = replace(said, earlier_files=files_of_gathered(exchange.before.turns))
         result = await self._follow_known(group, said, edited.at, exchange)
         return _with_files(said, exchange, result)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import structlog
 
-from bot.chat.incoming import Said, WakeReason
+from bot.chat.incoming import Said, WakeReason, people_of
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.prompt import ToolName, ToolSpec
 from bot.chat.receipt import Receipt
@@ -27,9 +27,10 @@ from bot.chat.session import (
 )
 from bot.chat.story import Story
 from bot.commands.personas import UserPersonas
+from bot.commands.privacy import OFF_FOR_AUTHOR
 from bot.commands.request import AskedQuestion
-from bot.errors import PlatformError
-from bot.intake import storable_said
+from bot.errors import PlatformError, UserError
+from bot.intake import storable_said, withhold_said
 from bot.media.attachment_reader import AttachmentReader
 from bot.memory import RetrieveStories, Summarizer
 from bot.ports import Backend, Clock, ToolServer
@@ -40,8 +41,9 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.replying.answer_parts import messages_of
 from bot.replying.live_reply import LiveReply
-from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
+from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver, without_turns_of
 from bot.storage.conversations import Conversations
+from bot.storage.history_index import SqlHistoryIndex
 from bot.texts.text import Text
 from bot.tools import Tool, Toolbox, dice_tool, history_tool, server_tools, story_tool, time_tool
 from bot.turn.message_groups import MessageGroup
@@ -112,7 +114,6 @@ def _observed_turn(said: Said) -> Turn:
     return Turn("user", text, said.author, said.at, message_id=message_id, observed=True)
 
 
-_UNOBSERVED_QUOTE = "(not shown: the author does not want to be overheard)"
 _MANY_ENTRIES = 100  # of a lorebook: a thousand of them are searched in ten milliseconds
 _MAX_TURNS = 400
 _MIN_TOKENS_PER_TURN = 10  # on average, with its frame; more turns than fit are not loaded
@@ -182,6 +183,7 @@ class PromptSources:
     attachment_reader: AttachmentReader
     backends: Mapping[str, Backend]
     """By provider."""
+    index: SqlHistoryIndex
     may_spend: bool = True
     """Whether an embedding service may be asked for stories."""
 
@@ -204,9 +206,14 @@ class PromptSources:
         is_new_question = before is None and removed is None and session.number == 1
         is_whole = len(session.turns) < max_turns
         is_new_channel = is_new_question and is_whole and not session.is_answered
-        readable = await self.resolver.readable(session.turns)
-        session = _without_old_greetings(replace(session, turns=readable), active)
-        said = await self._with_readable_quote(said, session)
+        speakers_before = [one.speaker.id for one in session.turns if one.speaker]
+        off = await self.resolver.off([*people_of(said), *speakers_before])
+        readable = withhold_said(said, off) if off else said
+        if readable is None or readable.is_withheld:  # they switched it off a moment ago
+            raise UserError(OFF_FOR_AUTHOR)
+        session = replace(session, turns=without_turns_of(off, session.turns))
+        session = _without_old_greetings(session, active)
+        said = await self._without_forgotten_quote(readable, session)
         oldest = message.incoming if gathered and isinstance(message.incoming, Said) else said
         earlier = await self._read_channel(oldest, active, session) if is_new_channel else ()
         known = session.turns
@@ -256,15 +263,16 @@ class PromptSources:
         found = await self.channel_reader.read(oldest, active, session.turns)
         return await self.resolver.readable(found)
 
-    async def _with_readable_quote(self, said: Said, session: Session) -> Said:
-        """Remove a quote of a message not meant for the bot, if its author opted out."""
-        quote, author = said.quote, said.quote.author if said.quote else None
-        if quote is None or author is None or quote.is_ours or author.id == said.author.id:
+    async def _without_forgotten_quote(self, said: Said, session: Session) -> Said:
+        """Remove the text of a quoted answer that no history of the channel holds any more."""
+        quote = said.quote
+        if quote is None or not quote.is_ours or quote.message_id is None:
             return said
-        to_bot = {turn.message_id for turn in session.turns if not turn.observed}
-        if quote.message_id in to_bot or not await self.resolver.unobserved([author.id]):
+        if any(quote.text in one.text for one in session.turns if one.role == "assistant"):
             return said
-        return replace(said, quote=replace(quote, text=_UNOBSERVED_QUOTE, attachments=()))
+        if not await self.index.is_forgotten(said.address, quote.message_id):
+            return said
+        return replace(said, quote=replace(quote, text="", attachments=()))
 
     async def fit(
         self, preset: Preset, context: TurnContext, tools: Sequence[ToolSpec] = ()

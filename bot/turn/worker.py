@@ -13,7 +13,7 @@ from functools import partial
 
 import structlog
 
-from bot.chat.command import Command
+from bot.chat.command import ANSWERING_ACTIONS, FORM_ACTIONS, Command, read_button
 from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
 from bot.chat.session import (
     Attempt,
@@ -26,8 +26,10 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.commands.answers import READS_HISTORY
+from bot.commands.privacy import OFF_FOR_AUTHOR
 from bot.commands.request import AskedQuestion, CommandRequest
 from bot.errors import AlreadyNotified, Fenced, PrivateError, StoreError, UserError
+from bot.intake import withhold_said
 from bot.replying.answer_parts import explain_unreadable
 from bot.routing.decide import (
     Answer,
@@ -63,6 +65,7 @@ _SECONDS_BETWEEN_EDITS = 1.0
 _MAX_LATER = 50
 """A stop further back has its signal."""
 _MAX_COUNTED_TURNS = 10_000
+_SECONDS_BETWEEN_OFF_NOTICES = 600.0
 _SET_ASIDE = translatable(
     "⚠ This message crashed the service repeatedly, so it will not be answered."
 )
@@ -226,6 +229,10 @@ class ConversationWorker:
         return await self._commands.greet(group, arrival.scopes, greeting)
 
     async def _handle_pressed(self, group: MessageGroup, pressed: Pressed) -> Outcome:
+        button = read_button(pressed)
+        has_words = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
+        if has_words and await self._stages.resolver.off([pressed.author.id]):
+            return "withheld", await self._say_withheld(group, pressed)
         result = await self._presses.follow(group, pressed)
         if isinstance(result, tuple):
             request, done, menu = result
@@ -238,7 +245,8 @@ class ConversationWorker:
         return "pressed", await self._finisher.finish(group, result)
 
     async def _handle_edited(self, group: MessageGroup, edited: Edited) -> Outcome:
-        if await self._is_superseded(group, edited):
+        is_withheld = bool(await self._stages.resolver.off([edited.said.author.id]))
+        if is_withheld or await self._is_superseded(group, edited):
             return "superseded", await self._finisher.finish(group, TurnResult())
         is_refused = await self._stages.access.refusal(edited.said) is not None
         # The text changes, nobody is answered.
@@ -272,20 +280,27 @@ class ConversationWorker:
         return [one.incoming for one in waiting if one.id > message.newest.id]
 
     async def _handle_said(self, group: MessageGroup, said: Said) -> Outcome:
-        refused = None if said.author_is_bot else await self._stages.access.refusal(said)
+        active, off = await self._stages.resolver.resolve_said(said)
+        readable = withhold_said(said, off) if off else said
+        if readable is None:
+            return "ignored", await self._finisher.finish(group, TurnResult())
+        if off and isinstance(group.message.incoming, Said):  # it may have been stored before
+            group.message = replace(group.message, incoming=readable)
+        refused = None if said.author_is_bot else await self._stages.access.refusal(readable)
         if refused is not None:
-            return "not_allowed", await self._commands.refuse(group, said, refused)
-        return await self._handle_allowed(group, said)
+            return "not_allowed", await self._commands.refuse(group, readable, refused)
+        return await self._handle_allowed(group, readable, active)
 
-    async def _handle_allowed(self, group: MessageGroup, said: Said) -> Outcome:
+    async def _handle_allowed(
+        self, group: MessageGroup, said: Said, active: ActiveCharacters
+    ) -> Outcome:
         stages, finisher, conversations = self._stages, self._finisher, self._conversations
         said = await recognize_reply(conversations, group.claim, said)
-        active = await stages.resolver.resolve(said.scopes)
-        if isinstance(group.message.incoming, Said):
+        if isinstance(group.message.incoming, Said) and not said.is_withheld:
             preset, limits = active.first.preset, stages.replies.limits(said.address)
             parts = MessageParts(limits, preset.busy)
             said = await join_parts(group, said, parts, conversations, self._clock)
-            if said.attachments and not await stages.resolver.is_unobserved(said):
+            if said.attachments:
                 said = await stages.voices.transcribe(said, preset.provider)
         needs_recent = active.is_group or said.in_thread
         recent = await self._recent(group.claim) if needs_recent else ()
@@ -302,12 +317,10 @@ class ConversationWorker:
                 return "observed", await finisher.finish(group, TurnResult([observed_turn(said)]))
             case Command() as command:
                 return await self._run(group, command, said, active, recent)
+            case Unreadable() if said.is_withheld:
+                return "withheld", await self._say_withheld(group, said)
             case Unreadable():
-                often = stages.command_limits
-                if often is not None and not await often.should_tell_unreadable(said):
-                    return "unreadable", await finisher.finish(group, TurnResult())
-                text = explain_unreadable(said.attachments)
-                return "unreadable", await finisher.finish_with_text(group, text)
+                return "unreadable", await self._say_unreadable(group, said)
             case Answer(speakers):
                 asked = AskedQuestion(said, speakers)
                 return await self._answers.answer(group, asked, active, decide_next=decide_next)
@@ -335,11 +348,27 @@ class ConversationWorker:
         )
         return await self._commands.run(group, request)
 
+    async def _say_unreadable(self, group: MessageGroup, said: Said) -> InboxMessage | None:
+        often = self._stages.command_limits
+        if often is not None and not await often.should_tell_unreadable(said):
+            return await self._finisher.finish(group, TurnResult())
+        return await self._finisher.finish_with_text(group, explain_unreadable(said.attachments))
+
+    async def _say_withheld(
+        self, group: MessageGroup, asked: Said | Pressed
+    ) -> InboxMessage | None:
+        """Tell people who are off that they are, in a group only now and then."""
+        name = f"off:{asked.address.channel}:{asked.author.id}"
+        is_told = asked.is_private or asked.interaction is not None
+        if is_told or await self._stages.notices.is_due(name, _SECONDS_BETWEEN_OFF_NOTICES):
+            return await self._finisher.finish_with_text(group, OFF_FOR_AUTHOR, is_private=True)
+        return await self._finisher.finish(group, TurnResult())
+
     async def _decide(
         self, active: ActiveCharacters, recent: Sequence[Turn], said: Said
     ) -> Decision:
         stages = self._stages
-        if stages.stops.was_deleted(said) or await stages.resolver.is_unobserved(said):
+        if stages.stops.was_deleted(said):
             return Ignore()
         decision = decide(said, active, recent, dice=stages.dice, now=stages.now())
         if isinstance(decision, Observe) and said.wake is None:
@@ -351,8 +380,11 @@ class ConversationWorker:
         self, active: ActiveCharacters, recent: Sequence[Turn], said: Said
     ) -> Decision:
         """Decide on a message that may be answered with the one before it."""
-        if await self._stages.access.refusal(said) is None:
-            return await self._decide(active, recent, said)
+        readable = withhold_said(said, await self._stages.resolver.off([said.author.id]))
+        if readable is None:
+            return Ignore()
+        if await self._stages.access.refusal(readable) is None:
+            return await self._decide(active, recent, readable)
         # One that addresses the bot is not gathered, and refused when its turn comes.
         return Ignore() if said.wake is None else Unreadable(())
 

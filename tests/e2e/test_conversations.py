@@ -149,7 +149,7 @@ async def test_what_people_said_is_background_also_after_a_restart(
 
 @at("channel")
 @pytest.mark.parametrize("is_private", [False, True], ids=["in a channel", "in a DM"])
-async def test_person_stops_being_observed_by_a_native_command(
+async def test_person_switches_the_bot_off_by_a_native_command(
     where: DiscordChat, model: Model, *, is_private: bool
 ) -> None:
     platforms, who = where.platforms, where.people[1]
@@ -163,12 +163,12 @@ async def test_person_stops_being_observed_by_a_native_command(
         assert is_private or result.ephemeral
         return str(result.response.content)
 
-    assert "nowhere" in await decide("off")
+    assert "From now on I store nothing" in await decide("off")
     for place in places:
         place.say("the code is SECRET", 1)
         await place.ask_and_wait()
         assert "SECRET" not in str(model.requests[-1])
-    assert "In channels that" in await decide("on")
+    assert "Where a channel" in await decide("here")
     for place in places:
         place.say("the key is KNOWN", 1)
         question = await place.ask_and_wait()

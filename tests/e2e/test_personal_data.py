@@ -27,6 +27,7 @@ pytestmark = [
 ]
 
 QUESTION = "Delete everything that you said in all channels"
+OFF = "You have switched me off for yourself"
 FORGET, KEEP = "Forget everything I said", "Keep it"
 LOCAL = {
     "name": "keeper",
@@ -86,6 +87,37 @@ async def test_forget_me_asks_and_reaches_every_channel_also_after_a_kill(
         assert token in request
         assert mine not in request
         assert (theirs in request) == (channel is where)
+
+
+@at(*GROUPS)
+async def test_person_switches_the_bot_off_and_on_again(
+    where: Chat, running: Service, model: Model
+) -> None:
+    elsewhere, mine = where.another(), f"own-words-of-{where.kind}"
+    await say(where, f"{mine} Te01:3")
+    await say(elsewhere, f"{mine} Te02:3")
+    where.tell("/settings me off")
+    await where.shows_new("From now on I store nothing")
+    await wait_until(lambda: mine.encode() not in running.stored())
+
+    requests = len(model.requests)
+    withheld = where.tell(f"{mine} Te03:3")
+    await where.shows_new(OFF)
+    where.edit(withheld, f"{where.mention}{mine} Te04:3")
+    where.say(f"{mine} to all")
+    async with running.killed_at("after_commit"):
+        elsewhere.tell(f"{mine} Te05:3")
+    await elsewhere.shows_new(OFF)
+    where.say(f"{where.mention}quoted Te06:3", 1, reply_to=where.id_of(withheld))
+    await where.shows_new(expected_answer("Te06:3"))
+    sent = str(model.requests[requests:])
+    assert "quoted" in sent
+    assert mine not in sent
+    assert mine.encode() not in running.stored()
+
+    where.tell("/settings me reset")
+    await where.shows_new("Your choice was deleted")
+    await say(where, "again Te07:3")
 
 
 async def test_forget_me_clears_summaries_and_slots(running: Service, platforms: Platforms) -> None:

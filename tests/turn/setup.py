@@ -18,6 +18,7 @@ from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnRes
 from bot.console.prompt_preview import PromptPreview
 from bot.delivery.pacing import DeliverySettings
 from bot.errors import PlatformError, StoreError
+from bot.intake import InboxIntake
 from bot.memory import RetrieveStories, no_stories
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, ConversationMemory, Delivery, ToolServer
@@ -185,6 +186,13 @@ class Setup(Delivery):
         self.container = container
         self.worker = container.worker
         self.inbox = container.inbox
+        self.intake = InboxIntake(
+            container.inbox,
+            lambda keys: self.signals.publish(CONVERSATIONS, keys),
+            container.stops.announce,
+            container.history_router,
+            people_off=container.history_scopes.people_off,
+        )
         self.sender = container._sender
         self.sender.wake = self._deliver_lanes
         self.router = container.history_router
@@ -259,10 +267,7 @@ class Setup(Delivery):
             if isinstance(one, str):
                 number = await self._count_received() + 1
                 one = make_incoming(one, key=f"5:{number}")
-            async with self.router.routed([one]) as routed:
-                await self.inbox.receive(routed, {})
-            self.stops.announce(routed)
-            self.signals.publish(CONVERSATIONS, [each.address.conversation for each in routed])
+            await self.intake.receive([one], {})
 
     async def say(self, *said: str | Incoming) -> None:
         """Receive messages and process them."""

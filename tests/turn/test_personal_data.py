@@ -14,8 +14,9 @@ from sqlalchemy import select
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Person, Quote, Said, WakeReason
+from bot.chat.incoming import Edited, MediaItem, MediaKind, Person, Quote, Said, WakeReason
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt, ReasoningDelta
+from bot.chat.session import Consent
 from bot.errors import Refused
 from bot.markup.styled_text import style_markdown
 from bot.platforms.discord.markup import to_dialect
@@ -24,9 +25,9 @@ from bot.prompting.text.confusables import skeleton
 from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData
 from bot.storage.receipts import Receipts
-from bot.storage.tables import story, story_revision
+from bot.storage.tables import inbox, story, story_revision
 from tests.attacks import with_ours
-from tests.fakes import LIMITS, FakeBackend, FakeSurface, PrivatePlatform
+from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, PrivatePlatform
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.counted_service import RunningParts, running_parts
 from tests.turn.setup import CHAT, Setup, answering, pressed
@@ -139,55 +140,131 @@ def line(text: str, key: str, author: Person = BOB) -> Said:
     return make_incoming(text, key=key, author=author, wake=None)
 
 
-async def test_person_can_stop_being_observed_in_all_chats(database: Database) -> None:
+def asked(setup: Setup) -> str:
+    return str(setup.backend.prompts[-1].messages)
+
+
+OFF = "You have switched me off for yourself"
+
+
+async def test_nothing_of_a_person_who_is_off_is_stored_or_read(
+    database: Database, tmp_path: Path
+) -> None:
     async def read_before(_said: Said, _limit: int) -> Sequence[Said]:
         return [line("SECRET before", "9:1"), line("public before", "9:2", ALICE)]
 
     setup = Setup(
         database, preset={"context": "all", "wake": {"words": ["nora"]}}, read_before=read_before
     )
-
-    def asked() -> str:
-        return str(setup.backend.prompts[-1].messages)
-
-    await setup.say(line("SECRET heard", "5:1"), said("/settings me off", "5:2", BOB))
-    assert setup.texts[-1].startswith("I do not overhear you")
-    await setup.say(line("SECRET nora", "5:3"), line("public talk", "5:4", ALICE))
-    ask = make_incoming("well?", key="5:5", author=BOB, wake=WakeReason.MENTION)
-    await setup.say(ask)
-    assert len(setup.backend.prompts) == 1
-    assert "SECRET" not in asked()
-    assert all(text in asked() for text in ("public before", "public talk", "well?"))
-    # What others quote is not shown, unless it was said to the bot.
-    for key, quoted, is_shown in (("1", "SECRET heard", False), ("5", "well?", True)):
-        question = make_incoming("really?", key=f"5:6{key}", wake=WakeReason.MENTION)
-        await setup.say(replace(question, quote=Quote(BOB, key, quoted)))
-        assert ("does not want to be overheard" in asked()) is not is_shown
-    elsewhere = make_incoming("and here?", key="6:2", chat="6", wake=WakeReason.MENTION)
-    secret = replace(
-        line("SECRET there", "6:1"), address=elsewhere.address, scopes=elsewhere.scopes
-    )
-    await setup.receive(secret, elsewhere)
+    at_bob = make_incoming("SECRET question", key="5:2", author=BOB, wake=WakeReason.MENTION)
+    elsewhere = make_incoming("SECRET there", key="6:1", author=BOB, chat="6", wake=None)
+    await setup.receive(elsewhere)
     await setup.work("telegram:6")
-    assert "and here?" in asked()
-    assert "SECRET" not in asked()
-    exported = await PersonalData(database, setup.clock).descriptions(BOB.id)
-    assert exported == {}
-    await setup.say(said("/settings me on", "5:7", BOB), line("heard again", "5:8"))
-    await setup.say(make_incoming("so?", key="5:9", wake=WakeReason.MENTION))
-    assert "heard again" in asked()
+    await setup.say(line("SECRET heard", "5:1"), at_bob)
+    answer = [*setup.surface.messages][-1]
+    await setup.say(said("/me SECRET knight", "5:3", BOB), said("/settings me off", "5:4", BOB))
+    assert setup.texts[-1].startswith("From now on I store nothing that you write")
+    await setup.work("telegram:6")
+    assert await setup.history() == [("user", "public before")]
+    assert (await read_session(database, "telegram:6")).turns == ()
+
+    edit = Edited("e1", replace(at_bob, text="SECRET edit"), at_bob.at)
+    file = MediaItem(MediaKind.FILE, "SECRET.txt")
+    quote = Quote(BOB, "2", "SECRET question", (file,))
+    await setup.say(line("SECRET nora", "5:5"), line("public talk", "5:6", ALICE), edit)
+    await setup.say(said("/me SECRET knight", "5:7", BOB), replace(at_bob, external_key="5:8"))
+    assert [one.startswith(OFF) for one in setup.texts[-2:]] == [False, True], "one for a while"
+    assert len(setup.backend.prompts) == 1
+    of_ours = Quote(None, answer, "SECRET answer", is_ours=True)
+    for number, one in enumerate((quote, of_ours)):
+        assert traces(tmp_path, "SECRET") == []
+        question = make_incoming("well?", key=f"5:9{number}", wake=WakeReason.MENTION)
+        await setup.say(replace(question, quote=one))
+        assert "SECRET" not in asked(setup)
+        assert "public talk" in asked(setup)
+
+
+async def test_waiting_messages_are_withheld_once_their_author_is_off(database: Database) -> None:
+    setup = Setup(database, preset={"context": "all"})
+    waiting = make_incoming("SECRET", key="6:1", author=BOB, chat="6", wake=WakeReason.MENTION)
+    quote = Quote(BOB, "1", "SECRET")
+    quoting = replace(make_incoming("really?", key="6:2", chat="6", wake=None), quote=quote)
+    await setup.receive(waiting, quoting)
+    await setup.say(said("/settings me off", "5:1", BOB))
+    await setup.work("telegram:6")
+    assert setup.texts[-1].startswith(OFF)
+    assert setup.backend.prompts == []
+    assert [one.text for one in (await read_session(database, "telegram:6")).turns] == ["really?"]
+
+
+async def test_answer_that_was_being_written_is_deleted(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = Setup(database, ["SECRET", go_on, " answer"])
+    async with answering(setup, said("SECRET question", "5:1", BOB)) as worker:
+        await setup.history_scopes.set_consent(BOB.id, Consent.OFF)
+        await setup.container.forgetting.request_person_deletion(said("off", "6:1", BOB))
+        go_on.set()
+        await worker
+    await setup.work()
+    assert await setup.history() == []
+
+
+@pytest.mark.parametrize(
+    "text", ["/help SECRET", "/privacy", "/export", "/settings me", "/Forget ME"]
+)
+async def test_own_commands_stay_possible_while_a_person_is_off(
+    database: Database, text: str
+) -> None:
+    setup = Setup(database)
+    await setup.say(said("/settings me off", "5:1", BOB))
+    await setup.say(replace(said(text, "5:2", BOB), is_private=True))
+    assert not setup.texts[-1].startswith(f"⚠ {OFF}")
+    stored = select(inbox.c.payload)
+    assert "SECRET" not in str(await database.read(lambda c: c.execute(stored).scalars().all()))
+
+
+async def test_buttons_of_a_person_who_is_off_ask_no_model(database: Database) -> None:
+    setup = Setup(database, ["theirs"])
+    await setup.say(said("public", "5:1"), said("/settings menu", "5:2", BOB))
+    await setup.say(said("/settings me off", "5:3", BOB))
+    about = replace(pressed(ButtonAction.ABOUT, "telegram:5:2/0", by=BOB), values=("SECRET",))
+    await setup.say(about, pressed(ButtonAction.CONTINUE, by=BOB, key="2"))
+    assert [one.startswith(OFF) for one in setup.texts[-2:]] == [True, True]
+    assert len(setup.backend.prompts) == 1
+    await setup.say(pressed(ButtonAction.CONTINUE, key="3"))
+    assert len(setup.backend.prompts) == 2
+
+
+async def test_choices_are_shown_reset_and_outlive_forget_me_only_if_off(
+    database: Database,
+) -> None:
+    setup, data = Setup(database), PersonalData(database, FakeClock())
+    await setup.say(said("/settings me", "5:1"))
+    assert setup.texts[-1].startswith("here: what you say stays in its chat.")
+    for number, choice in enumerate(("here", "server", "everywhere")):
+        await setup.say(said(f"/settings me {choice}", f"5:2{number}"))
+        assert setup.texts[-1].startswith(f"{choice}: ")
+        assert await data.consent(ALICE.id) == choice
+    await setup.say(said("/forget me", "5:3"), pressed(ButtonAction.FORGET, "telegram:5:3/0"))
+    assert setup.texts[-1].startswith("I am now deleting")
+    assert await data.consent(ALICE.id) is None
+    await setup.say(said("/settings me off", "5:4"))
+    await setup.say(said("/forget me", "5:5"))
+    await setup.say(pressed(ButtonAction.FORGET, "telegram:5:5/0", key="2"))
+    assert "I stay switched off for you" in setup.texts[-1]
+    await setup.say(said("hello?", "5:6"), said("/settings me reset", "5:7"))
+    assert setup.texts[-1].startswith("Your choice was deleted")
+    assert await data.consent(ALICE.id) is None
+    await setup.say(said("hello!", "5:8"))
+    assert "hello!" in asked(setup)
+    assert "hello?" not in asked(setup)
 
 
 async def test_choice_of_a_person_is_made_in_its_own_name(database: Database) -> None:
     setup = Setup(database)
-    for command, reply in (
-        ("/settings me", "In channels that let me overhear"),
-        ("/settings me perhaps", "⚠ Use /settings me off or /settings me on."),
-    ):
-        await setup.say(said(command, f"5:{len(command)}"))
-        assert setup.texts[-1].startswith(reply)
-    group = Person("telegram:5", "Group")
-    await setup.say(said("/settings me off", "5:1", group))
+    await setup.say(said("/settings me perhaps", "5:1"))
+    assert setup.texts[-1].startswith("⚠ Use /settings me off, here")
+    await setup.say(said("/settings me off", "5:2", Person("telegram:5", "Group")))
     assert setup.texts[-1].startswith("⚠ You are writing as the group")
 
 
@@ -261,9 +338,9 @@ def setup(database: Database) -> Setup:
     return Setup(database, [f"So your word is {CANARY}."])
 
 
-def traces(folder: Path) -> list[str]:
-    """Return the files under a folder that contain the canary, in any encoding."""
-    forms = [CANARY.encode(), CANARY.encode("utf-16-le"), CANARY.encode("utf-16-be")]
+def traces(folder: Path, word: str = CANARY) -> list[str]:
+    """Return the files under a folder that contain a word, in any encoding."""
+    forms = [word.encode(), word.encode("utf-16-le"), word.encode("utf-16-be")]
     files = [path for path in folder.rglob("*") if path.is_file()]
     return [path.name for path in files if any(form in path.read_bytes() for form in forms)]
 
