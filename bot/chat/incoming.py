@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
 from bot.value_class import value_class
 
 
