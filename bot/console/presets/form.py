@@ -171,11 +171,12 @@ def written_texts(spec: FieldSpec, value: object) -> Sequence[str]:
 
 
 def _escape_line(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
+    text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
+    return text.replace("\r", "\\r")
 
 
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t"}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, object]:

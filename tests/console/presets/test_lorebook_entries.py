@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bot.console.presets.lorebook_entries import (
@@ -71,6 +71,7 @@ _SCALARS = st.none() | st.booleans() | st.integers(-3, 9) | st.text(max_size=5)
     ),
     st.booleans(),
 )  # fmt: skip
+@example({"keys": ["\r", ""]}, True)
 def test_untouched_form_of_any_entry_changes_nothing(
     entry: dict[str, object], is_card: bool
 ) -> None:
