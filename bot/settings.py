@@ -39,6 +39,7 @@ from bot.delivery.pacing import DeliverySettings
 from bot.errors import SettingsError
 from bot.platforms.registry import platform_specs
 from bot.platforms.spec import PlatformSettings, PlatformSpec
+from bot.routing.decide import AccessSettings
 from bot.runtime.addresses import HttpAddress
 from bot.runtime.secret_file import read_secrets_at_start, take_from_file
 from bot.runtime.validation_errors import describe_problem
@@ -290,6 +291,9 @@ class Settings(BaseSettings):
     )
     embedding: EmbeddingSettings = Field(
         EmbeddingSettings(), description="The embedding model that retrieves stories."
+    )
+    access: AccessSettings = Field(
+        AccessSettings(), description="Who may use the bot, and who may write to it in private."
     )
     delivery: DeliverySettings = Field(DeliverySettings(), description="How messages are sent.")
     limits: LimitSettings = Field(

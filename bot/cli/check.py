@@ -28,6 +28,7 @@ from bot.chat.prompt import (
 from bot.cli.preset_files import template_problems
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
+from bot.commands.access import describe_rules
 from bot.embedders.registry import make_embedder
 from bot.errors import (
     BackendUnavailable,
@@ -45,10 +46,13 @@ from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import ReadPresets
 from bot.prompting.presets.preset import Preset
+from bot.routing.presets import INSTALLATION
+from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import add_backends, describe_refusals, refused_presets, used_models
 from bot.service.resources import stories_by_preset, with_stored_keys
 from bot.settings import Settings, describe_unknown_variables, read_settings, wants_json_output
+from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.data_dir import create_data_dir
 from bot.storage.database import open_database
 from bot.storage.redis_signals import check_redis
@@ -148,6 +152,7 @@ def _list_checks(
     presets = folder.presets
     yield "presets", _test_presets(settings, renderer), _SECONDS
     yield "database", _test_database(settings), _SECONDS
+    yield "access", _describe_access(settings), _SECONDS
     yield "signals", _test_signals(settings), _SECONDS
     for spec in settings.configured_platforms:
         yield spec.kind, _test_platform(spec, settings), _SECONDS
@@ -215,6 +220,20 @@ async def _test_database(settings: Settings) -> str:
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
         kind = "SQLite" if database.is_sqlite else "PostgreSQL"
         return f"{kind}, new texts are encrypted" if settings.encrypt_texts else kind
+
+
+async def _describe_access(settings: Settings) -> str:
+    """Say who may use the bot everywhere: by the settings, else by /access."""
+    fixed, chosen = settings.access.rules, dict[str, str]()
+    with contextlib.suppress(StoreError):  # the line of the database tells
+        async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
+            found = await SqlChatSettings(database, SystemClock()).get_scopes([INSTALLATION])
+            chosen |= found.get(INSTALLATION, {})
+    rules = [
+        *(f"{one} (TROUPE_ACCESS)" for one in describe_rules(fixed)),
+        *(f"{one} (/access)" for one in describe_rules(chosen, without=fixed)),
+    ]
+    return ", ".join(rules) or "everybody, unless a chat's rules say otherwise (/access show)"
 
 
 async def _test_signals(settings: Settings) -> str:

@@ -1,20 +1,24 @@
 """Handle /access: say who may use the bot in a channel, a server or everywhere, and why."""
 
 import re
-from collections.abc import Collection, Mapping
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Said
+from bot.chat.incoming import Incoming, Person, Said, WakeReason, address_of, source_of
 from bot.commands.authority import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
-from bot.routing.decide import ACCESS, Access, AccessRules
+from bot.ports import ChatSettings, Clock
+from bot.routing.decide import ACCESS, PAIRING, Access, AccessRules
 from bot.routing.presets import INSTALLATION
 from bot.texts.text import Text, joined, marked, translatable
 
 _CHANGE = translatable("change who may use me")
 _EVERYWHERE = "everywhere"
+_GIVEN = "given"
+"""The value of a rule that gives a command, tools or a model."""
 _PLACES = ("here", "server", _EVERYWHERE)
 _TARGET = CommandOption(
     "target", marked("a person, role or channel: a mention, `role 123`, or reply to a message")
@@ -22,10 +26,17 @@ _TARGET = CommandOption(
 _WHERE = CommandOption("where", marked("here, server or everywhere"), False, choices=_PLACES)
 ACCESS_GROUP = CommandSpec(
     "access",
-    marked("choose who may use me: show, allow, block, reset, off, on"),
+    marked("choose who may use me: show, allow, block, reset, off, on, command, tools, model, dm"),
     is_for_admins=True,
     default_action="show",
 )
+_DM = ("open", "closed", "pairing")
+_CODE, _WRONG = "code ", "wrong "
+"""Begin the names of settings: the code of a person, an operator's wrong codes."""
+_CODE_CHARS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+_CODE_SECONDS = 3600.0
+_MAX_WAITING = 3
+_MAX_WRONG = 10
 _MENTION = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _NAMED = re.compile(r"(?P<kind>person|role|channel)[ :](?:\w+:)?(?P<id>-?\d+)", re.IGNORECASE)
 _ID = re.compile(r"(?:\w+:)?(?P<id>-?\d+)")
@@ -33,6 +44,9 @@ _KINDS = {"@": "person", "@!": "person", "@&": "role", "#": "channel"}
 _WHO = translatable(
     "Whom? Mention a person or role, reply to a message, or write an id: /access block person 123,"
     " role 123 or channel 123."
+)
+_WHICH_COMMAND = translatable(
+    "Which command, and for which role? For example: /access command preset use role 123"
 )
 _IN_PRIVATE = translatable("In a private chat there is nothing to choose. Use me in a group.")
 _OPERATORS_ONLY = translatable(
@@ -43,12 +57,20 @@ _REASONS: Mapping[str, Text] = {
     "block person": translatable("You are blocked there."),
     "block role": translatable("One of your roles is blocked there."),
     "block channel": translatable("That channel is blocked."),
+    "dm closed": translatable("In private I answer only some people."),
+    "dm pairing": translatable("Too many people wait to be let in; please try again later."),
     "only": translatable("Only some people may use me there."),
 }
 
 
 def explain_refusal(rule: str) -> Text:
     """Tell a refused person which kind of rule it was, and what still works."""
+    if rule.startswith(PAIRING):
+        return translatable(
+            "In private I answer only people whom an operator of this bot has let in. Send them"
+            " your code, which works for an hour: {code}",
+            code=rule.removeprefix(PAIRING),
+        )
     found = (reason for kind, reason in _REASONS.items() if rule.startswith(kind))
     return translatable(
         "You may not use me where you wrote to me. {reason} What you write there is neither read"
@@ -63,8 +85,13 @@ class AccessHandlers:
 
     rules: AccessRules
     admins: AdminCheck
+    commands: Collection[str]
+    """The names of the commands that can be given to roles."""
+    pairing: "Pairing"
+    receive: Callable[[Sequence[Incoming]], Awaitable[None]]
+    """Queues an event of another conversation."""
 
-    @command("access show", marked("list who may use me here, and why (admins)"))
+    @command("access show", marked("list who may use me here, and why (admins)"), is_private=True)
     async def _show(self, request: CommandRequest) -> CommandResult:
         said = request.incoming
         await self.admins.require(said, translatable("see who may use me"))
@@ -72,9 +99,9 @@ class AccessHandlers:
         if said.author.id not in self.admins.admin_ids:
             del levels[INSTALLATION]  # its rules name people of other chats
         lines = [
-            translatable("{where}: {rule}", where=_place(scope, said), rule=_written(name, value))
+            translatable("{where}: {rule}", where=_place(scope, said), rule=rule)
             for scope, rules in levels.items()
-            for name, value in sorted(rules.items())
+            for rule in describe_rules({f"{ACCESS}{name}": rules[name] for name in rules})
         ]
         if not lines:
             lines = [translatable("Everybody may use me here.")]
@@ -105,12 +132,100 @@ class AccessHandlers:
     async def _on(self, request: CommandRequest) -> CommandResult:
         return await self._switch(request, None)
 
+    @command(
+        "access command",
+        marked("let a role use a command for admins (admins)"),
+        CommandOption("name", marked("the command, such as preset use")),
+        _TARGET,
+        _WHERE,
+    )
+    async def _give_command(self, request: CommandRequest) -> CommandResult:
+        return await self._give(request, "command ")
+
+    @command("access tools", marked("let only a role use tools (admins)"), _TARGET, _WHERE)
+    async def _give_tools(self, request: CommandRequest) -> CommandResult:
+        return await self._give(request, "tools ")
+
+    @command(
+        "access model",
+        marked("let only a role use a preset's own model; others get its fallback (admins)"),
+        _TARGET,
+        _WHERE,
+    )
+    async def _give_model(self, request: CommandRequest) -> CommandResult:
+        return await self._give(request, "model ")
+
+    @command(
+        "access dm",
+        marked("choose who may write to me in private (operators)"),
+        CommandOption("who", marked("open, closed or pairing"), choices=_DM),
+    )
+    async def _choose_dm(self, request: CommandRequest) -> CommandResult:
+        value = request.argument.lower()
+        self._require_operator(request.incoming)
+        if value not in _DM:
+            raise UserError(translatable("Use /access dm open, closed or pairing."))
+        if f"{ACCESS}dm" in self.rules.fixed:
+            raise UserError(translatable("The setting TROUPE_ACCESS__DM decides that."))
+        await self._set(request, INSTALLATION, "dm", None if value == "open" else value)
+        texts = {
+            "open": translatable("Everybody may write to me in private."),
+            "closed": translatable("In private I answer only operators and who is allowed."),
+            "pairing": translatable(
+                "Who writes to me in private gets a code; I answer once you approve it."
+            ),
+        }
+        return CommandResult(texts[value])
+
+    @command(
+        "access approve",
+        marked("answer a person in private, by their code (operators)"),
+        CommandOption("code", marked("the code that the person sent you")),
+    )
+    async def _approve(self, request: CommandRequest) -> CommandResult:
+        said = request.incoming
+        self._require_operator(said)
+        person, conversation = await self.pairing.find(request.argument.upper(), said.author.id)
+        await self._set(request, INSTALLATION, f"paired person {person}", "given")
+        await self.pairing.end(person)
+        await self.receive([_begin_in(conversation, Person(person, ""), said)])
+        return CommandResult(translatable("{person} may write to me in private.", person=person))
+
+    def _require_operator(self, said: Said) -> None:
+        if said.author.id not in self.admins.admin_ids:
+            raise UserError(_OPERATORS_ONLY)
+
+    async def _give(self, request: CommandRequest, what: str) -> CommandResult:
+        words, where = _split_place(request.argument)
+        target = self._read_rule(what + words, request.incoming)
+        await self._set(request, await self._scope(request, where or "here"), target, _GIVEN)
+        return CommandResult(translatable("Saved: {rule}.", rule=target))
+
+    def _read_rule(self, words: str, said: Said) -> str:
+        """Parse a target, possibly behind what it is given: "command preset use role 9"."""
+        kind, _, rest = words.partition(" ")
+        if kind in {"tools", "model"}:
+            return f"{kind} {read_target(rest.strip(), said)}"
+        if kind != "command":
+            return read_target(words, said)
+        rest = f"{rest.removeprefix('/')} "
+        names = (one for one in self.commands if rest.lower().startswith(f"{one} "))
+        name = max(names, key=len, default="")
+        if not name or name.startswith("access"):
+            raise UserError(_WHICH_COMMAND)
+        target = read_target(rest[len(name) :].strip(), said)
+        return f"command {name} {target}"
+
     async def _set_rule(self, request: CommandRequest, value: str | None) -> CommandResult:
         words, where = _split_place(request.argument)
-        target = read_target(words, request.incoming)
+        target = self._read_rule(words, request.incoming)
         # A rule about a channel means nothing inside another one.
-        scope = await self._scope(request, where or ("server" if "channel" in target else "here"))
+        scope = await self._scope(
+            request, where or ("server" if target.startswith("channel") else "here")
+        )
         await self._set(request, scope, target, value)
+        if value is None and scope == INSTALLATION:
+            await self._set(request, scope, f"paired {target}", None)
         lines = [
             translatable("Saved: {rule}.", rule=_written(target, value))
             if value
@@ -141,8 +256,7 @@ class AccessHandlers:
         said = request.incoming
         await self.admins.require(said, _CHANGE)
         if where == _EVERYWHERE:
-            if said.author.id not in self.admins.admin_ids:
-                raise UserError(_OPERATORS_ONLY)
+            self._require_operator(said)
             return INSTALLATION
         if said.is_private:
             raise UserError(_IN_PRIVATE)
@@ -193,6 +307,15 @@ def describe(access: Access, said: Said) -> Text:
     )
 
 
+def _begin_in(conversation: str, person: Person, by: Said) -> Said:
+    """Return what makes the bot say in a private chat that it answers there."""
+    address, key = address_of(conversation), f"{by.external_key}:approved"
+    scopes = (address.channel,)
+    return Said(
+        *(address, key, None, person, "/start", by.at, WakeReason.DM, scopes), is_private=True
+    )
+
+
 def _split_place(argument: str) -> tuple[str, str]:
     """Split "@bob server" into the target and the place; the place may be missing."""
     words, _, last = argument.rpartition(" ")
@@ -207,5 +330,84 @@ def _place(scope: str, said: Said) -> Text:
     return translatable("here") if scope == said.scopes[0] else translatable("in the channel")
 
 
-def _written(name: str, value: str | None) -> str:
-    return name if name == "off" else f"{value} {name}"
+def describe_rules(settings: Mapping[str, str], *, without: Collection[str] = ()) -> Sequence[str]:
+    """Return the rules among a scope's settings as people write them, sorted."""
+    rules = {
+        key.removeprefix(ACCESS): value
+        for key, value in settings.items()
+        if key.startswith(ACCESS) and key not in without
+    }
+    return [
+        _written(name, value)
+        for name, value in sorted(rules.items())
+        if not name.startswith((_CODE, _WRONG))
+    ]
+
+
+def _written(name: str, value: str) -> str:
+    if value in {"allow", "block"}:
+        return f"{value} {name}"
+    return f"{name} {value}" if name == "dm" else name
+
+
+@dataclass(eq=False)
+class Pairing:
+    """Codes that people get in private and operators approve."""
+
+    chat_settings: ChatSettings
+    clock: Clock
+
+    async def code_for(self, said: Said) -> str:
+        """Return the code of a person who waits, or a new one; empty if too many wait."""
+        person, source = said.author.id, said.address.source
+        code = "".join(secrets.choice(_CODE_CHARS) for _ in range(8))
+        waiting = await self._waiting()
+        if person not in waiting:
+            until = f"{self.clock.now() + _CODE_SECONDS:.0f}"
+            value = f"{code} {until} {said.address.conversation}"
+            await self._set(f"{_CODE}{person}", value, person)
+            waiting = await self._waiting()
+        # Others may have got a code at the same time: the first ones keep theirs.
+        first = sorted((one[1], who) for who, one in waiting.items() if source_of(one[2]) == source)
+        if person in [who for _, who in first[:_MAX_WAITING]]:
+            return waiting[person][0]
+        await self.end(person)
+        return ""
+
+    async def find(self, code: str, operator: str) -> tuple[str, str]:
+        """Return whose code it is and their conversation; raises `UserError`."""
+        now, wrong = self.clock.now(), f"{_WRONG}{operator}"
+        count, _, at = (await self._load()).get(wrong, "0 0").partition(" ")
+        tries = int(count) if now - float(at) < _CODE_SECONDS else 0
+        if tries >= _MAX_WRONG:
+            raise UserError(translatable("Too many wrong codes. Please try again in an hour."))
+        for person, (known, _, conversation) in (await self._waiting()).items():
+            if secrets.compare_digest(known.encode(), code.encode()):
+                await self._set(wrong, None, operator)
+                return person, conversation
+        await self._set(wrong, f"{tries + 1} {now}", operator)
+        raise UserError(translatable("Nobody waits with that code; it works for an hour."))
+
+    async def end(self, person: str) -> None:
+        """Delete the person's code."""
+        await self._set(f"{_CODE}{person}", None, person)
+
+    async def _waiting(self) -> dict[str, tuple[str, str, str]]:
+        """Return the code, its end and the conversation of everybody who waits, by person."""
+        found: dict[str, tuple[str, str, str]] = {}
+        for name, value in (await self._load()).items():
+            if not name.startswith(_CODE):
+                continue
+            person, (code, until, conversation) = name.removeprefix(_CODE), value.split(" ", 2)
+            if float(until) > self.clock.now():
+                found[person] = code, until, conversation
+            else:
+                await self.end(person)
+        return found
+
+    async def _load(self) -> Mapping[str, str]:
+        settings = (await self.chat_settings.get_scopes([INSTALLATION])).get(INSTALLATION, {})
+        return {key.removeprefix(ACCESS): value for key, value in settings.items()}
+
+    async def _set(self, name: str, value: str | None, by: str) -> None:
+        await self.chat_settings.set(INSTALLATION, f"{ACCESS}{name}", value, by)

@@ -2,12 +2,12 @@
 
 import difflib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
-from bot.chat.incoming import Joined
-from bot.commands.access import ACCESS_GROUP, AccessHandlers
+from bot.chat.incoming import Incoming, Joined
+from bot.commands.access import ACCESS_GROUP, AccessHandlers, Pairing
 from bot.commands.answers import NewestQuestionHandlers
 from bot.commands.authority import AdminCheck, unknown_admin_notice
 from bot.commands.menus import HistoryScopeHandlers, SettingMenus
@@ -64,6 +64,7 @@ class CommandHandlers:
     usage: UsageView
     dead_letters: DeadLetters
     access: AccessRules
+    receive: Callable[[Sequence[Incoming]], Awaitable[None]]
     dice: random.Random = field(default_factory=random.Random)
     """Selects greetings."""
 
@@ -74,7 +75,8 @@ class CommandHandlers:
         presets = PresetHandlers(self.resolver, self.admins, self.menus, self.dice)
         questions = NewestQuestionHandlers(self.admins)
         services = (self.admins, self.personas, self._privacy, self._history_scope, self.usage)
-        access = AccessHandlers(self.access, self.admins)
+        self.pairing = Pairing(self.access.chat_settings, self.admins.clock)
+        access = AccessHandlers(*(self.access, self.admins, _GRANTABLE, self.pairing, self.receive))
         self._handlers = handlers_of(self, presets, questions, *services, access)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
@@ -86,7 +88,10 @@ class CommandHandlers:
             if group is not None:
                 raise UserError(_unknown_action(group, request.command.text.partition(" ")[0]))
             raise UserError(_unknown_command(command.name))
-        return await handler(replace(request, command=command))
+        said = request.incoming
+        if await self.access.may_run(said, command.name):  # as an admin may
+            said = replace(said, author_is_admin=True)
+        return await handler(replace(request, command=command, incoming=said))
 
     def greet(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
         """Return the first message in a new group: a character's greeting, or an introduction."""
@@ -360,3 +365,9 @@ MESSAGE_COMMANDS = (
 )
 _GROUPS = {spec.name: spec for spec in COMMANDS if spec.actions}
 _PRIVATE = frozenset(one.name for owner in _OWNERS for one in specs_of(owner) if one.is_private)
+_GRANTABLE = frozenset(
+    name
+    for spec in COMMANDS
+    for name in (spec.name, *(f"{spec.name} {action.name}" for action in spec.actions))
+) - {"settings", "settings anonymous"}
+"""What /access command gives to roles; `AccessHandlers` leaves out itself."""

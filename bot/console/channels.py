@@ -22,6 +22,7 @@ from bot.errors import RequestRefused
 from bot.ports import Clock
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
+from bot.routing.decide import ACCESS
 from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
 from bot.storage.operation import AuditLog
 from bot.storage.reports import AnswerLog, ServiceState
@@ -36,6 +37,7 @@ _MAX_CHANNELS = 500
 _OPERATOR = "web:console"
 """Stored as who chose a preset; the audit log names the caller."""
 _ONE = "/channels/{channel}"
+_RULE = r"^(?:off|(?:person|role|channel) [a-z]+(?:@\w+)?:-?\d+)$"
 _Row = Mapping[str, object]
 
 
@@ -74,6 +76,8 @@ class ChannelDetail:
     observes: bool
     """Whether messages not addressed to the bot are remembered."""
     observes_from: str | None
+    access: Sequence[_Row]
+    """The rules who may use the bot: scope, rule ("person telegram:7", "off"), value, by whom."""
     people: Sequence[_Row]
     """Who has spoken there: id, name, and the label in prompts."""
     sessions: Sequence[KnownSession]
@@ -118,6 +122,11 @@ class ChannelPage(RouteGroup):
             history_scope_from=shared_by.scope if shared_by else None,
             observes=observing is None or observing.value != "off",
             observes_from=observing.scope if observing else None,
+            access=[
+                {"scope": scope, "rule": key.removeprefix(ACCESS), "value": one.value, "by": one.by}
+                for (scope, key), one in settings.items()
+                if key.startswith(ACCESS) and scope in scopes
+            ],
             people=[{"id": one.id, "name": one.name, "label": labels[one.id]} for one in people],
             sessions=await self.state.sessions(channel, _MAX_SESSIONS),
             budgets=await self._budgets(scopes, active),
@@ -164,6 +173,24 @@ class ChannelPage(RouteGroup):
         after = await self.resolver.resolve(wider)
         names = ("\n".join(one.name for one in active.presets) for active in (before, after))
         await self._record(request, f"preset {action}", scope, *names)
+        return await self.detail(channel)
+
+    @route(f"POST /api/v1{_ONE}/access", Scope.OPERATE)
+    @route(f"POST {_ONE}/access", Scope.OPERATE, then=_ONE)
+    async def set_access(
+        self,
+        request: ConsoleRequest,
+        channel: str,
+        scope: Annotated[str, Field(min_length=1, max_length=300)],
+        action: Literal["allow", "block", "reset"],
+        rule: Annotated[str, Field(max_length=100, pattern=_RULE)] = "off",
+    ) -> ChannelDetail:
+        """Allow or block a person, role or channel, as /access does; "off" switches all off."""
+        if scope not in await self._scopes(channel):
+            raise RequestRefused(404, translatable("This scope is not one of this channel."))
+        value = None if action == "reset" else "on" if rule == "off" else action
+        settings, by = self.history_scopes.chat_settings, request.caller.name
+        await settings.set(scope, f"{ACCESS}{rule}", value, by, audited=True)
         return await self.detail(channel)
 
     @route(f"DELETE /api/v1{_ONE}", Scope.OPERATE)

@@ -79,6 +79,10 @@ async def _edit_nothing(_said: Said) -> EditableText:
     return EditableText()
 
 
+async def _refuse_nobody(_said: Said) -> bool:
+    return False
+
+
 async def _do_nothing(*_given: object) -> None:
     return
 
@@ -117,6 +121,8 @@ class PlatformContext:
     """Wait until every received message was answered and every answer was sent."""
     press_refusal: Callable[[Pressed], Awaitable[str | None]] = _do_nothing
     """Return a private notice instead of storing the press; None: store it."""
+    is_refused: Callable[[Said], Awaitable[bool]] = _refuse_nobody
+    """Return whether a command's author may not use the bot there, which they alone should see."""
     limits_of: Callable[[str], Limits | None] = lambda _kind: None
     """Return the limits of another platform's channels; None: it is not known."""
     web_channels: WebChannels | None = None

@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 import structlog
+from pydantic import BaseModel, Field, field_validator
 
 from bot.chat.command import Command, parse
 from bot.chat.incoming import MediaItem, Request, Said
@@ -110,10 +112,58 @@ def _command(incoming: Said, presets: Sequence[Preset]) -> Command | None:
     return parse(incoming.text)
 
 
+_RULE_TARGET = re.compile(r"(?:(?:person|role|channel) )?[a-z]+(?:@\w+)?:-?\d+")
+
+
+class AccessSettings(BaseModel, extra="forbid"):
+    """Who may use the bot, where the rules of a chat do not say otherwise."""
+
+    allow: str = Field(
+        "",
+        description="Who alone may use the bot, separated by commas: discord:<id>, telegram:<id>,"
+        " `role discord:<id>`, `channel telegram:<id>`; by default everybody.",
+    )
+    block: str = Field("", description="Who may not use the bot, in the same form.")
+    dm: Literal["open", "closed", "pairing"] | None = Field(
+        None,
+        description="Who may write to the bot in private: everybody (`open`), only TROUPE_ADMINS"
+        " and who is allowed (`closed`), or also people whose code an operator approves"
+        " (`pairing`). By default `/access dm` decides, and at first everybody may.",
+    )
+    tell: bool = Field(
+        True, description="Whether people who are refused hear that once, in private."
+    )
+
+    @field_validator("allow", "block")
+    @classmethod
+    def _check_targets(cls, value: str) -> str:
+        for one in _split(value):
+            if not _RULE_TARGET.fullmatch(one):
+                raise ValueError(f"{one!r} is not of the form telegram:<id> or `role discord:<id>`")
+        return value
+
+    @property
+    def rules(self) -> Mapping[str, str]:
+        """The rules with the keys of chat settings."""
+        named = {"allow": self.allow, "block": self.block}  # blocks come first
+        rules = {
+            f"{ACCESS}{one if ' ' in one else f'person {one}'}": value
+            for value, targets in named.items()
+            for one in _split(targets)
+        }
+        return rules if self.dm is None else {**rules, f"{ACCESS}dm": self.dm}
+
+
+def _split(value: str) -> list[str]:
+    return [one for part in value.split(",") if (one := " ".join(part.split()))]
+
+
 ACCESS = "access "
 """Begins the keys of the chat settings that say who may use the bot."""
 TOLD = "persona told"
 """The key of the rule and the message of which a person was told; deleted with their persona."""
+PAIRING = "dm pairing "
+"""Begins the rule that refuses a person with a code, which follows."""
 _ALWAYS_ALLOWED = ("forget me", "export", "privacy", "settings me")
 _FOR_ADMINS = ("access", "settings why")
 
@@ -189,9 +239,37 @@ class AccessRules:
         person = event.author.id
         if person in self.operators:
             return Access()
-        roles = (f"role {one}" for one in event.author_roles)
         channels = (f"channel {one}" for one in event.scopes)
-        return decide_access({f"person {person}", *roles, *channels}, levels)
+        access = decide_access({f"person {person}", *_roles(event), *channels}, levels)
+        if event.is_private and not access.rule.startswith(("allow ", "block ")):
+            rules = levels[INSTALLATION]
+            if f"paired person {person}" in rules:
+                return Access(True, "paired", INSTALLATION)
+            if (dm := rules.get("dm", "open")) != "open":
+                return Access(False, f"dm {dm}", INSTALLATION)
+        return access
+
+    async def may_run(self, said: Said, name: str) -> bool:
+        """Return whether a rule lets the author run a command for admins: "preset use"."""
+        own = {f"person {said.author.id}", *_roles(said)}
+        what = [f"command {name}", f"command {name.partition(' ')[0]}"]
+        levels = await self.load(() if said.is_private else said.scopes)
+        return any(own & _holders(rules, one) for rules in levels.values() for one in what)
+
+    async def may_use(self, said: Said, what: str) -> bool:
+        """Return whether an answer to a message may use "tools" or the preset's "model".
+
+        The narrowest scope that gives it to anybody decides; without one, everybody may. All whose
+        questions are answered need it; `author_roles` are then the roles that they share.
+        """
+        people = set(said.charged_people)
+        if said.address.platform in self.local_platforms or people <= set(self.operators):
+            return True
+        levels = await self.load(() if said.is_private else said.scopes)
+        holders = next((one for rules in levels.values() if (one := _holders(rules, what))), None)
+        if holders is None or holders & set(_roles(said)):
+            return True
+        return {f"person {one}" for one in people} <= holders
 
     async def refusal(self, event: Request) -> Access | None:
         """Return why an event is refused, or None; an admin follows the installation's rules."""
@@ -206,7 +284,7 @@ class AccessRules:
 
     async def should_tell(self, said: Said, access: Access) -> bool:
         """Return whether the author should hear of a refusal: once for each rule."""
-        if not self.tells_refused:
+        if not (self.tells_refused or access.rule.startswith(PAIRING)):
             return False
         scope, rule = f"{said.author.id}@{access.scope}", f"{access.rule}\n"
         before = (await self.chat_settings.get_scopes([scope])).get(scope, {}).get(TOLD, "")
@@ -214,6 +292,15 @@ class AccessRules:
             return before == rule + said.external_key  # it is refused again after a crash
         await self.chat_settings.set(scope, TOLD, rule + said.external_key, said.author.id)
         return True
+
+
+def _roles(event: Request) -> Sequence[str]:
+    return [f"role {one}" for one in event.author_roles]
+
+
+def _holders(rules: Mapping[str, str], what: str) -> set[str]:
+    """Return the people and roles that something is given to."""
+    return {key.removeprefix(f"{what} ") for key in rules if key.startswith(f"{what} ")}
 
 
 def _is_command(event: Request, lines: Sequence[str]) -> bool:

@@ -56,6 +56,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             UsageView(self.usage_totals, self.budgets, self.spending.caps),
             self.dead_letters,
             self.access,
+            self.receive,
         )
 
     @cached_property
@@ -156,6 +157,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             ),
             self.operator_notes,
             self.provider_slots,
+            self.access,
         )
         return AnswerPipeline(
             *(self.prompt_sources, models, self.replies, self.clock),

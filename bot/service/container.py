@@ -60,6 +60,7 @@ class Container(AnsweringContainer):
             data_dir=self.settings.data_dir,
             answerable_seconds=self.settings.delivery.answerable_minutes * 60,
             press_refusal=self.answer_buttons.refusal,
+            is_refused=self.is_refused,
             limits_of=channel_limits,
             web_channels=self.web_channels,
             chat=self.resolver.default.id if self.options.preset else "",

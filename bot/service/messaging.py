@@ -88,17 +88,26 @@ class MessagingContainer(StorageContainer, ABC):
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
         """Return earlier messages, if the platform stores them and the preset may read them."""
         history = await self._history_of(said)
-        return () if history is None else await history.read_before(said, limit)
+        found = () if history is None else await history.read_before(said, limit)
+        return [one for one in found if await self.access.refusal(one) is None]
 
     async def read_start(self, said: Said) -> Said | None:
         """Return the message that started a thread, if the preset may read it."""
         history = await self._history_of(said)
-        return None if history is None else await history.read_start(said)
+        found = None if history is None else await history.read_start(said)
+        return None if found is None or await self.access.refusal(found) is not None else found
 
     async def _history_of(self, said: Said) -> HistoryReader | None:
         platform = self.platforms[said.address.source]
         observes = await self.resolver.observes(said.scopes)
         return platform if isinstance(platform, HistoryReader) and observes else None
+
+    async def is_refused(self, said: Said) -> bool:
+        """Return whether a message's author may not use the bot, or that is not known."""
+        try:
+            return await self.access.refusal(said) is not None
+        except StoreError:
+            return True
 
     # forms that platforms open before a request is stored
 
@@ -150,7 +159,8 @@ class MessagingContainer(StorageContainer, ABC):
             self.admins.is_admin,
             self.settings.admins,
             local_platforms=local,
-            fixed={},
+            fixed=self.settings.access.rules,
+            tells_refused=self.settings.access.tell,
         )
 
     @cached_property

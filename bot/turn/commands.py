@@ -27,7 +27,7 @@ from bot.commands.handlers import is_private
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import PrivateError, UserError
 from bot.replying.answer_parts import answer_buttons, forget_buttons
-from bot.routing.decide import Access
+from bot.routing.decide import PAIRING, Access
 from bot.texts.text import joined, language_of, translatable, translatable_count, translate
 from bot.turn.edits import Edits
 from bot.turn.finishing import Outcome, QuestionAnswers, TurnFinisher, TurnStages, with_response
@@ -117,6 +117,8 @@ class Commands:
         if said.wake is None or said.is_late:
             return await finisher.finish(group, TurnResult())
         stages.decisions.note_refusal(said, access)
+        if access.rule == "dm pairing" and (code := await stages.commands.pairing.code_for(said)):
+            access = replace(access, rule=f"{PAIRING}{code}")
         is_due = await stages.access.should_tell(said, access)
         if not (is_due or said.interaction is not None):
             return await finisher.finish(group, TurnResult())

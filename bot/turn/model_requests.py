@@ -10,7 +10,7 @@ import structlog
 from bot.chat.incoming import Said
 from bot.chat.prompt import FinishReason, RateLimitWait, Waiting
 from bot.chat.receipt import Receipt
-from bot.errors import BackendError, BudgetUsedUp, ContextExceeded, ToolResultsTooLong
+from bot.errors import BackendError, BudgetUsedUp, ContextExceeded, ToolResultsTooLong, UserError
 from bot.markup.graphemes import is_visible
 from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
@@ -27,6 +27,7 @@ from bot.replying.generate import (
     logged_steps,
 )
 from bot.replying.live_reply import LiveReply
+from bot.routing.decide import AccessRules
 from bot.routing.presets import ActivePreset
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
@@ -48,6 +49,9 @@ _LIMIT_SPENT = translatable(
 )
 _FILTERED = translatable(
     "The model's provider blocked its answer (content filter). Please try other words."
+)
+_MODEL_NOT_GIVEN = translatable(
+    "Only some roles may use this character's model here, and it has no other one."
 )
 _EMPTY = translatable("The model gave an empty answer. Please try again or rephrase your message.")
 
@@ -83,6 +87,7 @@ class ModelRequests:
     tools: AnswerTools
     notes: OperatorNotes
     slots: ProviderSlots
+    access: AccessRules
 
     def __post_init__(self) -> None:
         self._thinking_models: set[tuple[str, str]] = set()
@@ -94,6 +99,8 @@ class ModelRequests:
         The answer is empty if it was stopped before its first word. Raises `BackendError` if all
         models failed, `UserError` if the author can fix it or a budget is used up.
         """
+        if not await self.access.may_use(request.context.said, "model"):
+            request = request.of_preset(self._for_others(request.speaker.preset))
         try:
             return await self._try_models(request)
         except BudgetUsedUp:
@@ -106,6 +113,14 @@ class ModelRequests:
         if notice := await self.spending.notice_of_cheaper(context.said):
             context.notices.append(notice)
         return receipt
+
+    def _for_others(self, preset: Preset) -> Preset:
+        """Return the preset with the model for those who may not use its own: the next one."""
+        others = preset.with_fallbacks[1:]
+        found = others[0] if others else self.spending.cheaper(preset)
+        if found is None:
+            raise UserError(_MODEL_NOT_GIVEN)
+        return found.model_copy(update={"fallbacks": preset.fallbacks[1:]})
 
     async def _try_models(self, request: AnswerRequest) -> Receipt:
         own, context = request.speaker.preset, request.context
@@ -145,7 +160,8 @@ class ModelRequests:
         if visible_limit is not None:
             preset = preset.without_output_limit
         begun_at = self.clock.monotonic()
-        tools = await self.tools.for_answer(preset, backend, context)
+        may_use_tools = not preset.calls_tools or await self.access.may_use(said, "tools")
+        tools = await self.tools.for_answer(preset, backend, context) if may_use_tools else None
         fitted = await self.sources.fit(preset, context, tools.specs if tools else ())
         composed = self.clock.monotonic() - begun_at
         is_shown = preset.stream and not (context.in_place_of or preset.regex_scripts)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from bot.backends.model_files import store as model_store
 from bot.cli.app import app
 from bot.cli.check import check_everything
+from bot.routing.decide import AccessSettings
 from bot.settings import read_settings
 from tests.backends import tiny_gguf, toy_projector
 from tests.backends.local_model import lend_model
@@ -69,9 +70,17 @@ async def test_check_reports_a_line_for_each_thing() -> None:
         "ok     settings",
         "ok     presets: 1 in presets; assistant is the default",
         "ok     database: SQLite",
+        "ok     access: everybody, unless a chat's rules say otherwise (/access show)",
         "ok     signals: in this process; TROUPE_REDIS_URL lets several processes wake each other",
         "ok     provider echo: an echo",
     ]
+
+
+async def test_check_says_who_may_use_the_bot() -> None:
+    _, lines = await run_check(access=AccessSettings(dm="closed", block="telegram:7"))
+    assert (
+        "ok     access: dm closed (TROUPE_ACCESS), block person telegram:7 (TROUPE_ACCESS)" in lines
+    )
 
 
 async def test_check_finds_misspelt_variable(monkeypatch: pytest.MonkeyPatch) -> None:

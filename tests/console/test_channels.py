@@ -115,3 +115,17 @@ async def test_channel_is_exported_and_forgotten(playground: Playground) -> None
             await asyncio.sleep(0.01)
     _, page = await read(playground, path)
     assert "Nothing that people said is kept." in page
+
+
+async def test_rules_of_access_are_set_and_deleted(playground: Playground) -> None:
+    key = key_of(playground)
+    path = f"/channels/{quote(key, safe='')}"
+    for rule, value in (("person telegram:7", "block"), ("off", "on")):
+        await playground.send(f"{path}/access", scope=key, rule=rule, action="block")
+        found = json.loads((await read(playground, f"/api/v1{path}"))[1])
+        shown = [(one["rule"], one["value"]) for one in found["access"]]
+        assert (rule, value) in shown
+    assert "block person telegram:7" in (await read(playground, path))[1]
+    await playground.send(f"{path}/access", scope=key, rule="off", action="reset")
+    found = json.loads((await read(playground, f"/api/v1{path}"))[1])
+    assert [one["rule"] for one in found["access"]] == ["person telegram:7"]

@@ -1,5 +1,7 @@
 """Who may use the bot, on the wires of both platforms."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.chats import Chat, Platforms, TelegramChat
@@ -50,13 +52,53 @@ async def test_blocked_role_on_discord(running: Service, platforms: Platforms) -
     reply = await where.slash(platforms.admin, "access block", target=f"<@&{role.id}>")
     assert reply.content == f"Saved: block role discord:{role.id}."
     await ask_in_vain(where, 1)
-    refused = await where.slash(bob, "context")
-    assert refused.content.startswith(f"{REFUSED} One of your roles is blocked there.")
+    said = where.texts()
+    for command in ("context", "new"):  # the second one is answered in public
+        refused = await where.slash(bob, command)
+        assert refused.content.startswith(f"{REFUSED} One of your roles is blocked there.")
+    assert where.texts() == said
     shown = await where.slash(platforms.admin, "access show")
     assert f"here: block role discord:{role.id}" in shown.content
-    where.tell_as_admin("/settings why")
-    why = await where.shows_new("Scope")
-    assert f"bob may not use me here: block role discord:{role.id}" in why
+    why = await where.slash(platforms.admin, "settings why")
+    assert f"bob may not use me here: block role discord:{role.id}" in why.content
+
+
+async def test_role_on_discord_runs_a_command_for_admins(
+    running: Service, platforms: Platforms
+) -> None:
+    where, role = platforms.channel(), platforms.guild.create_role("directors")
+    alice, bob = platforms.people
+    platforms.discord.b.add_member_role(platforms.guild.id, alice.id, role.id)
+    platforms.offer_to_everybody("preset")
+
+    async def use(who: Any) -> str:
+        return str((await where.slash(who, "preset use", name="nova")).content)
+
+    assert (await use(alice)).startswith("⚠ Only an admin can")
+    given = {"name": "preset use", "target": f"<@&{role.id}>"}
+    reply = await where.slash(platforms.admin, "access command", **given)
+    assert reply.content == f"Saved: command preset use role discord:{role.id}."
+    assert (await use(alice)).startswith("nova answers here")
+    assert (await use(bob)).startswith("⚠ Only an admin can")
+
+
+@pytest.mark.runs_with(TESTER, TROUPE_ADMINS="telegram:77")
+async def test_private_chats_are_opened_by_a_code(running: Service, platforms: Platforms) -> None:
+    operator = TelegramChat(platforms, "telegram_dm", 77, [77, 77])
+    private = platforms.telegram_dm()
+    operator.say("/access dm pairing")
+    await operator.shows_new("Who writes to me in private gets a code")
+    private.say("hello")
+    told = await private.shows_new("In private I answer only people")
+    await running.restart()
+    private.say("hello?")
+    operator.say(f"/access approve {told.rpartition(': ')[2]}")
+    await operator.shows_new(f"telegram:{private.chat} may write to me in private.")
+    await private.shows_new("I am tester.")
+    await private.ask_and_wait()
+    assert [text for text in private.texts() if "code" in text] == [told]
+    operator.say("/access dm open")
+    await operator.shows_new("Everybody may write to me in private.")
 
 
 @at(*GROUPS)
@@ -88,8 +130,8 @@ async def test_server_that_is_off_is_off_in_every_process(
         before = [where.texts() for where in channels]
         for where in channels:
             where.ask()
-            where.tell("/export")
-            await where.shows_new("I am sending you the file")
+            where.tell("/forget me")
+            await where.shows_new("Delete everything that you said")
         await choose(channels[0], "/access on server", "I am switched on here.")
         for where, said in zip(channels[1:], before[1:], strict=True):
             assert len(where.texts()) == len(said) + 1

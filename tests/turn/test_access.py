@@ -1,16 +1,20 @@
 """Test that refused people are neither answered nor remembered, and what they may still do."""
 
+import asyncio
+import re
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import Person, Quote, Request, Said, WakeReason
+from bot.routing.decide import AccessSettings
 from bot.storage.database import Database
-from tests.fakes import LIMITS, FakeSurface, PrivatePlatform
+from tests.fakes import LIMITS, CallingFakeBackend, FakeSurface, PrivatePlatform
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import Setup, pressed
+from tests.turn.setup import Setup, pressed, stop_while_answering
 
 CAROL = Person("telegram:3", "Carol")
 SERVER = "telegram:guild:9"
@@ -21,13 +25,16 @@ KEPT = "You may not use me where you wrote to me."
 class Group(Setup):
     """A channel of a server: everybody but Bob and Carol is an admin, as far as it knows."""
 
-    def __init__(self, database: Database, *, reads_all: bool = True) -> None:
-        context = "all" if reads_all else "addressed"
-        settings = {"admins": frozenset({OPERATOR.id})}
+    def __init__(
+        self, database: Database, access: AccessSettings | None = None, **preset: object
+    ) -> None:
+        settings = {"admins": frozenset({OPERATOR.id}), "access": access or AccessSettings()}
         surface = FakeSurface(replace(LIMITS, has_private_chats=True))
         super().__init__(
-            *(database, ["Hi."]),
-            preset={"context": context},
+            database,
+            backend=CallingFakeBackend(["Hi."]),
+            preset={"context": "all", **preset},
+            others=[{"name": "nova"}],
             settings=settings,
             surface=surface,
             platforms={"telegram": PrivatePlatform("telegram", surface)},
@@ -36,7 +43,7 @@ class Group(Setup):
 
     @override
     async def _is_platform_admin(self, asked: Request) -> bool:
-        return asked.author == ALICE
+        return bool(asked.author_is_admin) or asked.author == ALICE
 
     def said(self, text: str, by: Person = BOB, **changes: object) -> Said:
         self.count += 1
@@ -167,3 +174,144 @@ async def test_only_admins_see_and_change_rules(group: Group) -> None:
     for command in ("/access show", "/access block telegram:1", "/access off"):
         [reply] = await group.hears(command)
         assert reply.startswith("⚠ Only an admin can")
+
+
+ROLE = ("telegram:7",)
+
+
+async def test_role_runs_the_commands_that_it_was_given(group: Group) -> None:
+    use = "/preset use nova"
+    assert await group.hears(use, author_roles=ROLE) == [
+        "⚠ Only an admin can change who answers here."
+    ]
+    assert await group.hears("/access command preset use role 7", ALICE) == [
+        "Saved: command preset use role telegram:7."
+    ]
+    assert await group.hears(use, author_roles=ROLE) == ["nova answers here from now on."]
+    assert "Only an admin" in (await group.hears(use))[0]
+    assert "Only an admin" in (await group.hears("/preset reset", author_roles=ROLE))[0]
+    await group.hears("/access reset command preset use role 7", ALICE)
+    assert "Only an admin" in (await group.hears(use, author_roles=ROLE))[0]
+
+
+@pytest.mark.parametrize("name", ["access block", "access", "settings anonymous", "fly"])
+async def test_what_would_widen_itself_is_given_to_no_role(group: Group, name: str) -> None:
+    [reply] = await group.hears(f"/access command {name} role 7", ALICE)
+    assert reply.startswith("⚠ Which command, and for which role?")
+
+
+async def test_only_a_role_has_tools_called_for_it(database: Database) -> None:
+    group = Group(database, tools=["dice"])
+    await group.hears("/access tools role 7 server", ALICE)
+    await group.hears("roll", author_roles=ROLE)
+    await group.hears("roll")
+    assert [bool(prompt.tools) for prompt in group.backend.prompts] == [True, False]
+
+
+async def test_only_a_role_is_answered_by_the_own_model(database: Database) -> None:
+    group = Group(database, fallbacks=[{"provider": "p", "model": "small"}])
+    await group.hears("/access model role 7", ALICE)
+    await group.hears("hello", author_roles=ROLE)
+    await group.hears("hello")
+    await group.hears("hello", OPERATOR)
+    assert [prompt.model for prompt in group.backend.prompts] == ["m", "small", "m"]
+
+
+async def test_model_without_a_fallback_answers_only_its_role(group: Group) -> None:
+    await group.hears("/access model telegram:2", ALICE)
+    assert await group.hears("hello") == ["Hi."]
+    [refusal] = await group.hears("hello", CAROL)
+    assert refusal.startswith("⚠ Only some roles may use this character's model here")
+
+
+class PrivateChat(Group):
+    """The private chats of everybody, and what operators choose for them."""
+
+    async def writes(self, by: Person, text: str = "hello") -> str:
+        """Write to the bot in private; return what it says there, or nothing."""
+        self.count += 1
+        number, before = by.id.partition(":")[2], len(self.texts)
+        said = make_incoming(text, key=f"{number}:{self.count}", chat=number, author=by)
+        await self.receive(replace(said, is_private=True, author_is_admin=True))
+        await self.work(f"telegram:{number}")
+        return "\n".join(self.texts[before:])
+
+    async def chooses(self, line: str) -> str:
+        return await self.writes(OPERATOR, line)
+
+
+@pytest.fixture
+def private(database: Database) -> PrivateChat:
+    return PrivateChat(database)
+
+
+async def test_closed_private_chats_answer_operators_and_who_is_allowed(
+    private: PrivateChat,
+) -> None:
+    assert (await private.writes(BOB, "/access dm closed")).startswith("⚠ Only the operators")
+    await private.chooses("/access dm closed")
+    assert "In private I answer only some people." in await private.writes(BOB)
+    assert await private.writes(BOB) == ""
+    assert await private.writes(OPERATOR) == "Hi."
+    assert "What you have said to me" in await private.writes(BOB, "/export")
+    await private.chooses("/access dm open")
+    assert await private.writes(BOB) == "Hi."
+
+
+async def test_paired_person_is_answered(private: PrivateChat) -> None:
+    await private.chooses("/access dm pairing")
+    code = (await private.writes(BOB)).rpartition(": ")[2]
+    assert re.fullmatch("[A-Z2-9]{8}", code)
+    assert await private.writes(BOB) == ""
+    assert "code" not in await private.chooses("/access show")
+    assert await private.chooses(f"/access approve {code.lower()}") == (
+        "telegram:2 may write to me in private."
+    )
+    await private.work("telegram:2")
+    assert private.texts[-1].startswith("I am nora.")
+    assert await private.writes(BOB) == "Hi."
+    assert (await private.chooses(f"/access approve {code}")).startswith("⚠ Nobody waits")
+    await private.chooses("/access reset telegram:2 everywhere")
+    assert "your code" in await private.writes(BOB)
+
+
+async def test_three_people_wait_at_a_time_and_for_an_hour(private: PrivateChat) -> None:
+    await private.chooses("/access dm pairing")
+    people = [Person(f"telegram:{number}", "P") for number in range(20, 24)]
+    codes = [(await private.writes(one)).rpartition(": ")[2] for one in people]
+    assert "Too many people wait" in codes[3] or "try again later" in codes[3]
+    await private.clock.advance(3601)
+    assert (await private.chooses(f"/access approve {codes[0]}")).startswith("⚠ Nobody waits")
+    assert "your code" in await private.writes(people[3])
+
+
+async def test_ten_wrong_codes_lock_out_for_an_hour(private: PrivateChat) -> None:
+    await private.chooses("/access dm pairing")
+    for _ in range(10):
+        assert (await private.chooses("/access approve WRONG234")).startswith("⚠ Nobody waits")
+    code = (await private.writes(BOB)).rpartition(": ")[2]
+    locked = await private.chooses(f"/access approve {code}")
+    assert locked == "⚠ Too many wrong codes. Please try again in an hour."
+    await private.clock.advance(3601)
+    code = (await private.writes(BOB)).rpartition(": ")[2]
+    assert "may write to me" in await private.chooses(f"/access approve {code}")
+
+
+async def test_operators_choose_in_the_environment(database: Database) -> None:
+    access = AccessSettings(block="telegram:2, role discord:9", dm="closed", tell=False)
+    private = PrivateChat(database, access=access)
+    assert await private.writes(CAROL) == ""
+    assert await private.hears("hello") == []
+    assert await private.hears("hello", CAROL) == ["Hi."]
+    assert "TROUPE_ACCESS__DM decides" in await private.chooses("/access dm open")
+    shown = await private.chooses("/access show")
+    assert "everywhere: block person telegram:2" in shown.splitlines()
+    with pytest.raises(ValidationError, match="'bob' is not of the form"):
+        AccessSettings(allow="bob")
+
+
+async def test_switching_off_stops_the_answer_that_is_being_written(database: Database) -> None:
+    setup = Setup(database, ["Once", asyncio.Event()])
+    off = make_incoming("/access off", key="5:8", wake=WakeReason.COMMAND)
+    await stop_while_answering(setup, make_incoming("hello", author=BOB), off)
+    assert setup.texts[-1].startswith("I am switched off here")

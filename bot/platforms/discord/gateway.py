@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import field
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 import discord
 import structlog
@@ -37,11 +38,14 @@ class SessionResumed:
     """All missed events have been replayed; the following ones are new."""
 
 
+Deferred: TypeAlias = asyncio.Future[bool | None]
+
+
 @value_class
 class CommandReceived:
     interaction: discord.Interaction
-    deferred: asyncio.Future[bool]
-    """Whether it could be acknowledged; set when that is known."""
+    deferred: Deferred
+    """Whether everybody sees the response, once Discord has accepted it; None: it has not."""
 
 
 GatewayEvent = Incoming | CommandReceived | SessionStarted | SessionResumed
@@ -179,7 +183,7 @@ class Gateway(ShardClient):
         if self._connected and is_new and guild.channels:
             self.on_guild_join(guild)
 
-    def _queue_command(self, interaction: discord.Interaction) -> asyncio.Future[bool] | None:
+    def _queue_command(self, interaction: discord.Interaction) -> Deferred | None:
         """Queue a command; return the future of its acknowledgment, or None if it opens a form."""
         menu = self._context.message_commands
         spec = commands.message_command(interaction, menu)
@@ -202,20 +206,29 @@ class Gateway(ShardClient):
         self._responses.add(task)
         task.add_done_callback(self._responses.discard)
 
-    async def respond(
-        self, interaction: discord.Interaction, deferred: asyncio.Future[bool] | None
-    ) -> None:
-        """Respond to an interaction; `deferred` receives whether a command was acknowledged."""
+    async def respond(self, interaction: discord.Interaction, deferred: Deferred | None) -> None:
+        """Respond to an interaction; for `deferred`, see `CommandReceived`."""
         try:
             if deferred is not None:
-                is_public = commands.has_public_response(interaction, self._context.commands)
+                is_public = await self._responds_in_public(interaction)
                 data = {} if is_public else {"flags": _EPHEMERAL}
                 kind = ResponseType.deferred_channel_message
-                deferred.set_result(await self._send(interaction, kind, data))
+                is_sent = await self._send(interaction, kind, data)
+                deferred.set_result(is_public if is_sent else None)
             elif _is_answerable(interaction):
                 await self._take_interaction(interaction)
         finally:
             self._unsettled.pop(interaction.id, None)
+
+    async def _responds_in_public(self, interaction: discord.Interaction) -> bool:
+        """Return whether everybody sees the response; a refused person alone sees why."""
+        if not commands.has_public_response(interaction, self._context.commands):
+            return False
+        called = incoming.command_to_incoming(interaction, self._context, deferred=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REFUSAL_SECONDS):
+                return not await self._context.is_refused(called)
+        return False
 
     async def _take_interaction(self, interaction: discord.Interaction) -> None:
         context, menu = self._context, self._context.message_commands

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -108,9 +109,13 @@ class MessageReceiver:
                 case CommandReceived():
                     # Discord accepts no answer before the command is acknowledged.
                     await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
-                    deferred = event.deferred.done() and event.deferred.result()
+                    is_public = event.deferred.result() if event.deferred.done() else None
+                    deferred = is_public is not None
                     call = event.interaction
-                    incoming: Incoming = command_to_incoming(call, self._context, deferred=deferred)
+                    called = command_to_incoming(call, self._context, deferred=deferred)
+                    if is_public is False:
+                        called = replace(called, has_public_response=False)
+                    incoming: Incoming = called
                 case _:
                     incoming = event
             oldest = self._oldest_question() if self._is_replaying else oldest_question
