@@ -317,14 +317,11 @@ class InboxIntake(Intake):
         return await self.inbox.cursors(prefix)
 
 
-_OWN_COMMANDS = {
-    "export": "",
-    "forget": "me",
-    "help": "",
-    "privacy": "",
-    "settings": "me",
-}
-"""What people may still do with their own data while they are off, and its first word."""
+_OWN_COMMANDS = (
+    *(f"settings me {one}" for one in (*Consent, "reset")),
+    *("settings me", "forget me", "privacy show", "privacy", "export", "help"),
+)
+"""What people may still do with their own data while they are off."""
 
 
 def withhold(event: Incoming, off: Collection[str]) -> Incoming | None:
@@ -384,13 +381,14 @@ def _without_words_of(said: Said, off: Collection[str]) -> Said:
 def _own_command(said: Said) -> str:
     """Return the command if it is one that stays possible, without anything else; else ""."""
     command = parse(said.text) if said.wake is not None and not said.is_forward else None
-    if command is None or command.name not in _OWN_COMMANDS:
+    if command is None:
         return ""
-    words, wanted = command.text.lower().split(), _OWN_COMMANDS[command.name]
-    if words[:1] != ([wanted] if wanted else []):
+    words = [command.name, *command.text.lower().split()]
+    if words[:2] == ["privacy", "edit"]:
         return ""
-    value = words[1] if words[1:] and words[1] in {*Consent, "reset"} else ""
-    return f"/{command.name} {wanted} {value}".rstrip()
+    return next(
+        (f"/{one}" for one in _OWN_COMMANDS if words[: one.count(" ") + 1] == one.split()), ""
+    )
 
 
 def with_storable_text(incoming: Incoming) -> Incoming:

@@ -13,7 +13,7 @@ from bot.commands.authority import AdminCheck, unknown_admin_notice
 from bot.commands.menus import HistoryScopeHandlers, SettingMenus
 from bot.commands.personas import UserPersonas
 from bot.commands.presets import PRESET, PresetHandlers, with_greeting
-from bot.commands.privacy import Forgetting, PrivacyHandlers
+from bot.commands.privacy import PRIVACY, Forgetting, PrivacyHandlers, PrivacyNotice
 from bot.commands.reports import ContextView, UsageView
 from bot.commands.request import (
     CommandRequest,
@@ -62,6 +62,7 @@ class CommandHandlers:
     platform_commands: Mapping[str, Sequence[CommandSpec]]
     """What platforms run themselves, by their name; /help lists it."""
     usage: UsageView
+    privacy_notice: PrivacyNotice
     dead_letters: DeadLetters
     access: AccessRules
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
@@ -69,7 +70,9 @@ class CommandHandlers:
     """Selects greetings."""
 
     def __post_init__(self) -> None:
-        self._privacy = PrivacyHandlers(self.forgetting, self.admins, self.resolver)
+        self._privacy = PrivacyHandlers(
+            self.forgetting, self.admins, self.resolver, self.privacy_notice
+        )
         self._history_scope = HistoryScopeHandlers(self.history_scopes, self.admins)
         self.menus = SettingMenus(self.resolver, self.history_scopes, self.personas)
         presets = PresetHandlers(self.resolver, self.admins, self.menus, self.dice)
@@ -93,8 +96,15 @@ class CommandHandlers:
             said = replace(said, author_is_admin=True)
         return await handler(replace(request, command=command, incoming=said))
 
-    def greet(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
-        """Return the first message in a new group: a character's greeting, or an introduction."""
+    async def greet(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
+        """Return the first messages in a new group: who answers, and what is done with words."""
+        greeting = self._greeting(arrival, active)
+        if arrival.opens_chat or (notice := await self.privacy_notice.of_arrival(arrival)) is None:
+            return greeting
+        texts = [greeting.text, notice] if greeting.text else [notice]
+        return replace(greeting, text=joined(texts, "\n\n"))
+
+    def _greeting(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
         preset, characters = active.first.preset, len(active.presets)
         greeting = choose_greeting(preset, arrival, rng=self.dice, characters=characters)
         if greeting is None:
@@ -351,7 +361,7 @@ _FIRST = (
     *("new", "stop", "retry", "undo", "me", "forget", "export", "context", "preset"),
     *("settings", "access"),
 )
-COMMANDS = listed_commands(_OWNERS, (PRESET, SETTINGS, ACCESS_GROUP), _FIRST)
+COMMANDS = listed_commands(_OWNERS, (PRESET, SETTINGS, ACCESS_GROUP, PRIVACY), _FIRST)
 """The listed commands, in the order of /help."""
 COMMAND_NAMES = frozenset(
     spec.name.partition(" ")[0] for owner in _OWNERS for spec in specs_of(owner)

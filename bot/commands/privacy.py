@@ -2,28 +2,28 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
 from typing_extensions import override
 
-from bot.chat.command import CommandOption
-from bot.chat.incoming import Deleted, Incoming, Request, Said, requests_to_forget
+from bot.chat.command import CommandOption, CommandSpec
+from bot.chat.incoming import Deleted, Incoming, Joined, Request, Said, requests_to_forget
 from bot.chat.outgoing import Attachment
-from bot.chat.session import Consent
+from bot.chat.session import Consent, HistoryScope
 from bot.commands.answers import find_exchange
 from bot.commands.authority import AdminCheck, writes_as_the_group
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
-from bot.ports import Clock, ConversationMemory, Signals
-from bot.routing.presets import HistoryScopes, PresetResolver
+from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
+from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
 from bot.storage.forgetting import PersonalData
 from bot.storage.history_index import SqlHistoryIndex
 from bot.texts.caches import clear_text_caches
-from bot.texts.text import Text, joined, marked, translatable, translatable_count
+from bot.texts.text import Text, joined, looked_up, marked, translatable, translatable_count
 from bot.value_class import value_class
 
 
@@ -216,6 +216,142 @@ _WRITE_AS_YOURSELF = translatable(
 )
 
 
+PRIVACY = CommandSpec(
+    "privacy",
+    marked("say what I read and store here, who gets it, and how to opt out"),
+    default_action="show",
+)
+MAX_EARLIER_MESSAGES = 50
+"""How many messages of a channel are read before the first answer there."""
+_SENTENCE_KEY = "privacy"
+_NOTICE_KEY = "join_notice"
+_NOTICE_SECONDS = 86_400.0  # between two notices of a server that the bot left and joined again
+_MAX_SENTENCE_CHARS = 500
+_COMMA = translatable(", ")
+_CHANGE_NOTICE = translatable("change what /privacy says")
+_HEADING = translatable("What I do with what you write here:")
+_READS_OWN = translatable("• I read what is said to me.")
+_READS_ALL = translatable(
+    "• I read what is said to me, and what people say to each other here, as background."
+)
+_READS_EARLIER = translatable(
+    "• Before my first answer in a channel I also read up to {count} earlier messages.",
+    count=MAX_EARLIER_MESSAGES,
+)
+_KEPT_FOREVER = translatable("until somebody deletes it (/forget)")
+_ENCRYPTED = translatable("encrypted")
+_NOT_ENCRYPTED = translatable("not encrypted")
+_HOW_TO_OPT_OUT = translatable(
+    "• /settings me off: I read and store nothing of yours. /forget me deletes what you said,"
+    " /export sends it to you, /settings overhear off (admins): I read only what is said to me."
+)
+
+
+@value_class
+class StoragePolicy:
+    """What the installation's settings say about storing and sending people's words."""
+
+    history_days: float | None
+    """None: until somebody deletes it."""
+    receipt_days: float
+    is_encrypted: bool
+    on_this_machine: Collection[str]
+    """The providers whose models run in this service; nothing leaves the machine."""
+    embedding_service: str
+    """The address of the service that finds stories; empty if none is asked."""
+    transcriber_of: Callable[[str], str | None]
+    """Return the provider that writes down voice messages for another provider; None: none."""
+    reads_earlier: Callable[[str], bool]
+    """Whether a bot (`Address.source`) can read earlier messages of a channel."""
+
+
+@dataclass(eq=False)
+class PrivacyNotice:
+    """Says what the bot reads and stores in a channel, from the settings in force."""
+
+    resolver: PresetResolver
+    history_scopes: HistoryScopes
+    chat_settings: ChatSettings
+    policy: StoragePolicy
+
+    async def describe(self, scopes: Sequence[str], source: str) -> Text:
+        """Return what /privacy says in a channel."""
+        active, policy = await self.resolver.resolve(scopes), self.policy
+        reads_all = active.reads_all and await self.resolver.observes(scopes)
+        scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
+        lines = [
+            _HEADING,
+            _READS_ALL if reads_all else _READS_OWN,
+            *([_READS_EARLIER] if reads_all and policy.reads_earlier(source) else []),
+            translatable(
+                "• I store it with my answers, {until}; what a model was sent for an answer,"
+                " {days} days; in a database that is {encrypted}. In this channel, {scope}.",
+                until=self._until(),
+                days=f"{policy.receipt_days:g}",
+                encrypted=_ENCRYPTED if policy.is_encrypted else _NOT_ENCRYPTED,
+                scope=looked_up(SCOPE_DESCRIPTIONS[scope]),
+            ),
+            translatable(
+                "• To answer, I send it to: {providers}.", providers=self._sent_to(active)
+            ),
+            _HOW_TO_OPT_OUT,
+            *await self._sentence(scopes),
+        ]
+        return joined(lines)
+
+    async def of_arrival(self, arrival: Joined) -> Text | None:
+        """Return the short notice for a server that the bot joins; None if it had one today."""
+        scopes, server = arrival.scopes, arrival.scopes[-1]
+        found = await self.chat_settings.get_all([server], _NOTICE_KEY)
+        at, _, key = found.get(server, "0 ").partition(" ")
+        is_repeated = key == arrival.external_key  # after a crash
+        if not is_repeated and arrival.at.timestamp() - float(at) < _NOTICE_SECONDS:
+            return None
+        value = f"{arrival.at.timestamp():.0f} {arrival.external_key}"
+        await self.chat_settings.set(server, _NOTICE_KEY, value, server)
+        active = await self.resolver.resolve(scopes)
+        reads_all = active.reads_all and await self.resolver.observes(scopes)
+        short = translatable(
+            "{reads}\n• I store it, {until}, and send it to {providers} to answer. /privacy says"
+            " more. /settings me off: I read and store nothing of yours.",
+            reads=_READS_ALL if reads_all else _READS_OWN,
+            until=self._until(),
+            providers=self._sent_to(active),
+        )
+        return joined([short, *await self._sentence(scopes)])
+
+    async def set_sentence(self, request: CommandRequest, sentence: str) -> None:
+        """Store or, if it is empty, remove what the server itself says."""
+        by, audited = request.incoming.author.id, request.is_audited
+        server = request.incoming.scopes[-1]
+        await self.chat_settings.set(server, _SENTENCE_KEY, sentence or None, by, audited=audited)
+
+    async def _sentence(self, scopes: Sequence[str]) -> list[str]:
+        found = await self.chat_settings.resolve(scopes, _SENTENCE_KEY)
+        return [] if found is None else [found.value]
+
+    def _until(self) -> Text:
+        days = self.policy.history_days
+        return _KEPT_FOREVER if days is None else translatable("{days} days", days=f"{days:g}")
+
+    def _sent_to(self, active: ActiveCharacters) -> Text:
+        names = [one.provider for each in active.presets for one in each.with_fallbacks]
+        choices = [each.summary for each in active.presets if each.summary is not None]
+        names += [one.provider for one in choices if one.provider is not None]
+        names += [one for each in names if (one := self.policy.transcriber_of(each)) is not None]
+        shown: list[Text | str] = [
+            translatable("{provider} (on the machine of this bot)", provider=one)
+            if one in self.policy.on_this_machine
+            else one
+            for one in dict.fromkeys(names)
+        ]
+        servers = [one for each in active.presets for one in each.mcp_servers]
+        shown += dict.fromkeys(servers)
+        if self.policy.embedding_service and any(each.character for each in active.presets):
+            shown.append(self.policy.embedding_service)
+        return joined(shown, _COMMA)
+
+
 @dataclass(eq=False)
 class PrivacyHandlers:
     """The /forget, export and privacy commands, which anybody may use for their own messages."""
@@ -223,6 +359,35 @@ class PrivacyHandlers:
     forgetting: Forgetting
     admins: AdminCheck
     resolver: PresetResolver
+    notice: PrivacyNotice
+
+    @command(
+        "privacy show",
+        marked("say what I read and store here, who gets it, and how to opt out"),
+        is_private=True,
+    )
+    async def show(self, request: CommandRequest) -> CommandResult:
+        """Say what the bot does with people's words in this channel."""
+        said = request.incoming
+        return CommandResult(await self.notice.describe(said.scopes, said.address.source))
+
+    @command(
+        "privacy edit",
+        marked("add a sentence of this server to what /privacy says; no text: remove it (admins)"),
+        CommandOption("text", marked("for example: Ask Ada what the bot is for"), required=False),
+        needs_admin=True,
+    )
+    async def edit(self, request: CommandRequest) -> CommandResult:
+        """Store what the server itself adds to the notice."""
+        await self.admins.require(request.incoming, _CHANGE_NOTICE)
+        sentence = " ".join(request.argument.split())
+        if len(sentence) > _MAX_SENTENCE_CHARS:
+            most = _MAX_SENTENCE_CHARS
+            raise UserError(translatable("Use at most {count} characters.", count=most))
+        await self.notice.set_sentence(request, sentence)
+        shown = translatable("/privacy now also says: {text}", text=sentence)
+        removed = translatable("/privacy says nothing of this server's own any more.")
+        return CommandResult(shown if sentence else removed, changes_channel=True)
 
     def forget_me(self) -> CommandResult:
         """Ask the author to confirm the deletion of all their messages."""

@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 
 from bot.backends.exact_prompt import ExactPromptWriter
+from bot.backends.spec import ModelFileSettings
 from bot.chat.incoming import source_of
 from bot.chat.session import ClaimedMessage
 from bot.commands.handlers import CommandHandlers
-from bot.commands.privacy import Forgetting, SharedMemories
+from bot.commands.privacy import Forgetting, PrivacyNotice, SharedMemories, StoragePolicy
 from bot.commands.reports import ContextView, UsageView
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
 from bot.media.voice_messages import VoiceMessages
 from bot.memory import Summarizer
-from bot.ports import ConversationMemory
+from bot.ports import ConversationMemory, HistoryReader
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.messaging import MessagingContainer
 from bot.service.options import Role
@@ -54,10 +55,32 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.history_scopes,
             {spec.kind: spec.commands for spec in self.specs},
             UsageView(self.usage_totals, self.budgets, self.spending.caps),
+            self.privacy_notice,
             self.dead_letters,
             self.access,
             self.receive,
         )
+
+    @cached_property
+    def privacy_notice(self) -> PrivacyNotice:
+        settings, backends = self.settings, self.backends
+        providers = settings.providers.items()
+
+        def transcriber_of(provider: str) -> str | None:
+            names = (provider, *backends)
+            able = [one for one in names if one in backends and backends[one].can_transcribe]
+            return able[0] if able else None
+
+        policy = StoragePolicy(
+            settings.history_days,
+            settings.kept_receipt_days,
+            settings.encrypt_texts,
+            {name for name, one in providers if isinstance(one, ModelFileSettings)},
+            str(settings.embedding.base_url or ""),
+            transcriber_of,
+            lambda source: isinstance(self.platforms[source], HistoryReader),
+        )
+        return PrivacyNotice(self.resolver, self.history_scopes, self.chat_settings, policy)
 
     @cached_property
     def forgetting(self) -> Forgetting:

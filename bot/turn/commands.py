@@ -130,10 +130,15 @@ class Commands:
     async def greet(
         self, group: MessageGroup, scopes: Sequence[str], result: CommandResult
     ) -> InboxMessage | None:
-        """Have a character greet a group that the bot was added to."""
-        address, now = group.message.incoming.address, self.stages.now()
+        """Have a character greet a group that the bot was added to; the text follows."""
+        incoming, now = group.message.incoming, self.stages.now()
+        address = incoming.address
         turn, line, face = await self._greeting(address, scopes, result, now)
         greeting = self._greeting_result(group.message, address, turn, line, face, 0)
+        if result.text:
+            text = translate(result.text, language_of(incoming.locale))
+            notice = self.stages.replies.final_parts(address, text, len(greeting.outgoing))
+            greeting = replace(greeting, outgoing=[*greeting.outgoing, *notice])
         return await self.finisher.finish(group, greeting)
 
     async def forget_person(

@@ -27,7 +27,7 @@ from bot.chat.session import (
 )
 from bot.chat.story import Story
 from bot.commands.personas import UserPersonas
-from bot.commands.privacy import OFF_FOR_AUTHOR
+from bot.commands.privacy import MAX_EARLIER_MESSAGES, OFF_FOR_AUTHOR
 from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError, UserError
 from bot.intake import storable_said, withhold_said
@@ -51,7 +51,6 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _Read = TypeVar("_Read")
-_MAX_MESSAGES = 50
 _READ_SECONDS = 3.0  # the answer waits for it
 
 
@@ -74,7 +73,7 @@ class ChannelReader:
             return ()
         if said.address.history:  # what was said in the channel belongs to others
             return ()
-        found = await _read(said, self.read_before(said, _MAX_MESSAGES)) or ()
+        found = await _read(said, self.read_before(said, MAX_EARLIER_MESSAGES)) or ()
         ids = {turn.message_id for turn in known}
         return self._observed_turns([one for one in found if one.message_id not in ids])
 

@@ -223,7 +223,7 @@ class ConversationWorker:
                     name=active.first.preset.character_name,
                 )
                 return await self._finisher.finish_with_text(group, text)
-        greeting = self._stages.commands.greet(arrival, active)
+        greeting = await self._stages.commands.greet(arrival, active)
         if not greeting.greeting:
             return await self._finisher.finish_with_text(group, greeting.text)
         return await self._commands.greet(group, arrival.scopes, greeting)

@@ -185,7 +185,9 @@ async def test_each_group_is_greeted_once(platforms: Platforms, running: Service
     in_system_channel = [("welcome", "Nora", GREETING)]
 
     def is_greeted(group: TelegramChat, guild: int) -> bool:
-        return group.texts() == [GREETING] and greeted_in(platforms, guild) == in_system_channel
+        greeted, *noticed = group.texts() or [""]
+        is_noticed = [one.startswith("• I read what is said to me") for one in noticed] == [True]
+        return greeted == GREETING and is_noticed and has_notice(platforms, guild) == 1
 
     send_guild(platforms, guild, was_unavailable=False)  # as when somebody has added the bot
     platforms.telegram.invite(1, group.chat)
@@ -196,11 +198,20 @@ async def test_each_group_is_greeted_once(platforms: Platforms, running: Service
     await running.start_and_wait()
     await wait_until(lambda: is_greeted(later, later_guild))
     send_guild(platforms, guild, was_unavailable=True)  # after an outage of Discord
-    await group.shows(GREETING, group.ask())
+    await group.shows(*group.texts(), group.ask())
+    assert has_notice(platforms, guild) == 1
+    assert greeted_in(platforms, guild) == in_system_channel
     channel = platforms.channel()
     channel.tell("/new")
     await channel.wait_until(lambda: channel.spoken() == [("Nora", GREETING)])
     assert greeted_in(platforms, guild) == greeted_in(platforms, later_guild) == in_system_channel
+
+
+def has_notice(platforms: Platforms, guild: int) -> int:
+    """Return how many notices about privacy a server has in the channel of its greeting."""
+    found = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild]
+    channels = [DiscordChat(platforms, "channel", one.id) for one in found]
+    return sum("/privacy says more" in text for one in channels for text in one.texts())
 
 
 def open_guild(platforms: Platforms, name: str) -> int:

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.backends.local_model import lend_model
-from tests.support.chats import Chat, DiscordChat, Platforms
+from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat
 from tests.support.features import GROUPS, ON_THE_WIRES, at
 from tests.support.model_server import Model
 from tests.support.service_process import TESTER, Service
@@ -96,18 +96,20 @@ async def test_person_switches_the_bot_off_and_on_again(
     elsewhere, mine = where.another(), f"own-words-of-{where.kind}"
     await say(where, f"{mine} Te01:3")
     await say(elsewhere, f"{mine} Te02:3")
+    if isinstance(where, TelegramChat):
+        where.platforms.telegram.chat(where.people[0])  # a private chat with the bot
     where.tell("/settings me off")
-    await where.shows_new("From now on I store nothing")
+    await is_told(where, "From now on I store nothing")
     await wait_until(lambda: mine.encode() not in running.stored())
 
     requests = len(model.requests)
     withheld = where.tell(f"{mine} Te03:3")
-    await where.shows_new(OFF)
+    await is_told(where, OFF)
     where.edit(withheld, f"{where.mention}{mine} Te04:3")
     where.say(f"{mine} to all")
     async with running.killed_at("after_commit"):
         elsewhere.tell(f"{mine} Te05:3")
-    await elsewhere.shows_new(OFF)
+    await is_told(elsewhere, OFF, times=2)
     where.say(f"{where.mention}quoted Te06:3", 1, reply_to=where.id_of(withheld))
     await where.shows_new(expected_answer("Te06:3"))
     sent = str(model.requests[requests:])
@@ -116,8 +118,22 @@ async def test_person_switches_the_bot_off_and_on_again(
     assert mine.encode() not in running.stored()
 
     where.tell("/settings me reset")
-    await where.shows_new("Your choice was deleted")
+    await is_told(where, "Your choice was deleted")
     await say(where, "again Te07:3")
+
+
+async def is_told(where: Chat, beginning: str, times: int = 1) -> None:
+    """Wait until somebody is told something so often, and nobody else in the group sees it."""
+    await where.wait_until(lambda: sum(one.startswith(beginning) for one in where.alone()) == times)
+    assert not [one for one in where.texts() if one.startswith(beginning)]
+
+
+@at(*GROUPS)
+async def test_privacy_is_told_to_the_asker_alone(where: Chat) -> None:
+    if isinstance(where, TelegramChat):
+        where.platforms.telegram.chat(where.people[0])
+    where.tell("/privacy")
+    await is_told(where, "What I do with what you write here:")
 
 
 async def test_forget_me_clears_summaries_and_slots(running: Service, platforms: Platforms) -> None:

@@ -197,7 +197,9 @@ async def test_group_is_greeted_once_as_the_character_does(database: Database) -
     for _ in range(2):  # delivered again after a restart
         await setup.inbox.receive([ARRIVAL], {})
         await setup.work()
-    assert setup.texts == ["Well met, Alice."]
+    greeting, notice = setup.texts
+    assert greeting == "Well met, Alice."
+    assert notice.startswith("• I read what is said to me")
     assert await setup.history() == [("assistant", "Well met, Alice.")]
 
 

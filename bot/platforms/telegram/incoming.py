@@ -204,6 +204,7 @@ def message_to_said(
     ephemeral = _ephemeral_id_of(message)
     address = _to_address(message, bot_id)
     key = f"{ephemeral}@{message.date.timestamp():.0f}" if ephemeral else str(message.message_id)
+    first_author = _first_author(message.forward_origin)
     return Said(
         address=address,
         external_key=f"{message.chat.id}:{key}",
@@ -222,6 +223,7 @@ def message_to_said(
         mentions=_mentions(message, content, bot),
         locale=message.from_user.language_code if message.from_user else None,
         is_forward=is_forward,
+        forwarded_from=first_author.id if first_author is not None else "",
     )
 
 
@@ -349,8 +351,9 @@ def _quote(message: types.Message, bot: types.User) -> Quote | None:
     if answered is not None and answered.forum_topic_created is not None:
         answered = None
     part = with_addresses(message.quote.text, message.quote.entities) if message.quote else None
-    if answered is None:
-        return None if part is None else Quote(None, None, part)
+    if answered is None:  # a message of another chat
+        elsewhere = message.external_reply.origin if message.external_reply else None
+        return None if part is None else Quote(_first_author(elsewhere), None, part)
     user = answered.from_user
     author = _to_person(answered) or (_person(user) if user else None)
     return Quote(
@@ -382,6 +385,11 @@ def _read_forward(message: types.Message, content: str) -> tuple[WakeReason | No
     name = " ".join(re.sub(r"[\[\]:]", " ", _origin_name(message)).split())
     heading = f"[forwarded message from {name}]" if name else "[forwarded message]"
     return wake, "\n".join([heading, *(f"> {line}" for line in content.splitlines())])
+
+
+def _first_author(origin: types.MessageOriginUnion | None) -> Person | None:
+    """Return the person who wrote a forwarded or quoted message; None if Telegram hides them."""
+    return _person(origin.sender_user) if isinstance(origin, types.MessageOriginUser) else None
 
 
 def _origin_name(message: types.Message) -> str:

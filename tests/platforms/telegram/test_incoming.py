@@ -328,6 +328,16 @@ def test_forwarded_message_is_a_marked_quote(origin: dict[str, Any], heading: st
     said = convert("look\nhere", forward_origin={"date": NOON, **origin}, chat=PRIVATE)
     assert said.text == f"{heading}\n> look\n> here"
     assert (said.wake, said.own_text) == (WakeReason.DM, "")
+    assert bool(said.forwarded_from) is (origin["type"] == "user")
+
+
+def test_author_of_a_message_quoted_from_another_chat_is_known() -> None:
+    origin = {"type": "user", "sender_user": ALICE, "date": NOON}
+    part = {"text": "there", "position": 0}
+    said = convert("so?", external_reply={"origin": origin}, quote=part)
+    assert said.quote is not None
+    assert said.quote.author is not None
+    assert (said.quote.author.id, said.quote.text) == (f"telegram:{ALICE['id']}", "there")
 
 
 def test_forwarded_message_calls_nobody_and_runs_no_command() -> None:

@@ -1,0 +1,274 @@
+"""Test what people are told about their words, and that a person who is off is left out."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeAlias
+
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+from typing_extensions import override
+
+from bot.chat.command import ButtonAction
+from bot.chat.incoming import (
+    Edited,
+    Joined,
+    MediaItem,
+    MediaKind,
+    Person,
+    Quote,
+    Said,
+    WakeReason,
+)
+from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
+from bot.chat.session import Consent, HistoryScope
+from bot.routing.presets import SCOPE_DESCRIPTIONS
+from bot.storage.database import Database, open_database
+from bot.storage.receipts import Receipts
+from bot.storage.tables import metadata
+from tests.fakes import FakeBackend, FakeClock
+from tests.samples import ALICE, BOB, make_incoming
+from tests.sqlite import create_sqlite_database
+from tests.turn.setup import Setup, pass_time_until, pressed
+
+CAROL = Person("telegram:3", "Carol")
+PEOPLE = (ALICE, BOB, CAROL)
+CHATS = ("5", "6")
+PRESET = {"context": "all", "wake": {"words": ["nora"]}, "busy": "collect"}
+
+Step: TypeAlias = tuple[str, int, int, int]
+"""What happens, who does it, in which chat, and to which earlier message."""
+KINDS = (
+    *("ask", "tell others", "name the bot", "edit", "forward", "reply", "reply to an answer"),
+    *("describe", "command", "press", "work", "off", "off", "reset", "here", "forget me"),
+)
+steps = st.lists(
+    st.tuples(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1), st.integers(0, 9)),
+    max_size=14,
+)
+
+
+class OwnWordsBackend(FakeBackend):
+    """Echoes what the newest message says, without what it quotes of others."""
+
+    @override
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
+        self.prompts.append(prompt)
+        lines = prompt.messages[-1].content.splitlines()
+        yield Delta("\n".join(line for line in lines if not line.startswith(">")))
+        yield Finish(FinishReason.STOP)
+
+
+@dataclass
+class Groups:
+    """Two group chats, what was said there, and who is off since which prompt."""
+
+    setup: Setup
+    said: list[Said] = field(default_factory=list)
+    off_since: dict[str, int] = field(default_factory=dict)
+    events: int = 0
+
+    async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
+        here = [one for one in self.said if one.address == said.address and one != said]
+        return [replace(one, wake=None) for one in here[-limit:]]
+
+    async def take(self, kind: str, person: int, chat: int, target: int) -> None:
+        self.events += 1
+        who, where = PEOPLE[person], CHATS[chat]
+        text = self._word(person)
+        match kind:
+            case "ask":
+                await self._say(text, who, where, WakeReason.MENTION)
+            case "tell others":
+                await self._say(text, who, where, None)
+            case "name the bot":
+                await self._say(f"nora {text}", who, where, None)
+            case "describe" | "command":
+                line = "/me" if kind == "describe" else "/preset who"
+                await self._say(f"{line} {text}", who, where, WakeReason.COMMAND)
+            case "press":
+                part = f"telegram:{where}:u{target}/0"
+                press = pressed(ButtonAction.CONTINUE, part, by=who, key=f"{self.events}")
+                await self.setup.receive(press)
+            case "work":
+                await self.work(where)
+            case "off" | "reset" | "here":
+                await self._choose(kind, who, where)
+            case "forget me":
+                said = make_incoming(key=f"{where}:f{self.events}", author=who, chat=where)
+                await self.setup.container.forgetting.request_person_deletion(said)
+            case _:
+                earlier = [one for one in self.said if one.address.chat == where]
+                if earlier:
+                    await self._use(kind, who, text, earlier[target % len(earlier)])
+
+    async def _use(self, kind: str, who: Person, text: str, earlier: Said) -> None:
+        """Let a person edit, forward or reply to an earlier message, or to an answer."""
+        where, author = earlier.address.chat, earlier.author
+        match kind:
+            case "edit":
+                word = self._word(PEOPLE.index(author))
+                edited = replace(earlier, text=f"{earlier.text} {word}")
+                await self.setup.receive(Edited(f"e{self.events}", edited, edited.at))
+            case "forward" if author.id in self.off_since:  # else it becomes others' words
+                forward = {"is_forward": True, "forwarded_from": author.id}
+                await self._say(earlier.text, who, where, None, **forward)
+            case "reply":
+                file = MediaItem(MediaKind.FILE, f"{earlier.text}.txt")
+                quote = Quote(author, earlier.message_id, earlier.text, (file,))
+                await self._say(text, who, where, WakeReason.REPLY, quote=quote)
+            case "reply to an answer":
+                sent = enumerate(self.setup.surface.sent, 1)
+                keys = [str(number) for number, one in sent if one.address.chat == where]
+                for key in keys[: 1 + self.events % 3][-1:]:
+                    shown = self.setup.surface.messages.get(key, "")
+                    quote = Quote(None, key, shown, is_ours=True)
+                    await self._say(text, who, where, WakeReason.REPLY, quote=quote)
+            case _:
+                pass
+
+    def _word(self, person: int) -> str:
+        return f"word{person}{'abcdefghijklmnop'[self.events]}"
+
+    async def work(self, where: str) -> None:
+        """Process everything in a chat while time passes."""
+        work = asyncio.create_task(self.setup.work(f"telegram:{where}"))
+        await pass_time_until(self.setup, work.done)
+        await work
+
+    async def _choose(self, choice: str, who: Person, where: str) -> None:
+        await self._say(f"/settings me {choice}", who, where, WakeReason.COMMAND)
+        await self.work(where)
+        if choice != "off":
+            self.off_since.pop(who.id, None)
+            # What a later quote of them leaves in a receipt is not found once they are off again.
+            self.said = [one for one in self.said if one.author != who]
+        elif await self.setup.resolver.consent_of(who.id) is Consent.OFF:
+            self.off_since.setdefault(who.id, len(self.setup.backend.prompts))
+
+    async def _say(
+        self, text: str, who: Person, where: str, wake: WakeReason | None, **more: object
+    ) -> None:
+        said = make_incoming(text, key=f"{where}:u{self.events}", author=who, chat=where, wake=wake)
+        said = replace(said, **more)  # type: ignore[arg-type]
+        if not text.startswith("/") and not said.is_forward:
+            self.said.append(said)
+        await self.setup.receive(said)
+
+    async def words_of(self, person: int) -> list[str]:
+        """Return where there are words of a person who is off."""
+        setup, word, found = self.setup, f"word{person}", []
+        for prompt in setup.backend.prompts[self.off_since[PEOPLE[person].id] :]:
+            found.append(f"prompt {prompt.messages}")
+        for table in metadata.sorted_tables:
+            query = select(table)
+            rows = await setup.database.read(lambda c, q=query: c.execute(q).all())  # type: ignore[misc]
+            found += [f"{table.name} {one}" for one in rows]
+        for chat in CHATS:
+            found += map(str, await Receipts(setup.database).newest(f"telegram:{chat}"))
+        found += map(str, (vars(setup.conversations.windows), vars(setup.resolver)))
+        found += map(str, setup.decisions._pending)
+        return [one for one in found if word in one]
+
+
+@asynccontextmanager
+async def open_groups() -> AsyncIterator[Groups]:
+    with tempfile.TemporaryDirectory() as folder:
+        url = await create_sqlite_database(Path(folder) / "troupe.db")
+        async with open_database(url) as database:
+
+            async def read_before(said: Said, limit: int) -> Sequence[Said]:
+                return await groups.read_before(said, limit)
+
+            setup = Setup(
+                database,
+                backend=OwnWordsBackend(),
+                clock=FakeClock(make_incoming().at.timestamp() + 60),
+                preset=PRESET,
+                read_before=read_before,
+            )
+            groups = Groups(setup)
+            yield groups
+
+
+@settings(max_examples=max(200, settings().max_examples))
+@given(steps)
+async def test_nothing_of_a_person_who_is_off_is_anywhere(schedule: list[Step]) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with open_groups() as groups:
+            for step in schedule:
+                await groups.take(*step)
+            for _ in range(2):
+                for chat in CHATS:
+                    await groups.work(chat)
+            for number, person in enumerate(PEOPLE):
+                if person.id in groups.off_since:
+                    assert await groups.words_of(number) == []
+    assert "word" not in str(logs)
+
+
+GROUP = make_incoming().address
+ARRIVAL = Joined(GROUP, "join:1", ALICE, make_incoming().at, (GROUP.lane,))
+
+
+def admin(text: str, key: str) -> Said:
+    return make_incoming(text, key=f"5:{key}", wake=WakeReason.COMMAND)
+
+
+async def test_notice_comes_once_a_day_with_the_greeting(database: Database) -> None:
+    setup = Setup(database, preset={"greeting": "Well met."})
+    again = replace(ARRIVAL, external_key="join:2", at=ARRIVAL.at + timedelta(hours=23))
+    later = replace(ARRIVAL, external_key="join:3", at=ARRIVAL.at + timedelta(hours=25))
+    await setup.say(ARRIVAL, again)
+    greeting, notice, greeting_again = setup.texts
+    assert greeting == greeting_again == "Well met."
+    assert "until somebody deletes it (/forget), and send it to p to answer" in notice
+    await setup.say(admin("/privacy edit Ask Ada.", "1"), later)
+    assert setup.texts[-1].endswith("nothing of yours.\nAsk Ada.")
+    opened = replace(ARRIVAL, external_key="join:4", opens_chat=True, scopes=("telegram:6",))
+    await setup.say(opened)
+    assert not setup.texts[-1].endswith("Ask Ada.")
+
+
+async def test_notice_is_repeated_if_the_process_died(database: Database) -> None:
+    setup = Setup(database)
+    assert await setup.container.privacy_notice.of_arrival(ARRIVAL) is not None
+    await setup.say(ARRIVAL)
+    assert "/privacy says more" in setup.texts[-1]
+
+
+async def test_privacy_tells_the_settings_in_force(database: Database) -> None:
+    preset = {"context": "all", "fallbacks": [{"provider": "q", "model": "m"}], "scope": "user"}
+    setup = Setup(database, preset=preset, settings={"history_days": 30, "receipt_days": 7})
+    await setup.receive(admin("/privacy", "1"))
+    await setup.work("telegram:5#user=1")
+    shown = setup.texts[-1]
+    for words in (
+        "what people say to each other here",
+        "30 days; what a model was sent for an answer, 7 days; in a database that is not encrypted",
+        SCOPE_DESCRIPTIONS[HistoryScope.USER],
+        "I send it to: p, q.",
+        "/settings me off",
+    ):
+        assert words in shown
+    await setup.receive(admin("/settings overhear off", "2"), admin("/privacy", "3"))
+    await setup.work("telegram:5#user=1")
+    assert "to each other here" not in setup.texts[-1]
+
+
+async def test_admins_add_a_sentence_of_their_server(database: Database) -> None:
+    setup = Setup(database)
+    await setup.say(make_incoming("/privacy edit Mine.", key="5:1", author=BOB))
+    assert setup.texts[-1].startswith("⚠ Only an admin can change what /privacy says.")
+    await setup.say(admin(f"/privacy edit {'long ' * 120}", "2"))
+    assert setup.texts[-1] == "⚠ Use at most 500 characters."
+    await setup.say(admin("/privacy edit Ask   Ada.", "3"), admin("/privacy", "4"))
+    assert setup.texts[-1].endswith("\nAsk Ada.")
+    await setup.say(admin("/privacy edit", "5"), admin("/privacy", "6"))
+    assert "Ada" not in setup.texts[-1]
