@@ -16,6 +16,10 @@ class CommandOption:
     """Whether the platform may ask for suggestions while a person types."""
     choices: tuple[str, ...] = ()
     """The only values that are allowed; empty: any."""
+    is_file: bool = False
+    """Whether it is a file that is attached to the command."""
+    form_chars: int = 0
+    """The most characters in the form that opens if no file is attached; 0: not in the form."""
 
 
 @value_class
@@ -37,6 +41,11 @@ class CommandSpec:
     default_action: str = ""
     """The action of a group that is called without one."""
 
+    @property
+    def form(self) -> tuple[CommandOption, ...]:
+        """The fields of the form that platforms open for it, if they have forms."""
+        return tuple(one for one in self.options if one.form_chars)
+
 
 @value_class
 class MessageCommandSpec:
@@ -56,6 +65,10 @@ class Command:
     name: str
     text: str = ""
     """The rest of the line. Handlers of actions get the rest after the action."""
+
+
+FIELD_END = "\x1f"
+"""Separates the fields of a form in the text of a command."""
 
 
 def parse(text: str) -> Command | None:

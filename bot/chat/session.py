@@ -355,6 +355,15 @@ def scopes_of_person(person_id: str, scopes: Sequence[str]) -> list[str]:
     return [*(f"{person_id}@{scope}" for scope in scopes), person_id]
 
 
+OWNER_END = "/"
+"""Stands between the owner of a character and its name; other presets' names cannot have it."""
+
+
+def shown_name(name: str) -> str:
+    """Return a preset's name as people see it: that of a character without its owner."""
+    return name.rpartition(OWNER_END)[2]
+
+
 @value_class
 class PresetVersion:
     name: str
@@ -362,6 +371,8 @@ class PresetVersion:
     """As strict JSON; empty: the preset was deleted."""
     version: int
     """Its number; of a preset to save, the lowest number that it may get."""
+    owner: str | None = None
+    """The person or server whose character it is; None: it is the operator's."""
 
 
 class HistoryScope(StrEnum):

@@ -398,8 +398,8 @@ def export(
             await record_change(database, "export person", person)
         return exported
 
-    file, messages, descriptions = use_installation(read)
-    if not (messages or descriptions):
+    file, messages, others = use_installation(read)
+    if not (messages or others):
         raise UserError(f"nothing is stored of {person}")
     if to is None:
         print_exactly(file.text)

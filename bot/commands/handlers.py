@@ -10,6 +10,7 @@ from bot.chat.incoming import Incoming, Joined
 from bot.commands.access import ACCESS_GROUP, AccessHandlers, Pairing
 from bot.commands.answers import NewestQuestionHandlers
 from bot.commands.authority import AdminCheck, unknown_admin_notice
+from bot.commands.characters import CHARACTER, CharacterHandlers
 from bot.commands.menus import HistoryScopeHandlers, SettingMenus
 from bot.commands.personas import UserPersonas
 from bot.commands.presets import PRESET, PresetHandlers, with_greeting
@@ -66,6 +67,7 @@ class CommandHandlers:
     dead_letters: DeadLetters
     access: AccessRules
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
+    characters: CharacterHandlers
     dice: random.Random = field(default_factory=random.Random)
     """Selects greetings."""
 
@@ -80,7 +82,7 @@ class CommandHandlers:
         services = (self.admins, self.personas, self._privacy, self._history_scope, self.usage)
         self.pairing = Pairing(self.access.chat_settings, self.admins.clock)
         access = AccessHandlers(*(self.access, self.admins, _GRANTABLE, self.pairing, self.receive))
-        self._handlers = handlers_of(self, presets, questions, *services, access)
+        self._handlers = handlers_of(self, presets, self.characters, questions, *services, access)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command; on failure, raise `UserError` with a text for its author."""
@@ -348,6 +350,7 @@ def _greeting_number(argument: str, active: ActiveCharacters) -> int | None:
 
 _OWNERS = (
     PresetHandlers,
+    CharacterHandlers,
     CommandHandlers,
     AdminCheck,
     NewestQuestionHandlers,
@@ -359,9 +362,9 @@ _OWNERS = (
 )
 _FIRST = (
     *("new", "stop", "retry", "undo", "me", "forget", "export", "context", "preset"),
-    *("settings", "access"),
+    *("character", "settings", "access"),
 )
-COMMANDS = listed_commands(_OWNERS, (PRESET, SETTINGS, ACCESS_GROUP, PRIVACY), _FIRST)
+COMMANDS = listed_commands(_OWNERS, (PRESET, CHARACTER, SETTINGS, ACCESS_GROUP, PRIVACY), _FIRST)
 """The listed commands, in the order of /help."""
 COMMAND_NAMES = frozenset(
     spec.name.partition(" ")[0] for owner in _OWNERS for spec in specs_of(owner)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from bot.chat.command import ButtonAction, ButtonData, CommandOption, encode_button
 from bot.chat.incoming import Pressed
 from bot.chat.outgoing import Button, Menu, MenuOption
-from bot.chat.session import ChatSetting, HistoryScope
+from bot.chat.session import ChatSetting, HistoryScope, shown_name
 from bot.commands.authority import AdminCheck
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
-from bot.prompting.presets.preset import Preset
 from bot.routing.presets import SCOPE_DESCRIPTIONS, HistoryScopes, PresetResolver
 from bot.texts.text import Text, joined, language_of, looked_up, marked, translatable, translate
 
@@ -83,14 +82,14 @@ class SettingMenus:
         turn_page: ButtonAction,
         buttons: tuple[Button, ...],
     ) -> CommandResult:
-        presets = sorted(self.resolver.presets.values(), key=lambda one: one.name)
+        presets = list((await self.resolver.descriptions_here(request.incoming)).items())
         pages = max(1, -(-len(presets) // _PAGE_SIZE))
         page = min(max(1, page), pages)
         shown = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
         active = request.active.names
         options = tuple(
-            MenuOption(one.name, _hash_for_button(one.name), one.description, one.name in active)
-            for one in shown
+            MenuOption(shown_name(name), _hash_for_button(name), about, name in active)
+            for name, about in shown
         )
         data = encode_button(choose, request.part, page)
         menu = Menu(data, translate(title, language_of(request.incoming.locale)), options)
@@ -154,7 +153,7 @@ class SettingMenus:
         title = translatable("Who shares a conversation here")
         return _setting_menu(request, ButtonAction.SCOPE, title, labels, found, values)
 
-    def command_line(
+    async def command_line(
         self, data: ButtonData, pressed: Pressed, active: Collection[str]
     ) -> str | None:
         """Return the command for a menu choice; None if it opens a menu. Raises `UserError`."""
@@ -165,10 +164,10 @@ class SettingMenus:
             case ButtonAction.ABOUT:
                 return f"/me {entered or 'clear'}"
             case ButtonAction.TOGGLE:
-                chosen = self._chosen_preset(pressed.values).name
+                chosen = await self._chosen_preset(pressed)
                 return f"/preset {'remove' if chosen in active else 'add'} {chosen}"
             case ButtonAction.USE:
-                return f"/preset use {self._chosen_preset(pressed.values).name}"
+                return f"/preset use {await self._chosen_preset(pressed)}"
             case ButtonAction.RESET:
                 return "/preset reset"
             case ButtonAction.OBSERVE:
@@ -188,23 +187,23 @@ class SettingMenus:
             case _:
                 return await self.settings(request)
 
-    def _chosen_preset(self, values: Sequence[str]) -> Preset:
-        for name, preset in self.resolver.presets.items():
-            if _hash_for_button(name) in values:
-                return preset
+    async def _chosen_preset(self, pressed: Pressed) -> str:
+        for name in await self.resolver.descriptions_here(pressed):
+            if _hash_for_button(name) in pressed.values:
+                return name
         raise UserError(translatable("That preset no longer exists."))
 
     async def _who_answers(self, request: CommandRequest) -> list[Text]:
         active, scopes = request.active, request.incoming.scopes
         line = translatable(
             "Who answers here: {names} ({origin})",
-            names=joined([one.name for one in active.presets], _NAMES_SEPARATOR),
+            names=joined([one.shown_name for one in active.presets], _NAMES_SEPARATOR),
             origin=origin(active.first.scope, scopes),
         )
         if active.first.scope != scopes[0]:
             return [line]
         around = await self.resolver.resolve(scopes[1:])
-        names = joined([one.name for one in around.presets], _NAMES_SEPARATOR)
+        names = joined([one.shown_name for one in around.presets], _NAMES_SEPARATOR)
         return [line, _inherited_line(names, around.first.scope, scopes)]
 
 

@@ -1,11 +1,12 @@
 """Handle the actions of /preset."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec
 from bot.chat.incoming import Said, WakeReason
+from bot.chat.session import shown_name
 from bot.commands.authority import AdminCheck
 from bot.commands.menus import SettingMenus, origin
 from bot.commands.request import CommandRequest, CommandResult, command
@@ -46,8 +47,8 @@ class PresetHandlers:
     async def _use(self, request: CommandRequest) -> CommandResult:
         preset = await self._allowed_preset(request, "use")
         await self._activate(request, [preset])
-        text = translatable("{name} answers here from now on.", name=preset.name)
-        return self._begin(text, preset, request)
+        text = translatable("{name} answers here from now on.", name=preset.shown_name)
+        return begin(text, preset, request, self.dice)
 
     @command(
         "preset add", marked("add a character that answers here (admins)"), _NAME, needs_admin=True
@@ -57,7 +58,7 @@ class PresetHandlers:
         presets = request.active.with_added(preset)
         await self._activate(request, presets)
         text = translatable(
-            "{name} was added. Active here: {names}.", name=preset.name, names=_names(presets)
+            "{name} was added. Active here: {names}.", name=preset.shown_name, names=_names(presets)
         )
         greeting = choose_greeting(preset, request.incoming, rng=self.dice, characters=len(presets))
         return with_greeting(CommandResult(text, changes_channel=True), preset, greeting)
@@ -73,7 +74,9 @@ class PresetHandlers:
         presets = request.active.with_removed(preset)
         await self._activate(request, presets)
         text = translatable(
-            "{name} was removed. Active here: {names}.", name=preset.name, names=_names(presets)
+            "{name} was removed. Active here: {names}.",
+            name=preset.shown_name,
+            names=_names(presets),
         )
         return CommandResult(text, changes_channel=True)
 
@@ -89,10 +92,10 @@ class PresetHandlers:
         active = (await self.resolver.resolve(request.incoming.scopes)).first
         text = translatable(
             "Back to {name} ({origin}).",
-            name=active.preset.name,
+            name=active.preset.shown_name,
             origin=_origin_of(active, request.incoming),
         )
-        return self._begin(text, active.preset, request)
+        return begin(text, active.preset, request, self.dice)
 
     async def _activate(self, request: CommandRequest, presets: Sequence[Preset]) -> None:
         by, audited = request.incoming.author.id, request.is_audited
@@ -106,15 +109,17 @@ class PresetHandlers:
     async def _show(self, request: CommandRequest) -> CommandResult:
         first = request.active.first
         origin = None if request.argument else _origin_of(first, request.incoming)
-        preset = self.resolver.find(request.argument) if request.argument else first.preset
-        if origin and request.active.is_group:
-            lines = [_preset_line("→", one) for one in request.active.presets]
+        preset, active = first.preset, request.active
+        if request.argument:
+            preset = await self.resolver.find_here(request.argument, request.incoming, active)
+        if origin and active.is_group:
+            lines = [listed(one.name, one.description, active.names) for one in active.presets]
             more = translatable("/preset show NAME shows one of them.")
             return CommandResult(joined([*lines, _active_here(origin), more]))
         model = translatable(
             "model: {provider} / {model}", provider=preset.provider, model=preset.model
         )
-        lines = [preset.name, preset.description, model]
+        lines = [preset.shown_name, preset.description, model]
         if version := self.resolver.versions.get(preset.name):
             lines.append(translatable("version: {number}", number=version))
         if origin:
@@ -144,8 +149,8 @@ class PresetHandlers:
     async def _list(self, request: CommandRequest) -> CommandResult:
         active = request.active
         lines = [
-            _preset_line("→" if preset.name in active.names else "·", preset)
-            for preset in sorted(self.resolver.presets.values(), key=lambda one: one.name)
+            listed(name, about, active.names)
+            for name, about in (await self.resolver.descriptions_here(request.incoming)).items()
         ]
         lines += [
             translatable("· {name} is disabled: {reason}", name=name, reason=reason)
@@ -162,14 +167,16 @@ class PresetHandlers:
         if not request.argument:
             example = f"/preset {action} assistant"
             raise UserError(translatable("Which preset? For example: {example}", example=example))
-        preset = self.resolver.find(request.argument)
+        preset = await self.resolver.find_here(request.argument, request.incoming, request.active)
         await self.admins.require(request.incoming, _CHANGE)
         return preset
 
-    def _begin(self, text: str, preset: Preset, request: CommandRequest) -> CommandResult:
-        greeting = choose_greeting(preset, request.incoming, rng=self.dice, number=None)
-        result = CommandResult(text, new_session=True, keeps_unanswered=True, changes_channel=True)
-        return with_greeting(result, preset, greeting)
+
+def begin(text: str, preset: Preset, request: CommandRequest, dice: random.Random) -> CommandResult:
+    """Return the beginning of a session with another preset."""
+    greeting = choose_greeting(preset, request.incoming, rng=dice, number=None)
+    result = CommandResult(text, new_session=True, keeps_unanswered=True, changes_channel=True)
+    return with_greeting(result, preset, greeting)
 
 
 def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -> CommandResult:
@@ -179,7 +186,7 @@ def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -
 
 def _candidate_line(one: SpeakerCandidate) -> Text:
     reasons = joined(map(looked_up, one.reasons), translatable(", "))
-    figures = {"name": one.preset, "score": f"{one.score:.1f}", "reasons": reasons}
+    figures = {"name": shown_name(one.preset), "score": f"{one.score:.1f}", "reasons": reasons}
     if one.chosen:
         return translatable("→ {name} answers (score {score}): {reasons}", **figures)
     return translatable("· {name} does not answer (score {score}): {reasons}", **figures)
@@ -189,13 +196,14 @@ def _active_here(origin: str) -> Text:
     return translatable("active here: {origin}", origin=origin)
 
 
-def _preset_line(mark: str, preset: Preset) -> str:
-    about = f": {preset.description[:_MAX_LISTED_CHARS]}" if preset.description else ""
-    return f"{mark} {preset.name}{about}"
+def listed(name: str, description: str, active: Collection[str]) -> str:
+    """Return a line with a preset's name and description, marked if it is active."""
+    about = f": {description[:_MAX_LISTED_CHARS]}" if description else ""
+    return f"{'→' if name in active else '·'} {shown_name(name)}{about}"
 
 
 def _names(presets: Sequence[Preset]) -> str:
-    return ", ".join(preset.name for preset in presets)
+    return ", ".join(preset.shown_name for preset in presets)
 
 
 def _origin_of(active: ActivePreset, incoming: Said) -> str:

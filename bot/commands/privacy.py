@@ -30,20 +30,25 @@ from bot.value_class import value_class
 async def export_messages(
     data: PersonalData, person: str, at: datetime
 ) -> tuple[Attachment, int, int]:
-    """Return a file of a person's messages and descriptions, and the number of each."""
+    """Return a file of a person's messages, descriptions and characters.
+
+    Returns also the number of messages, and of what else is in it.
+    """
     lines, descriptions = await data.lines(person), await data.descriptions(person)
+    characters = await data.characters(person)
     content = {
         "person": person,
         "exported_at": at.isoformat(),
         "consent": await data.consent(person),
         "descriptions": dict(descriptions),
+        "characters": characters,
         "messages": [
             {"conversation": conversation, "at": turn.at.isoformat(), "text": turn.text}
             for conversation, turn in lines
         ],
     }
     text = json.dumps(content, ensure_ascii=False, indent=1)
-    return Attachment("my-words.json", f"{text}\n"), len(lines), len(descriptions)
+    return Attachment("my-words.json", f"{text}\n"), len(lines), len(descriptions) + len(characters)
 
 
 _log = structlog.get_logger(__name__)

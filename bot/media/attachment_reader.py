@@ -53,8 +53,9 @@ Fetch: TypeAlias = Callable[[str, int], Awaitable[bytes]]
 """Returns the file at an address up to a number of bytes; raises `FetchFailed`."""
 
 _Get: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
-Conversion: TypeAlias = Literal["picture", "pdf"]
+Conversion: TypeAlias = Literal["picture", "pdf", "card"]
 _CONVERSION_SECONDS = 20.0  # of wall clock; the child limits its CPU time itself
+_CARD_SECONDS = 60.0  # no answer waits for it
 _slots = asyncio.Semaphore(2)
 
 
@@ -156,10 +157,16 @@ class Unconvertible(TroupeError):
 
 
 async def convert(kind: Conversion, data: bytes) -> bytes:
-    """Convert a picture to JPEG, or a PDF to UTF-8 text; raises `Unconvertible`."""
+    """Convert a picture to JPEG, a PDF to UTF-8 text, or a card as `card_child` does.
+
+    Raises `Unconvertible`.
+    """
+    module, seconds = "bot.media.conversion_child", _CONVERSION_SECONDS
+    if kind == "card":
+        module, seconds = "bot.media.card_child", _CARD_SECONDS
     async with _slots:
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-s", "-m", "bot.media.conversion_child", kind),
+            *(sys.executable, "-P", "-s", "-m", module, kind),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -168,12 +175,10 @@ async def convert(kind: Conversion, data: bytes) -> bytes:
             start_new_session=True,
         )
         try:
-            async with asyncio.timeout(_CONVERSION_SECONDS):
+            async with asyncio.timeout(seconds):
                 converted, _ = await child.communicate(data)
         except TimeoutError:
-            raise Unconvertible(
-                f"a {kind} took more than {_CONVERSION_SECONDS:.0f} s to read"
-            ) from None
+            raise Unconvertible(f"a {kind} took more than {seconds:.0f} s to read") from None
         finally:
             if child.returncode is None:
                 child.kill()

@@ -73,6 +73,11 @@ class EditableText:
     """The notice that the person gets privately instead."""
     too_long: str = ""
     """The same, if the text is too long for the platform's forms."""
+    fields: tuple["EditableText", ...] = ()
+    """Several texts in one form, each with a title that names it; else there is one."""
+    most_chars: int = 0
+    """0: as many as the platform's forms allow."""
+    is_required: bool = True
 
 
 async def _edit_nothing(_said: Said) -> EditableText:
@@ -81,6 +86,10 @@ async def _edit_nothing(_said: Said) -> EditableText:
 
 async def _refuse_nobody(_said: Said) -> bool:
     return False
+
+
+async def _suggest_nothing(_said: Said, _typed: str) -> Sequence[str]:
+    return ()
 
 
 async def _do_nothing(*_given: object) -> None:
@@ -116,7 +125,11 @@ class PlatformContext:
     press_form: Callable[[Pressed], Awaitable[EditableText | None]] = _do_nothing
     """Return the form that a press opens, where the platform has forms; None: it opens none. What
     is entered comes back as another press with it as its value."""
+    command_form: Callable[[Said], Awaitable[EditableText]] = _edit_nothing
+    """Return the form of a command that is called without a file, where the platform has forms."""
     complete_preset: Callable[[str], Sequence[str]] = lambda _typed: ()
+    suggest: Callable[[Said, str], Awaitable[Sequence[str]]] = _suggest_nothing
+    """Return the names that complete what is typed for a command."""
     wait_until_idle: Callable[[], Awaitable[None]] = _do_nothing
     """Wait until every received message was answered and every answer was sent."""
     press_refusal: Callable[[Pressed], Awaitable[str | None]] = _do_nothing

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from bot.chat.incoming import Person
-from bot.chat.session import Turn
+from bot.chat.session import Turn, shown_name
 from bot.prompting.text.confusables import (
     COLON,
     is_invisible,
@@ -304,13 +304,14 @@ def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
 def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:
     """Return characters' labels; confusable names are replaced by their presets' names."""
     cleaned = {
-        preset: clean_name(name) or clean_name(preset) for preset, name in characters.items()
+        preset: clean_name(name) or clean_name(shown_name(preset))
+        for preset, name in characters.items()
     }
     skeletons = [skeleton(label) for label in cleaned.values()]
     return {
         preset: label
         if skeletons.count(skeleton(label)) == 1
-        else with_id_suffix(clean_name(preset), preset)
+        else with_id_suffix(clean_name(shown_name(preset)), preset)
         for preset, label in cleaned.items()
     }
 

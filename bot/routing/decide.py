@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, field_validator
 from bot.chat.command import Command, parse
 from bot.chat.incoming import MediaItem, Request, Said
 from bot.chat.receipt import Receipt
-from bot.chat.session import MessageNote, Turn, described_text, has_readable_file
+from bot.chat.session import MessageNote, Turn, described_text, has_readable_file, shown_name
 from bot.errors import StoreError
 from bot.ports import ChatSettings, Clock
 from bot.prompting.presets.preset import Preset
@@ -390,7 +390,7 @@ class DecisionLog:
             used = (receipt.provider, receipt.prompt.model)
             if expected is not None and used != expected:
                 names = {"used": "/".join(used), "expected": "/".join(expected)}
-                outcome = _IN_PLACE_OF.with_values(name=receipt.preset, **names)
+                outcome = _IN_PLACE_OF.with_values(name=shown_name(receipt.preset), **names)
                 self._add(channel, _NotedDecision(outcome))
 
     async def newest(self, channel: str) -> tuple[Text, ...]:
@@ -451,7 +451,9 @@ def _note_of(said: Said, decision: Decision) -> _NotedDecision | None:
 
 
 def _with_reasons(one: SpeakerCandidate) -> Text:
-    return joined([one.preset, joined(map(looked_up, one.reasons), translatable(", "))], " ")
+    return joined(
+        [shown_name(one.preset), joined(map(looked_up, one.reasons), translatable(", "))], " "
+    )
 
 
 def first_chars(text: str, most: int) -> str:

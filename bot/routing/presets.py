@@ -1,17 +1,31 @@
 """The presets that answer in a channel, and whose messages share a history."""
 
+import asyncio
+import hashlib
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import Incoming, Said, people_of
+from bot.chat.incoming import Incoming, Request, Said, people_of
 from bot.chat.outgoing import Face, Limits
-from bot.chat.session import CONSENT_KEY, ChatSetting, Consent, HistoryScope, Turn, scopes_of_person
+from bot.chat.session import (
+    CONSENT_KEY,
+    OWNER_END,
+    ChatSetting,
+    Consent,
+    HistoryScope,
+    PresetVersion,
+    Turn,
+    scopes_of_person,
+    shown_name,
+)
 from bot.errors import PresetError, SettingsError, StoreError, UserError
 from bot.ports import ChatSettings
-from bot.prompting.presets.files import find_preset
+from bot.prompting.presets.fields import preset_id
+from bot.prompting.presets.files import find_preset, parse_preset
 from bot.prompting.presets.preset import Preset, ScopeName
 from bot.prompting.speakers import label_speakers
 from bot.texts.text import marked, translatable
@@ -68,7 +82,7 @@ class ActiveCharacters:
     def with_added(self, preset: Preset) -> list[Preset]:
         """Return the channel's presets with this one added, or raise `UserError`."""
         if preset.name in self.names:
-            raise UserError(translatable("{name} is already active here.", name=preset.name))
+            raise UserError(translatable("{name} is already active here.", name=preset.shown_name))
         if len(self.members) >= MAX_CHARACTERS:
             raise UserError(
                 translatable(
@@ -84,14 +98,14 @@ class ActiveCharacters:
         if preset.name not in self.names:
             raise UserError(
                 translatable(
-                    "{name} is not active here; /preset list shows who is.", name=preset.name
+                    "{name} is not active here; /preset list shows who is.", name=preset.shown_name
                 )
             )
         if not self.is_group:
             raise UserError(
                 translatable(
                     "{name} is the only character here; /preset use replaces it with another.",
-                    name=preset.name,
+                    name=preset.shown_name,
                 )
             )
         return [one for one in self.presets if one.name != preset.name]
@@ -111,8 +125,120 @@ class ActiveCharacters:
 
 
 _log = structlog.get_logger(__name__)
-_PRESET_KEY = "preset"
+PRESET_KEY = "preset"
+"""The setting that names the active presets, one a line, each with whose behavior it has."""
 _OBSERVE_KEY = "observe"
+
+CHARACTER_KEY = "character "
+"""Begins the settings of an owner that list its characters."""
+_MAX_LOADED_CHARS = 16_000_000
+
+
+ReadNewest: TypeAlias = Callable[[str], Awaitable[PresetVersion | None]]
+"""Return the newest version of a preset by its name; may raise `StoreError`."""
+
+
+@dataclass(eq=False, slots=True)
+class _LoadedCharacter:
+    preset: Preset
+    version: int
+    revision: str
+    chars: int
+    played: dict[str, tuple[Preset, Preset]]
+    """By name of the preset whose behavior it has: that preset, and the character with it."""
+
+    def behaving_as(self, other: Preset) -> Preset:
+        found = self.played.get(other.name)
+        if found is None or found[0] is not other:
+            found = self.played[other.name] = other, self.preset.behaving_as(other)
+        return found[1]
+
+
+class Characters:
+    """Characters of people and servers: their texts are in SQL, a setting of the owner lists each.
+
+    The setting changes with the text, so that processes hear of changes as of any chat setting.
+    """
+
+    def __init__(self, chat_settings: ChatSettings) -> None:
+        self._chat_settings = chat_settings
+        self._read: ReadNewest | None = None
+        self._loaded: OrderedDict[str, _LoadedCharacter] = OrderedDict()
+
+    def read_with(self, read: ReadNewest) -> None:
+        """Set the function that reads the stored texts; without it, there are no characters."""
+        self._read = read
+
+    async def descriptions(self, owner: str) -> dict[str, str]:
+        """Return the descriptions of an owner's characters by the names of their presets."""
+        settings = (await self._chat_settings.get_scopes([owner])).get(owner, {})
+        return {
+            f"{owner}{OWNER_END}{key.removeprefix(CHARACTER_KEY)}": value.partition(" ")[2]
+            for key, value in sorted(settings.items())
+            if key.startswith(CHARACTER_KEY)
+        }
+
+    async def announce(
+        self, name: str, content: str, description: str, by: str, *, audited: bool
+    ) -> None:
+        """List a character, or its changed text, once that is stored; empty: remove it."""
+        owner, _, shown = name.rpartition(OWNER_END)
+        value = f"{revision_of(content)} {description}" if content else None
+        key = f"{CHARACTER_KEY}{shown}"
+        await self._chat_settings.set(owner, key, value, by, audited=audited)
+
+    async def find(self, name: str, behavior: Preset) -> tuple[Preset, int] | None:
+        """Return a character with a preset's behavior, and its version; None if it is gone."""
+        owner, _, shown = name.rpartition(OWNER_END)
+        setting = await self._chat_settings.resolve([owner], f"{CHARACTER_KEY}{shown}")
+        if setting is None:
+            self._loaded.pop(name, None)
+            return None
+        revision = setting.value.partition(" ")[0]
+        loaded = self._loaded.get(name)
+        if loaded is None or loaded.revision != revision:
+            loaded = await self._load(name, revision)
+        if loaded is None:
+            return None
+        self._loaded.move_to_end(name)
+        return loaded.behaving_as(behavior), loaded.version
+
+    async def _load(self, name: str, revision: str) -> _LoadedCharacter | None:
+        stored = await self._read(name) if self._read is not None else None
+        if stored is None:
+            return None
+        try:
+            preset = await asyncio.to_thread(_parse_character, stored)
+        except PresetError as error:
+            _log.warning("preset_not_reloaded", preset=name, reason=str(error))
+            return None
+        size = len(stored.content)
+        loaded = _LoadedCharacter(preset, stored.version, revision, size, {})
+        self._loaded[name] = loaded
+        while len(self._loaded) > 1 and self._loaded_chars() > _MAX_LOADED_CHARS:
+            self._loaded.popitem(last=False)
+        return loaded
+
+    def _loaded_chars(self) -> int:
+        return sum(one.chars for one in self._loaded.values())
+
+    def character_name(self, name: str) -> str:
+        """Return what a character is called, if it was loaded lately; else the preset's name."""
+        loaded = self._loaded.get(name)
+        return loaded.preset.character_name if loaded is not None else shown_name(name)
+
+
+def _parse_character(stored: PresetVersion) -> Preset:
+    parsed = parse_preset(stored.content, stored.name)
+    preset = parsed.model_copy(update={"name": stored.name})
+    _ = preset.parsed_lorebook  # copies have it, too
+    return preset
+
+
+def revision_of(content: str) -> str:
+    """Return what changes with a character's text."""
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
 
 LoadPublished: TypeAlias = Callable[[str], Awaitable[tuple[Preset, int] | None]]
 """Return the newest version of a preset by its name, and its number; None: it was deleted.
@@ -162,6 +288,7 @@ class PresetResolver:
         """By the name of the preset; empty if versions are not numbered."""
         self.disabled = dict(disabled or {})
         """Why a preset cannot be used, by its name."""
+        self.characters = Characters(chat_settings)
         self._chat_settings = chat_settings
         self._load: LoadPublished | None = None
         self._stale: set[str] = set()
@@ -228,29 +355,34 @@ class PresetResolver:
     ) -> ActiveCharacters:
         if self._stale and self._load is not None:
             await self._reload(self._load)
-        setting = ChatSetting.first(found, scopes, _PRESET_KEY)
+        setting = ChatSetting.first(found, scopes, PRESET_KEY)
         if setting is None:
             return self._default_alone
         members = []
-        for name in setting.value.splitlines():  # a preset's name has no line break
-            preset = self.presets.get(name)
+        for line in setting.value.splitlines():  # a preset's name has no line break, and no tab
+            name, _, behavior = line.partition("\t")
+            preset, version = self.presets.get(name), self.versions.get(name)
+            if OWNER_END in name:
+                other = self.presets.get(behavior, self.default)
+                preset, version = await self.characters.find(name, other) or (None, None)
             if preset is None:  # its file was removed since it was chosen, or is disabled
                 reason = self.disabled.get(name, "")
                 _log.warning("preset_missing", preset=name, scope=setting.scope, reason=reason)
             else:
-                members.append(self._activate(preset, setting.scope))
+                members.append(ActivePreset(preset, setting.scope, version))
         return ActiveCharacters(tuple(members)) if members else self._default_alone
 
     async def set_active(
         self, scope: str, presets: Sequence[Preset], by: str, *, audited: bool = False
     ) -> None:
         """Activate exactly these presets in a scope; `by` is the admin's id."""
-        value = "\n".join(preset.name for preset in presets)
-        await self._chat_settings.set(scope, _PRESET_KEY, value, by, audited=audited)
+        lines = (f"{one.name}\t{one.behavior_of}".rstrip("\t") for one in presets)
+        value = "\n".join(lines)
+        await self._chat_settings.set(scope, PRESET_KEY, value, by, audited=audited)
 
     async def reset(self, scope: str, by: str, *, audited: bool = False) -> None:
         """Remove the choice made for this scope itself."""
-        await self._chat_settings.set(scope, _PRESET_KEY, None, by, audited=audited)
+        await self._chat_settings.set(scope, PRESET_KEY, None, by, audited=audited)
 
     async def observes(self, scopes: Sequence[str]) -> bool:
         """Return whether messages between people may be remembered in a channel."""
@@ -289,21 +421,57 @@ class PresetResolver:
         except PresetError as error:
             raise UserError(error.args[0]) from None
 
+    async def find_here(self, word: str, said: Request, active: ActiveCharacters) -> Preset:
+        """Find a preset or a character of this place, as `find` does.
+
+        A character has the behavior of the preset that is active where it is found.
+        """
+        owned = await self.characters.descriptions(owner_of(said))
+        wanted = preset_id(word.strip())
+        is_operators = any(preset_id(one) == wanted for one in (*self.presets, *self.disabled))
+        for name in () if is_operators else owned:
+            if wanted in {preset_id(name), preset_id(shown_name(name))}:
+                found = await self.characters.find(name, self.behavior_in(active))
+                if found is not None:
+                    return found[0]
+        return self.find(word)
+
+    def behavior_in(self, active: ActiveCharacters) -> Preset:
+        """Return the operator's preset whose model answers in a channel."""
+        first = active.first.preset
+        return self.presets.get(first.behavior_of or first.name, self.default)
+
+    async def descriptions_here(self, said: Request) -> dict[str, str]:
+        """Return the descriptions of all presets and of this place's characters, by name."""
+        presets = {one.name: one.description for one in self.presets.values()}
+        owned = await self.characters.descriptions(owner_of(said))
+        return dict(
+            sorted((presets | owned).items(), key=lambda one: preset_id(shown_name(one[0])))
+        )
+
     def character_names(self, presets: Iterable[str]) -> dict[str, str]:
         """Return each preset's character name; the preset's own name if its file is missing."""
         known = self.presets
         return {
-            name: known[name].character_name if name in known else name for name in sorted(presets)
+            name: known[name].character_name
+            if name in known
+            else self.characters.character_name(name)
+            for name in sorted(presets)
         }
 
-    def complete(self, partial: str) -> Sequence[str]:
-        """Suggest preset names for a partial input; prefix matches come first."""
-        typed = partial.strip().casefold()
-        matching = [name for name in sorted(self.presets) if typed in name.casefold()]
+    def complete(self, partial: str, names: Iterable[str] | None = None) -> Sequence[str]:
+        """Suggest names, by default presets', for a partial input; prefix matches come first."""
+        typed, given = partial.strip().casefold(), self.presets if names is None else names
+        matching = [name for name in sorted(given) if typed in name.casefold()]
         return sorted(matching, key=lambda name: not name.casefold().startswith(typed))
 
     def _activate(self, preset: Preset, scope: str | None) -> ActivePreset:
         return ActivePreset(preset, scope, self.versions.get(preset.name))
+
+
+def owner_of(said: Request) -> str:
+    """Return whose characters can be used in a place: a person's in private, else the server's."""
+    return said.author.id if said.is_private else said.scopes[-1]
 
 
 INSTALLATION = "installation"

@@ -89,7 +89,7 @@ def _has_word(word: str, text: str) -> bool:
 def name_position(preset: Preset, text: str) -> int | None:
     """Return the first position of a character's name as a whole word, outside links."""
     text = _LINK.sub(lambda link: " " * len(link[0]), text)
-    names = [name for name in (preset.role_name, preset.name, *preset.aliases) if name]
+    names = [name for name in (preset.role_name, preset.shown_name, *preset.aliases) if name]
     found = (find_word(_normalize(name), _normalize(text)) for name in names)
     return min((position for position in found if position is not None), default=None)
 

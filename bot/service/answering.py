@@ -59,6 +59,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.dead_letters,
             self.access,
             self.receive,
+            self.characters,
         )
 
     @cached_property

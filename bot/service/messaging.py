@@ -11,6 +11,7 @@ from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, Sa
 from bot.chat.outgoing import OutboxRow
 from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck
+from bot.commands.characters import CharacterHandlers
 from bot.commands.menus import FORM_TEXTS
 from bot.console.server import AddRoutes, webhook_routes
 from bot.delivery.pacing import RateLimitedSurface
@@ -39,7 +40,7 @@ from bot.service.platform_supervisor import PlatformSupervisor, Receiver
 from bot.service.stores import StorageContainer
 from bot.storage.chat_settings import CachedChatSettings
 from bot.telemetry.metrics import HELD_ROLES
-from bot.texts.text import Text, language_of, translatable, translate
+from bot.texts.text import Text, language_of, looked_up, translatable, translate
 from bot.turn.claims import LeaseKeeper
 from bot.turn.signals import CONVERSATIONS, StopRequests
 
@@ -49,6 +50,7 @@ _MAX_LANES = 4000  # at once in one process
 _URGENT_BESIDE = 32  # lanes in which a native command is responded to
 _EDIT_TEXTS = translatable("Edit a message"), translatable("New text")
 _TOO_LONG_TO_EDIT = translatable("That text is too long to be changed in a form.")
+_CHARACTER = translatable("A character of your own")
 _BUSY = translatable("That cannot be done at the moment. Please try again.")
 
 
@@ -136,6 +138,42 @@ class MessagingContainer(StorageContainer, ABC):
                 found = await self.personas.find(pressed.author.id, pressed.scopes)
                 text = found[0] if found is not None else ""
         return _make_form(FORM_TEXTS[data.action], text, language_of(pressed.locale))
+
+    @cached_property
+    def characters(self) -> CharacterHandlers:
+        limits = self.settings.limits
+        return CharacterHandlers(
+            *(self.resolver, self.preset_versions, self.admins, self.download),
+            *(limits.characters_per_person, limits.characters_per_server, limits.card_bytes),
+        )
+
+    async def command_form(self, said: Said) -> EditableText:
+        """Return the form of a command that is called without a file."""
+        language = language_of(said.locale)
+        try:
+            fields = await self.characters.form(said)
+        except (UserError, StoreError) as error:
+            problem = error.text if isinstance(error, UserError) else _BUSY
+            return EditableText(refusal=translate(problem, language))
+        return EditableText(
+            translate(_CHARACTER, language),
+            fields=tuple(
+                EditableText(
+                    one.name,
+                    translate(looked_up(one.summary), language),
+                    text,
+                    most_chars=one.form_chars,
+                    is_required=one.name in {"name", "persona"},
+                )
+                for one, text in fields
+            ),
+        )
+
+    async def suggest(self, said: Said, typed: str) -> Sequence[str]:
+        """Return the names that complete what is typed; none while the database fails."""
+        with suppress(StoreError):
+            return await self.characters.suggest(said, typed)
+        return ()
 
     # judging requests
 

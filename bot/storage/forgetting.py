@@ -23,7 +23,7 @@ from bot.chat.incoming import (
     address_of,
     requests_to_forget,
 )
-from bot.chat.session import Turn
+from bot.chat.session import OWNER_END, Turn, shown_name
 from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
 from bot.storage.database import ClockStore, Database, reading
@@ -112,7 +112,7 @@ class PersonalData(ClockStore):
         return list(dict.fromkeys(found))
 
     async def forget_outside_histories(self, person_id: str) -> None:
-        """Delete a person's notes and set-aside messages; record the deletion of descriptions."""
+        """Delete a person's notes, characters and set-aside messages; record the deletion."""
 
         def unit() -> Unit[None]:
             rows = yield SQL["messages_set_aside"].query()
@@ -120,6 +120,7 @@ class PersonalData(ClockStore):
             yield SQL["drop_messages_set_aside"].query(rows=json.dumps(gone))
             # Notes quote messages that were ignored, of which nothing else is stored.
             yield SQL["drop_notes_of_person"].query(person=person_id)
+            yield SQL["drop_presets_of"].query(owner=person_id)
 
         self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
         await self._database.run(unit)
@@ -147,8 +148,20 @@ class PersonalData(ClockStore):
     def settings_of(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
         """Return the scopes and keys of settings that are deleted with the person's messages."""
         anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
-        rows = yield SQL["settings_of_person"].query_alone({"person": person_id, **anywhere})
-        return [(str(scope), str(key)) for scope, key in rows]
+        rows = yield SQL["settings_of_person"].query({"person": person_id, **anywhere})
+        chosen = yield SQL["presets_chosen_by"].query(person=person_id)
+        own = f"{person_id}{OWNER_END}"
+        uses = [(scope, key) for scope, key, value in chosen if own in str(value)]
+        return [(str(scope), str(key)) for scope, key in (*rows, *uses)]
+
+    @reading
+    def characters(self, person_id: str) -> Unit[Mapping[str, object]]:
+        """Return the newest texts of the person's characters, as JSON, by name."""
+        rows = yield SQL["newest_of_owner"].query_alone(owner=person_id)
+        return {
+            shown_name(name): decode(lambda row: json.loads(row[1]), (name, content))
+            for name, content, _ in rows
+        }
 
     @reading
     def consent(self, person_id: str) -> Unit[str | None]:

@@ -225,8 +225,11 @@ WHERE key = 'persona' AND (scope = :person OR scope ~>=~ :anywhere AND scope ~<~
 
 -- name: settings_of_person
 SELECT scope, key FROM choice
-WHERE key LIKE 'persona%'
-    AND (scope = :person OR scope ~>=~ :anywhere AND scope ~<~ :end_of_anywhere)
+WHERE key LIKE 'persona%' AND (scope = :person OR scope ~>=~ :anywhere AND scope ~<~ :end_of_anywhere)
+    OR key LIKE 'character %' AND scope = :person
+
+-- name: presets_chosen_by
+SELECT scope, key, value FROM choice WHERE key = 'preset' AND chosen_by = :person
 
 -- name: forgotten_since
 SELECT id, conversation FROM forgotten WHERE at >= :since
@@ -288,6 +291,12 @@ INSERT INTO forgotten_message (conversation, message_id, at) VALUES (:of, :messa
 DELETE FROM choice
 WHERE key LIKE 'persona%' AND chosen_at <= :until
     AND (scope = :person OR strpos(scope, :person_anywhere) = 1)
+
+-- name: forget_characters_again
+DELETE FROM preset_version WHERE owner = :person AND owner IS NOT NULL AND first_seen_at <= :until
+
+-- name: forget_list_of_characters_again
+DELETE FROM choice WHERE key LIKE 'character %' AND scope = :person AND chosen_at <= :until
 
 -- name: forget_messages_until
 UPDATE inbox SET state = 'done', payload = NULL

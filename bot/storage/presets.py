@@ -26,6 +26,7 @@ class PresetVersions(ClockStore):
     def _save(self, preset: PresetVersion) -> Unit[int]:
         sha256 = hashlib.sha256(preset.content.encode()).hexdigest()
         row = {"name": preset.name, "sha256": sha256, "content": preset.content}
+        owner = {"owner": preset.owner}
         while True:
             newest = yield SQL["newest_preset"].query(row)
             if newest and newest[0][1] == sha256:
@@ -33,13 +34,18 @@ class PresetVersions(ClockStore):
             number = max(preset.version, newest[0][0] + 1 if newest else 1)
             # A process that starts at the same time may have taken the number: then try again.
             new = {"version": number, "first_seen_at": self._clock.now()}
-            yield SQL["add_preset"].query({**row, **new})
+            yield SQL["add_preset"].query({**row, **new, **owner})
 
     @reading
     def newest(self, name: str) -> Unit[PresetVersion | None]:
         """Return the newest version; None if no service has started with this preset."""
         rows = yield SQL["newest_preset"].query_alone(name=name)
         return decode(lambda row: PresetVersion(name, row[2], row[0]), rows[0]) if rows else None
+
+    @transaction
+    def delete(self, name: str) -> Unit[None]:
+        """Delete all versions of somebody's character."""
+        yield SQL["drop_character"].query(name=name)
 
     @reading
     def find(self, name: str, version: int) -> Unit[PresetVersion | None]:

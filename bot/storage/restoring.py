@@ -25,6 +25,9 @@ _PREPARE = (
     *("make_lanes_due", "release_everything", "clear_attempts", "drop_presses"),
     *("drop_sessions_of_gateways", "drop_forgotten_messages", "drop_notes", "note_restore"),
 )
+_FORGET_PERSON = (
+    *("forget_descriptions", "forget_characters_again", "forget_list_of_characters_again"),
+)
 _FORGET_CHANNEL = (
     *("forget_sent_messages", "forget_messages_until", "forget_rows_of_channel"),
     "forget_descriptions_of_channel",
@@ -63,7 +66,8 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
     until, key, person = tombstone.at, tombstone.conversation, tombstone.person
     if person is not None:
         of = {"person": person, "person_anywhere": f"{person}@"}
-        yield SQL["forget_descriptions"].query({**of, "until": until})
+        for name in _FORGET_PERSON:
+            yield SQL[name].query({**of, "until": until})
     if key is None:
         return
     found = [row[0] for row in (yield SQL["turns_until_moment"].query(of=key, until=until))]

@@ -32,8 +32,18 @@ SELECT version, first_seen_at FROM preset_version WHERE name = :name AND sha256 
 ORDER BY version DESC LIMIT :most
 
 -- name: add_preset
-INSERT INTO preset_version (name, version, sha256, content, first_seen_at)
-VALUES (:name, :version, :sha256, :content, :first_seen_at) ON CONFLICT DO NOTHING
+INSERT INTO preset_version (name, version, sha256, content, first_seen_at, owner)
+VALUES (:name, :version, :sha256, :content, :first_seen_at, :owner) ON CONFLICT DO NOTHING
+
+-- name: newest_of_owner
+SELECT name, content, version FROM preset_version
+WHERE owner = :owner AND owner IS NOT NULL ORDER BY name, version
+
+-- name: drop_character
+DELETE FROM preset_version WHERE name = :name AND owner IS NOT NULL
+
+-- name: drop_presets_of
+DELETE FROM preset_version WHERE owner = :owner AND owner IS NOT NULL
 
 -- name: drafts
 SELECT name, base_version, revision, content, updated_at FROM preset_draft ORDER BY name

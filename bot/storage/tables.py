@@ -269,6 +269,8 @@ preset_version = _table(
     # as `troupe preset export` writes it
     Column("content", EncryptableText(), nullable=False),
     Column("first_seen_at", Float, nullable=False),
+    Column("owner", Text),  # the person or server whose character it is; NULL: the operator's
+    _partial_index("ix_preset_version_owner", "owner IS NOT NULL", "owner"),
 )
 
 # The receipt of each answer, and what it cost. The content is emptied after some days, and when its

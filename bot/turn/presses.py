@@ -107,7 +107,7 @@ class Presses:
         said, part = _as_typed(pressed, ""), exchange.parts[0]
         asked = CommandRequest(Command(""), said, active, (), pressed.at, part=part)
         try:
-            line = commands.menus.command_line(data, pressed, active.names)
+            line = await commands.menus.command_line(data, pressed, active.names)
             command = parse(line) if line is not None else None
             if command is not None:
                 result = await commands.handle(replace(asked, command=command))

@@ -233,7 +233,11 @@ def upgrade() -> None:
         sa.Column("sha256", sa.Text(), nullable=False),
         sa.Column("content", sa.Text(), nullable=False),
         sa.Column("first_seen_at", sa.Float(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("name", "version", name="pk_preset_version"),
+    )
+    op.create_index(
+        "ix_preset_version_owner", "preset_version", ["owner"], **where("owner IS NOT NULL")
     )
     op.create_table(
         "provider_key",

@@ -1,20 +1,19 @@
 """Application commands: payloads for registering them, and parsing of their input."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import discord
 
-from bot.chat.command import CommandOption, CommandSpec, MessageCommandSpec
+from bot.chat.command import FIELD_END, CommandOption, CommandSpec, MessageCommandSpec
 from bot.platforms.spec import EditableText
 from bot.texts.text import looked_up, translate
 
-CompletePreset = Callable[[str], Sequence[str]]
-"""Return the names of presets that fit what was typed; nothing else is ever completed."""
-
-_SUBCOMMAND, _STRING = 1, 3  # option types
+_SUBCOMMAND, _STRING, _ATTACHMENT = 1, 3, 11  # option types
 _MESSAGE_COMMAND = 3
-_ROW, _TEXT_FIELD, _PARAGRAPH = 1, 4, 2
+_ROW, _TEXT_FIELD, _LINE, _PARAGRAPH = 1, 4, 1, 2
+_MAX_LINE_CHARS = 500
 _MAX_LABEL_CHARS = 45
 MAX_FORM_CHARS = 4000
 _IN_A_GUILD, _IN_A_DM = 0, 1  # contexts
@@ -67,23 +66,38 @@ def message_command(
 
 def is_form_of_menu(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]) -> bool:
     """Return whether a submitted form belongs to a button rather than a command."""
-    is_form = interaction.type is discord.InteractionType.modal_submit
-    return is_form and form_target(interaction)[0] not in {spec.command for spec in specs}
+    if interaction.type is not discord.InteractionType.modal_submit:
+        return False
+    command, _ = form_target(interaction)
+    return not command.startswith("/") and command not in {spec.command for spec in specs}
+
+
+def opens_form(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
+    """Return whether a command has a form, and was called without a file instead."""
+    is_command = interaction.type is discord.InteractionType.application_command
+    has_file = bool(data_of(interaction).get("resolved", {}).get("attachments"))
+    return is_command and not has_file and any(one.form for one in _called(interaction, specs))
 
 
 def form_data(form_id: str, form: EditableText) -> dict[str, Any]:
     """Return the payload of a form; Discord sends `form_id` back when the form is submitted."""
+    title = form.title[:_MAX_LABEL_CHARS]
+    fields = form.fields or (replace(form, title="text"),)
+    return {"custom_id": form_id, "title": title, "components": [*map(_form_row, fields)]}
+
+
+def _form_row(form: EditableText) -> dict[str, Any]:
+    most = form.most_chars or MAX_FORM_CHARS
     field = {
         "type": _TEXT_FIELD,
-        "custom_id": "text",
-        "style": _PARAGRAPH,
+        "custom_id": form.title,
+        "style": _PARAGRAPH if most > _MAX_LINE_CHARS else _LINE,
         "label": form.label[:_MAX_LABEL_CHARS],
         "value": form.text,
-        "max_length": MAX_FORM_CHARS,
+        "max_length": most,
+        **({} if form.is_required else {"required": False}),
     }
-    components = [{"type": _ROW, "components": [field]}]
-    title = form.title[:_MAX_LABEL_CHARS]
-    return {"custom_id": form_id, "title": title, "components": components}
+    return {"type": _ROW, "components": [field]}
 
 
 def form_target(interaction: discord.Interaction) -> tuple[str, str]:
@@ -94,11 +108,17 @@ def form_target(interaction: discord.Interaction) -> tuple[str, str]:
 def command_text(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec] = ()) -> str:
     """Return a command as it would be typed: "/preset use nova"."""
     if interaction.type is discord.InteractionType.modal_submit:
-        return f"/{form_target(interaction)[0]} {form_value(interaction)}"
+        called = str(data_of(interaction).get("custom_id", ""))
+        if not called.startswith("/"):
+            return f"/{form_target(interaction)[0]} {form_value(interaction)}"
+        has_argument = called.count(" ") > 1
+        entered = FIELD_END.join(_form_values(interaction))
+        return f"{called}{FIELD_END if has_argument else ' '}{entered}"
     if (spec := message_command(interaction, specs)) is not None:
         return f"/{spec.command}"
     name, action, options = _parts(interaction)
-    words = [f"/{name}", action, *(str(option["value"]) for option in options)]
+    given = [str(option["value"]) for option in options if option.get("type") != _ATTACHMENT]
+    words = [f"/{name}", action, *given]
     return " ".join(word for word in words if word)
 
 
@@ -111,40 +131,48 @@ def has_public_response(interaction: discord.Interaction, specs: Sequence[Comman
     is_command = interaction.type is discord.InteractionType.application_command
     if not is_command or interaction.guild_id is None:
         return False
-    name, action, _ = _parts(interaction)
-    called = [one for one in specs if one.name == name]
-    if action:
-        called = [one for spec in called for one in spec.actions if one.name == action]
     return any(
         one.changes_channel and (manages_guild(interaction) or not one.needs_admin)
-        for one in called
+        for one in _called(interaction, specs)
     )
 
 
-def suggestions(interaction: discord.Interaction, complete: CompletePreset) -> list[str]:
-    """Return completions for the option that is being typed."""
+def _called(
+    interaction: discord.Interaction, specs: Sequence[CommandSpec]
+) -> Sequence[CommandSpec]:
+    name, action, _ = _parts(interaction)
+    called = [one for one in specs if one.name == name]
+    return [one for spec in called for one in spec.actions if one.name == action] or called
+
+
+def typed_option(interaction: discord.Interaction) -> str | None:
+    """Return the value of the option that is being typed."""
     _, _, options = _parts(interaction)
-    typed = next((str(option["value"]) for option in options if option.get("focused")), None)
-    found = () if typed is None else complete(typed)
-    return [text for text in found if 0 < len(text) <= _MAX_CHOICE_CHARS][:_MAX_CHOICES]
+    return next((str(option["value"]) for option in options if option.get("focused")), None)
+
+
+def to_choices(names: Sequence[str]) -> list[dict[str, str]]:
+    """Return the names that can be chosen as an option's value, as many as Discord shows."""
+    fitting = [name for name in names if 0 < len(name) <= _MAX_CHOICE_CHARS]
+    return [{"name": name, "value": name} for name in fitting[:_MAX_CHOICES]]
 
 
 def _describe(spec: CommandSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
         **_describe_in_words(spec.summary),
-        "options": [_describe_option(option) for option in spec.options],
+        "options": [_describe_option(option) for option in spec.options if not option.form_chars],
     }
 
 
 def _describe_option(option: CommandOption) -> dict[str, Any]:
     choices = [{"name": choice, "value": choice} for choice in option.choices]
     return {
-        "type": _STRING,
+        "type": _ATTACHMENT if option.is_file else _STRING,
         "name": option.name,
         **_describe_in_words(option.summary),
         "required": option.required,
-        "autocomplete": option.completes,
+        **({} if option.is_file else {"autocomplete": option.completes}),
         **({"choices": choices} if choices else {}),
     }
 
@@ -177,6 +205,9 @@ def _parts(interaction: discord.Interaction) -> tuple[str, str | None, list[dict
 
 
 def form_value(interaction: discord.Interaction) -> str:
+    return next(iter(_form_values(interaction)), "")
+
+
+def _form_values(interaction: discord.Interaction) -> list[str]:
     rows = data_of(interaction).get("components", ())
-    fields = [field for row in rows for field in row.get("components", ())]
-    return str(fields[0].get("value", "")) if fields else ""
+    return [str(one.get("value", "")) for row in rows for one in row.get("components", ())]

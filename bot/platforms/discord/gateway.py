@@ -191,6 +191,7 @@ class Gateway(ShardClient):
             not _is_answerable(interaction)
             or interaction.type not in _COMMANDS
             or (spec is not None and spec.has_form)
+            or commands.opens_form(interaction, self._context.commands)
             or commands.is_form_of_menu(interaction, menu)
         ):
             return None
@@ -241,9 +242,14 @@ class Gateway(ShardClient):
             else:
                 await self._open_form(interaction, pressed.data, opened)
         elif interaction.type is discord.InteractionType.autocomplete:
-            names = commands.suggestions(interaction, context.complete_preset)
-            choices = [{"name": name, "value": name} for name in names]
-            await self._send(interaction, ResponseType.autocomplete_result, {"choices": choices})
+            typed = commands.typed_option(interaction)
+            called = incoming.command_to_incoming(interaction, context, deferred=False)
+            names = () if typed is None else await context.suggest(called, typed)
+            choices = {"choices": commands.to_choices(names)}
+            await self._send(interaction, ResponseType.autocomplete_result, choices)
+        elif commands.opens_form(interaction, context.commands):
+            called = incoming.command_to_incoming(interaction, context, deferred=False)
+            await self._open_form(interaction, called.text, await context.command_form(called))
         elif (spec := commands.message_command(interaction, menu)) and spec.has_form:
             called = incoming.command_to_incoming(interaction, context, deferred=False)
             form = await context.text_to_edit(called)

@@ -164,6 +164,7 @@ def command_to_incoming(
         text=commands.command_text(interaction, context.message_commands),
         wake=WakeReason.COMMAND,
         quote=_target_message(interaction),
+        attachments=_files_of_command(interaction),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
         has_public_response=commands.has_public_response(interaction, context.commands),
         **_origin_fields(interaction, context.bot_id),
@@ -174,7 +175,7 @@ def _target_message(interaction: discord.Interaction) -> Quote | None:
     """Return the message that a command or form applies to."""
     if interaction.type is discord.InteractionType.modal_submit:
         _, message_id = commands.form_target(interaction)
-        return Quote(None, message_id, "")
+        return Quote(None, message_id, "") if message_id else None
     data = commands.data_of(interaction)
     resolved = data.get("resolved", {}).get("messages", {}).get(str(data.get("target_id")))
     if resolved is None:
@@ -183,6 +184,17 @@ def _target_message(interaction: discord.Interaction) -> Quote | None:
     name = author.get("global_name") or author["username"]
     person = Person(f"discord:{author['id']}", name)
     return Quote(person, str(resolved["id"]), resolved.get("content", ""))
+
+
+def _files_of_command(interaction: discord.Interaction) -> tuple[MediaItem, ...]:
+    files = commands.data_of(interaction).get("resolved", {}).get("attachments", {})
+    return tuple(
+        MediaItem(
+            _KINDS.get(str(one.get("content_type")).partition("/")[0], MediaKind.FILE),
+            *(str(one["filename"]), one.get("size"), str(one["url"])),
+        )
+        for one in files.values()
+    )
 
 
 def _is_private(message: discord.Message) -> bool:

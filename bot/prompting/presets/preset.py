@@ -9,6 +9,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PrivateAttr,
     StrictBool,
     StrictInt,
     field_validator,
@@ -16,6 +17,7 @@ from pydantic import (
 )
 
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, ToolName, lowest_output_limit
+from bot.chat.session import shown_name
 from bot.errors import PresetError, TemplateError
 from bot.prompting.lorebook.entries import Lorebook, is_regex
 from bot.prompting.lorebook.files import PlacedPresetError, read_lorebook
@@ -208,6 +210,18 @@ class PrompterChoice(StrictModel):
     extra_keys: NonEmptyTexts = ()
 
 
+_OF_CHARACTER = frozenset(
+    {
+        *("name", "version", "description", "avatar", "role_name", "persona", "character"),
+        *("stories", "greeting", "alternate_greetings", "group_greetings", "personality"),
+        *("scenario", "system", "messages", "post_history_instructions", "lorebook"),
+        *("regex_scripts", "macros", "talkativeness", "aliases", "prompter", "tools"),
+        "mcp_servers",
+    }
+)
+"""What a character keeps as it was made, whoever's model plays it."""
+
+
 class Preset(StrictModel):
     """A character or assistant; the first keys are RodelAgent's (docs/sources.md#rodel)."""
 
@@ -295,10 +309,30 @@ class Preset(StrictModel):
     """Servers of further tools, by the names that the operator gave them in the settings."""
     budget: PresetBudget | None = None
     summary: SummaryChoice | None = None
+    _behavior_of: str = PrivateAttr("")
+
+    @property
+    def shown_name(self) -> str:
+        """The name as people see it."""
+        return shown_name(self.name)
+
+    @property
+    def behavior_of(self) -> str:
+        """The preset whose model and behavior a character of somebody's own has; else empty."""
+        return self._behavior_of
+
+    def behaving_as(self, other: "Preset") -> "Preset":
+        """Return this character with another preset's model, limits and rules, not its tools."""
+        others = {name: getattr(other, name) for name in type(self).model_fields}
+        copy = self.model_copy(
+            update={name: value for name, value in others.items() if name not in _OF_CHARACTER}
+        )
+        copy._behavior_of = other.name  # noqa: SLF001 # a copy of its own
+        return copy
 
     @property
     def character_name(self) -> str:
-        return self.role_name or self.name
+        return self.role_name or self.shown_name
 
     @property
     def is_character(self) -> bool:

@@ -51,6 +51,18 @@ class LimitSettings(BaseModel, extra="forbid"):
         description="How many conversations a process answers at once. Further ones wait in the"
         " database, from which every worker takes them.",
     )
+    characters_per_person: int = Field(
+        5, ge=0, description="How many characters of their own a person may have; 0: none."
+    )
+    characters_per_server: int = Field(
+        50, ge=0, description="How many characters of its own a server or group may have; 0: none."
+    )
+    card_bytes: int = Field(
+        2 * 2**20,
+        ge=1024,
+        le=10 * 2**20,
+        description="The largest character card that people may attach, in bytes.",
+    )
 
 
 _SECONDS_BETWEEN_NOTICES = 60.0

@@ -170,7 +170,7 @@ class Spending:
                 for period, dollars in own.items()
                 if dollars is not None
             }
-        owners = {**asking, BudgetKind.PRESET: preset.name}
+        owners = {**asking, BudgetKind.PRESET: preset.behavior_of or preset.name}
         today = datetime.fromtimestamp(self.clock.now(), UTC).date().isoformat()
         begins = {Period.DAY: today, Period.MONTH: today[: len("2026-11")]}
         return [

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Address
+from bot.chat.incoming import Address, Said
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.spec import PlatformContext
@@ -41,7 +41,7 @@ COMMANDS = (
 )
 
 
-def complete(partial: str) -> Sequence[str]:
+async def suggest(_said: Said, partial: str) -> Sequence[str]:
     return [name for name in ("nova", "nora", "coder") if name.startswith(partial)]
 
 
@@ -71,7 +71,7 @@ def platform_for(
     }
     context = PlatformContext(
         commands=COMMANDS,
-        complete_preset=complete,
+        suggest=suggest,
         clock=clock or ShortSleepClock(),
         answerable_seconds=answerable_seconds,
     )

@@ -1,0 +1,329 @@
+"""Characters of people and servers, made in the chat: the /character actions."""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bot.chat.command import FIELD_END, CommandOption, CommandSpec, parse
+from bot.chat.incoming import Address, MediaItem, MediaKind, Said
+from bot.chat.session import OWNER_END, PresetVersion, shown_name
+from bot.commands.authority import AdminCheck
+from bot.commands.presets import begin, listed
+from bot.commands.request import CommandRequest, CommandResult, command
+from bot.errors import PlatformError, PresetError, UserError
+from bot.media.attachment_reader import Unconvertible, convert
+from bot.prompting.presets.fields import MAX_NAME_CHARS, preset_id
+from bot.prompting.presets.files import export_preset, parse_preset, validate_preset
+from bot.prompting.presets.preset import Preset
+from bot.prompting.text.confusables import skeleton
+from bot.routing.presets import PresetResolver, owner_of
+from bot.runtime.addresses import is_http_address
+from bot.storage.presets import PresetVersions
+from bot.texts.text import joined, language_of, marked, text_of, translatable
+
+CHARACTER = CommandSpec(
+    "character",
+    marked("characters of your own, in private, or of this server: list, add, use, edit, share"),
+    default_action="list",
+)
+_CHANGE = translatable("change the characters of this server")
+_USE = translatable("change who answers here")
+_HOW_TO_ADD = translatable(
+    "Attach a character card (PNG, JSON or CHARX) to /character add, or write /character add NAME |"
+    " PERSONA | GREETING"
+)
+_HOW_TO_EDIT = translatable(
+    "Write /character edit NAME | PERSONA | GREETING, or attach a new card to /character edit NAME"
+)
+_DAMAGED = translatable(
+    "The card could not be read. It may be damaged, or too large when unpacked; please try once"
+    " more."
+)
+_UNREACHABLE = translatable("The card could not be downloaded. Please send it again.")
+_NO_LINK = translatable("The picture must be a link that begins with https://")
+_IN_SERVER = translatable("Write this in the server that should get the character.")
+_NONE = translatable("There are no characters here yet. /character add makes one.")
+_TOO_LONG = translatable("Its texts are too long for a form; attach a card instead.")
+_DESCRIPTION_CHARS = 100
+_CARD = CommandOption(
+    "card", marked("a character card: PNG, JSON or CHARX"), required=False, is_file=True
+)
+_NAME = CommandOption("name", marked("the character"), completes=True)
+_FORM = (
+    CommandOption("persona", marked("who the character is"), required=False, form_chars=4000),
+    CommandOption("greeting", marked("its first message"), required=False, form_chars=4000),
+    CommandOption("picture", marked("a link to its picture"), required=False, form_chars=500),
+)
+_NEW_NAME = CommandOption(
+    "name", marked("the character's name"), required=False, form_chars=MAX_NAME_CHARS
+)
+_KEYS = ("persona", "greeting", "avatar")
+_CARD_KEYS = ("name", "description", "first_mes", "avatar")
+
+Download = Callable[[Address, MediaItem, int], Awaitable[bytes]]
+"""Returns a file up to a number of bytes; raises `PlatformError`."""
+
+
+@dataclass(eq=False)
+class CharacterHandlers:
+    """Makes characters of cards and forms; they have the model that is active where they answer."""
+
+    resolver: PresetResolver
+    versions: PresetVersions
+    admins: AdminCheck
+    download: Download
+    per_person: int
+    per_server: int
+    card_bytes: int
+    dice: random.Random = field(default_factory=random.Random)
+    """Selects greetings."""
+
+    @command("character list", marked("list the characters of your own, or of this server"))
+    async def _list(self, request: CommandRequest) -> CommandResult:
+        active = request.active.names
+        owned = await self.resolver.characters.descriptions(owner_of(request.incoming))
+        lines = [listed(name, about, active) for name, about in owned.items()]
+        return CommandResult(joined(lines) if lines else _NONE)
+
+    @command(
+        "character add",
+        marked("make a character of a card that you attach, or of a form (admins)"),
+        *(_CARD, _NEW_NAME, *_FORM),
+        needs_admin=True,
+    )
+    async def _add(self, request: CommandRequest) -> CommandResult:
+        incoming = request.incoming
+        await self._require(incoming)
+        fields, card = _fields(request.argument), await self._attached(incoming)
+        if card is None:
+            if len(fields) < 2:  # a name and a persona
+                raise UserError(_HOW_TO_ADD)
+            data = dict(zip(_CARD_KEYS, fields, strict=False))
+            card = json.dumps({"spec": "chara_card_v2", "data": data}).encode()
+            fields = []
+        preset = await self._read(card, incoming)
+        if fields:  # it is called as its author says
+            preset = _validated(preset, {"name": fields[0]})
+        return await self._keep(request, preset, owner_of(incoming))
+
+    @command(
+        "character use",
+        marked("make a character answer in this channel (admins)"),
+        _NAME,
+        needs_admin=True,
+    )
+    async def _use(self, request: CommandRequest) -> CommandResult:
+        incoming = request.incoming
+        await self.admins.require(incoming, _USE)
+        name = await self._find(request.argument, owner_of(incoming), "use")
+        found = await self.resolver.characters.find(name, self.resolver.behavior_in(request.active))
+        if found is None:
+            raise _missing(request.argument)
+        by, audited = incoming.author.id, request.is_audited
+        await self.resolver.set_active(request.scope, [found[0]], by, audited=audited)
+        text = translatable("{name} answers here from now on.", name=found[0].shown_name)
+        return begin(text, found[0], request, self.dice)
+
+    @command(
+        "character edit",
+        marked("change a character with a form, or with another card (admins)"),
+        *(_NAME, _CARD, *_FORM),
+        needs_admin=True,
+    )
+    async def _edit(self, request: CommandRequest) -> CommandResult:
+        incoming = request.incoming
+        await self._require(incoming)
+        wanted, *fields = _fields(request.argument) or [""]
+        name = await self._find(wanted, owner_of(incoming), "edit")
+        if (card := await self._attached(incoming)) is not None:
+            preset = _validated(await self._read(card, incoming), {"name": shown_name(name)})
+        elif not fields:
+            raise UserError(_HOW_TO_EDIT)
+        else:
+            given = dict(zip(_KEYS, fields, strict=False))
+            if given.get("avatar") and not is_http_address(given["avatar"]):
+                raise UserError(_NO_LINK)
+            preset = _validated(await self._stored(name), given)
+        await self._save(request, preset, name)
+        text = translatable("{name} was changed.", name=preset.name)
+        return CommandResult(text, changes_channel=True)
+
+    @command(
+        "character share",
+        marked("give this server a copy of a character that you have in private (admins)"),
+        _NAME,
+        needs_admin=True,
+    )
+    async def _share(self, request: CommandRequest) -> CommandResult:
+        incoming = request.incoming
+        await self._require(incoming)
+        if incoming.is_private:
+            raise UserError(_IN_SERVER)
+        name = await self._find(request.argument, incoming.author.id, "share")
+        return await self._keep(request, await self._stored(name), owner_of(incoming))
+
+    @command(
+        "character remove", marked("delete a character for good (admins)"), _NAME, needs_admin=True
+    )
+    async def _remove(self, request: CommandRequest) -> CommandResult:
+        await self._require(request.incoming)
+        name = await self._find(request.argument, owner_of(request.incoming), "remove")
+        by, audited = request.incoming.author.id, request.is_audited
+        await self.resolver.characters.announce(name, "", "", by, audited=audited)
+        await self.versions.delete(name)
+        text = translatable("{name} was deleted.", name=shown_name(name))
+        return CommandResult(text, changes_channel=True)
+
+    async def form(self, said: Said) -> Sequence[tuple[CommandOption, str]]:
+        """Return the fields of a command's form with their texts; raises `UserError`."""
+        await self._require(said)
+        called = parse(said.text)
+        action, _, name = (called.text if called else "").partition(" ")
+        if action != "edit":
+            return [(one, "") for one in (_NEW_NAME, *_FORM)]
+        preset = await self._stored(await self._find(name, owner_of(said), action))
+        fields = [(one, getattr(preset, key) or "") for one, key in zip(_FORM, _KEYS, strict=True)]
+        if any(len(text) > one.form_chars for one, text in fields):
+            raise UserError(_TOO_LONG)
+        return fields
+
+    async def suggest(self, said: Said, typed: str) -> Sequence[str]:
+        """Return the names that complete what is typed for a command."""
+        called = parse(said.text)
+        if called is None or called.name != CHARACTER.name:
+            names = await self.resolver.descriptions_here(said)
+        else:
+            is_shared = called.text.partition(" ")[0] == "share"
+            owner = said.author.id if is_shared else owner_of(said)
+            names = await self.resolver.characters.descriptions(owner)
+        return self.resolver.complete(typed, map(shown_name, names))
+
+    async def _require(self, said: Said) -> None:
+        if not said.is_private:
+            await self.admins.require(said, _CHANGE)
+
+    async def _find(self, word: str, owner: str, action: str) -> str:
+        if not word.strip():
+            example = f"/character {action} Nora"
+            raise UserError(
+                translatable("Which character? For example: {example}", example=example)
+            )
+        names = await self.resolver.characters.descriptions(owner)
+        wanted = preset_id(word.strip())
+        for name in names:
+            if preset_id(shown_name(name)) == wanted:
+                return name
+        raise _missing(word, [shown_name(one) for one in names])
+
+    async def _stored(self, name: str) -> Preset:
+        stored = await self.versions.newest(name)
+        if stored is None:
+            raise _missing(shown_name(name))
+        return await asyncio.to_thread(parse_preset, stored.content, name)
+
+    async def _attached(self, said: Said) -> bytes | None:
+        """Return the card that is attached, or that the command replies to."""
+        quoted = said.quote.attachments if said.quote else ()
+        kinds = {MediaKind.FILE, MediaKind.IMAGE}
+        cards = [one for one in (*said.attachments, *quoted) if one.kind in kinds and one.source]
+        if not cards:
+            return None
+        most = self.card_bytes
+        try:
+            data = await self.download(said.address, cards[0], most + 1)
+        except PlatformError:
+            raise UserError(_UNREACHABLE) from None
+        if len(data) > most:
+            raise UserError(
+                translatable("A card may have up to {limit} KiB.", limit=f"{most // 1024:,}")
+            )
+        return data
+
+    async def _read(self, card: bytes, said: Said) -> Preset:
+        """Make a preset of a card in a child process."""
+        try:
+            found = msgspec.json.decode(await convert("card", card))
+        except Unconvertible:
+            raise UserError(_DAMAGED) from None
+        if "problem" in found:
+            raise UserError(found["problem"][language_of(said.locale)])
+        return await asyncio.to_thread(parse_preset, found["preset"], "card")
+
+    async def _keep(self, request: CommandRequest, preset: Preset, owner: str) -> CommandResult:
+        """Store a new character under a free name; once, even if the command runs again."""
+        own = await self.resolver.characters.descriptions(owner)
+        most = self.per_person if request.incoming.is_private else self.per_server
+        operators = {_looks(one) for one in (*self.resolver.presets, *self.resolver.disabled)}
+        taken = {_looks(shown_name(one)): one for one in own}
+        number, given = 1, preset
+        while _looks(given.name) in operators or (
+            (other := taken.get(_looks(given.name))) and not await self._is_same(other, given)
+        ):
+            number += 1
+            ending = f" {number}"
+            name = preset.name[: MAX_NAME_CHARS - len(ending)].rstrip() + ending
+            given = preset.model_copy(update={"name": name})
+        name = f"{owner}{OWNER_END}{given.name}"
+        if name not in own and len(own) >= most:
+            raise UserError(
+                translatable(
+                    "There are {count} characters here already, and no more are allowed."
+                    " /character remove makes room.",
+                    count=len(own),
+                )
+            )
+        await self._save(request, given, name)
+        text = translatable(
+            "{name} is ready. /character use {name} lets it answer here.", name=given.name
+        )
+        return CommandResult(text, changes_channel=True)
+
+    async def _is_same(self, name: str, preset: Preset) -> bool:
+        stored = await self.versions.newest(name)
+        return stored is not None and stored.content == export_preset(preset)
+
+    async def _save(self, request: CommandRequest, preset: Preset, name: str) -> None:
+        content, owner = export_preset(preset), name.rpartition(OWNER_END)[0]
+        await self.versions.save([PresetVersion(name, content, 1, owner)])
+        about, by = preset.description[:_DESCRIPTION_CHARS], request.incoming.author.id
+        await self.resolver.characters.announce(
+            name, content, about, by, audited=request.is_audited
+        )
+
+
+def _fields(text: str) -> list[str]:
+    """Split what was typed, or entered into a form, which has a place for every field."""
+    if FIELD_END in text:
+        fields = [one.strip() for one in text.split(FIELD_END)]
+        return fields + [""] * (len(_CARD_KEYS) - len(fields))
+    return [one.strip() for one in text.split("|", len(_CARD_KEYS) - 1)] if text else []
+
+
+def _validated(preset: Preset, changes: dict[str, str]) -> Preset:
+    """Return a preset with changed texts; an empty greeting or picture is removed."""
+    kept = preset.model_dump(mode="json", exclude_defaults=True)
+    changed = {key: value or None for key, value in changes.items() if value or key != "persona"}
+    try:
+        return validate_preset({**kept, **changed}, preset.name)
+    except PresetError as error:
+        raise UserError(text_of(error)) from None
+
+
+def _looks(name: str) -> str:
+    return skeleton(name.casefold())
+
+
+def _missing(word: str, names: Sequence[str] = ()) -> UserError:
+    if not names:
+        return UserError(
+            translatable("There is no character {name}; /character list shows them.", name=word)
+        )
+    return UserError(
+        translatable(
+            "There is no character {name}; there are: {names}.", name=word, names=", ".join(names)
+        )
+    )

@@ -1,0 +1,69 @@
+"""A child process that makes a preset of one untrusted character card, with limits.
+
+It reads the card from stdin and writes JSON to stdout: the preset's text, or why there is none, in
+every language. Nothing of the card chooses a provider, a model or tools.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from bot.errors import PresetError, UserError
+from bot.importers.card import Card, read_card
+from bot.importers.card_to_preset import preset_from_card
+from bot.importers.file_kinds import CHARACTER_IMPORTS, FileKind, detect_file_kind
+from bot.media.conversion_child import set_resource_limits
+from bot.prompting.presets.files import export_preset
+from bot.runtime.addresses import is_http_address
+from bot.texts.text import LANGUAGES, text_of, translatable, translate
+
+_MAX_OPEN_FILES = 64
+_ANY_PROVIDER = "active"
+"""Stored in place of a provider: the preset that is active where the character answers has one."""
+
+
+def main() -> None:
+    set_resource_limits(_MAX_OPEN_FILES)
+    sys.stdout.write(json.dumps(read_character(sys.stdin.buffer.read())))
+
+
+def read_character(data: bytes) -> dict[str, object]:
+    """Return {"preset": its text}, or {"problem": why, by language}."""
+    try:
+        kind = detect_file_kind(data)
+        if kind not in CHARACTER_IMPORTS | {FileKind.UNKNOWN}:
+            return _problem(_refusal(kind))
+        card = read_card(data, "card")
+        preset = preset_from_card(card, "card", provider=_ANY_PROVIDER, is_local=False)
+    except (PresetError, UserError) as error:
+        return _problem(text_of(error))
+    return {"preset": export_preset(preset.model_copy(update={"avatar": _picture(card)}))}
+
+
+def _problem(text: str) -> dict[str, object]:
+    return {"problem": {one: translate(text, one) for one in LANGUAGES}}
+
+
+def _refusal(kind: FileKind) -> str:
+    if kind is FileKind.IMAGE:
+        return kind.describe(Path("card"))
+    return translatable(
+        "This is {kind}. Attach a character card: PNG, JSON or CHARX.",
+        kind=translatable(kind.value[0]),
+    )
+
+
+def _picture(card: Card) -> str | None:
+    """Return the address of the card's picture, if it has one that platforms can fetch."""
+    assets = card.fields.values.get("assets")
+    icons = [
+        one.get("uri")
+        for one in (assets if isinstance(assets, list) else [])
+        if isinstance(one, dict) and one.get("type") == "icon"
+    ]
+    found = [one for one in (*icons, card.fields.values.get("avatar")) if isinstance(one, str)]
+    return next((one for one in found if is_http_address(one)), None)
+
+
+if __name__ == "__main__":
+    main()
