@@ -38,8 +38,9 @@ _CODE_SECONDS = 3600.0
 _MAX_WAITING = 3
 _MAX_WRONG = 10
 _MENTION = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
-_NAMED = re.compile(r"(?P<kind>person|role|channel)[ :](?:\w+:)?(?P<id>-?\d+)", re.IGNORECASE)
-_ID = re.compile(r"(?:\w+:)?(?P<id>-?\d+)")
+_NUMBER = r"(?:(?P<source>[a-z]+(?:@\w+)?):)?(?P<id>-?\d+)"
+_NAMED = re.compile(rf"(?P<kind>person|role|channel)[ :]{_NUMBER}", re.IGNORECASE)
+_ID = re.compile(_NUMBER)
 _KINDS = {"@": "person", "@!": "person", "@&": "role", "#": "channel"}
 _WHO = translatable(
     "Whom? Mention a person or role, reply to a message, or write an id: /access block person 123,"
@@ -279,7 +280,8 @@ def read_target(words: str, said: Said) -> str:
     else:
         return _mentioned(words, said.mentions)
     source = said.address.source if kind == "channel" else platform
-    return f"{kind} {source}:{found['id']}"
+    given = found.groupdict().get("source")  # an operator may name another platform
+    return f"{kind} {given.lower() if given else source}:{found['id']}"
 
 
 def _mentioned(words: str, mentions: Collection[str]) -> str:

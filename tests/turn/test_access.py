@@ -153,6 +153,23 @@ async def test_target_is_the_author_of_the_message_replied_to(group: Group) -> N
     assert await group.hears("hello", CAROL) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "target"),
+    [
+        ("3", "person telegram:3"),
+        ("discord:3", "person discord:3"),
+        ("role discord:3", "role discord:3"),
+        ("<@!3>", "person telegram:3"),
+        ("<@&3>", "role telegram:3"),
+        ("-1003", "channel telegram:-1003"),
+        ("channel discord@77:3", "channel discord@77:3"),
+    ],
+)
+async def test_target_is_written_in_many_ways(group: Group, words: str, target: str) -> None:
+    line = f"/access block {words} everywhere"
+    assert await group.hears(line, OPERATOR) == [f"Saved: block {target}."]
+
+
 async def test_refusal_is_named_to_admins_without_the_words(group: Group) -> None:
     await group.hears("/access block telegram:2", ALICE)
     await group.hears("a secret")
