@@ -43,8 +43,8 @@ async def test_server_without_ephemeral_messages_shows_nothing(
     wire.knows_ephemeral = False
     try:
         wire.whisper(person, "/context", where.chat)
-        await where.wait_until(lambda: len(where.texts()) == 2)
-        assert where.texts()[1].startswith(f"{HINT} Open a chat with me (t.me/sim_bot)")
+        await where.shows_new(f"{HINT} Open a chat with me (t.me/sim_bot)")
+        assert len(where.texts()) == 2
         [(_, gone)] = wire.deleted[where.chat]
         assert gone["text"] == LOCK
         wire.chat(person)
