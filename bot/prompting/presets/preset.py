@@ -216,7 +216,7 @@ _OF_CHARACTER = frozenset(
         *("stories", "greeting", "alternate_greetings", "group_greetings", "personality"),
         *("scenario", "system", "messages", "post_history_instructions", "lorebook"),
         *("regex_scripts", "macros", "talkativeness", "aliases", "prompter", "tools"),
-        "mcp_servers",
+        *("mcp_servers", "adults_only"),
     }
 )
 """What a character keeps as it was made, whoever's model plays it."""
