@@ -9,8 +9,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeAlias
 
+import pytest
 import structlog
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 from typing_extensions import override
@@ -197,7 +198,7 @@ async def open_groups() -> AsyncIterator[Groups]:
             yield groups
 
 
-@settings(max_examples=max(200, settings().max_examples))
+@pytest.mark.slow
 @given(steps)
 async def test_nothing_of_a_person_who_is_off_is_anywhere(schedule: list[Step]) -> None:
     with structlog.testing.capture_logs() as logs:
