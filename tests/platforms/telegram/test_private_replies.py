@@ -21,7 +21,7 @@ ADMIN, MEMBER = 1, 2
 LOCK, HINT = "🔒 Only you can read this.", "My reply is for you alone."
 COMMANDS = (
     *("/context", "/context prompt", "/context nonsense", "/settings why", "/settings usage"),
-    *("/settings me", "/settings me off", "/settings me on", "/settings me maybe"),
+    *("/settings me", "/settings me reset", "/settings me maybe"),
     *("/export", "/me", "/forget channel"),
 )
 """Whose replies are for their author alone; an admin's /forget is not among them."""
