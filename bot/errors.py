@@ -10,7 +10,8 @@ TroupeError                 every error that is raised on purpose; it names the 
 │   └── RenderUnavailable   ... for a reason outside the template, such as a busy machine: try again
 ├── UserError               the person in the chat must change something; the text is shown to them
 │   ├── PrivateError        ... and nobody else in the chat is to read it, such as a refusal
-│   └── BudgetUsedUp        ... or wait: a budget is used up; a cheaper model may answer
+│   ├── BudgetUsedUp        ... or wait: a budget is used up; a cheaper model may answer
+│   └── AgeUnconfirmed      ... or say that they are an adult: their question is kept until then
 ├── RequestRefused          a request to the console is refused; `status` is HTTP's
 ├── AlreadyNotified             over a limit, and the person knows: do not say it again
 ├── Fenced                  another worker has claimed this conversation: discard the result
@@ -112,6 +113,10 @@ class PrivateError(UserError):
 
 
 class BudgetUsedUp(UserError):
+    pass
+
+
+class AgeUnconfirmed(UserError):
     pass
 
 

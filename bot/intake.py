@@ -26,6 +26,7 @@ from bot.chat.incoming import (
     Person,
     Pressed,
     Quote,
+    Reacted,
     Said,
     address_of,
     make_storable,
@@ -67,6 +68,9 @@ class HistoryRouter:
     @contextlib.asynccontextmanager
     async def routed(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
         """Yield events once for each history; the block stores them before others are routed."""
+        if any(isinstance(event, Reacted) for event in events):
+            placed = [await self._place(event) for event in events]
+            events = [event for event in placed if event is not None]
         scopes = [await self._scope_of(event.scopes, _author_to_answer(event)) for event in events]
         for event, scope in zip(events, scopes, strict=True):
             if isinstance(event, Said) and scope in _OF_ALL:
@@ -125,6 +129,17 @@ class HistoryRouter:
             return None
         return _in_history(said, address_of(found.conversation).history)
 
+    async def _place(self, event: Incoming) -> Incoming | None:
+        """Return a reaction with the history of its message; None if that is none of ours."""
+        if not isinstance(event, Reacted):
+            return event
+        places = await self._index.find(event.address, [event.message_id])
+        if not places:
+            return None
+        address = address_of(places[0].conversation)
+        topic = () if address.channel in event.scopes else (address.channel,)
+        return replace(event, address=address, scopes=(*topic, *event.scopes))
+
     async def _route(
         self, event: Incoming, scope: HistoryScope, before: Sequence[Incoming]
     ) -> Sequence[Incoming]:
@@ -140,7 +155,7 @@ class HistoryRouter:
                 return await self._route_deletion(event)
             case Pressed():
                 return [await self._route_press(event)]
-            case Joined() | ForgetRequested():
+            case Reacted() | Joined() | ForgetRequested():
                 return [event]
 
     async def _history_of(self, said: Said, scope: HistoryScope, before: Sequence[Incoming]) -> str:
@@ -341,6 +356,8 @@ def withhold(event: Incoming, off: Collection[str]) -> Incoming | None:
             return replace(event, values=()) if is_form else event
         case Joined(author=Person(id=person)) if person in off:
             return replace(event, author=None)
+        case Reacted(author=Person(id=person)) if person in off:
+            return None
         case _:
             return event
 
@@ -410,8 +427,9 @@ def with_storable_text(incoming: Incoming) -> Incoming:
                 has_masked_token=masked != values,
                 thread_title=_storable_title(incoming.thread_title),
             )
-        case Joined(author=Person() as author):
-            return replace(incoming, author=_storable_person(author))
+        case Reacted() | Joined(author=Person()):
+            assert incoming.author is not None  # noqa: S101 # the pattern says so
+            return replace(incoming, author=_storable_person(incoming.author))
         case Joined() | Deleted() | ForgetRequested():
             return incoming
 

@@ -104,9 +104,11 @@ class ButtonAction(StrEnum):
     """Let the preset answer whose name is entered into a form."""
     ABOUT = "about"
     """Keep how the person describes themselves in a form."""
+    ADULT = "adult"
+    """Confirm that the person is an adult, and answer their question."""
 
 
-ANSWERING_ACTIONS = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
+ANSWERING_ACTIONS = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.ADULT})
 """What has a question answered: it takes a place among the answers, as a message does."""
 MENU_ACTIONS = frozenset(
     {

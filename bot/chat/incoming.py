@@ -177,6 +177,8 @@ class Said:
     """The author's language as the platform tells it, such as "pt-BR"."""
     is_private: bool = False
     """Whether the author is alone with the bot on a platform where anybody may write to it."""
+    is_age_restricted: bool | None = None
+    """Whether the platform lets only adults into the channel; None: it does not say."""
     has_masked_token: bool = False
     """Whether a token or key was removed from the text before it was stored."""
     is_late: bool = False
@@ -276,6 +278,7 @@ class Pressed:
     interaction: str | None = None
     locale: str | None = None
     is_private: bool = False
+    is_age_restricted: bool | None = None
     has_masked_token: bool = False
     in_thread: bool = False
     thread_title: str = ""
@@ -283,6 +286,47 @@ class Pressed:
     """When the message with the button was sent, if the platform tells."""
     is_ephemeral: bool = False
     """Whether nobody else sees the message with the button."""
+
+
+class Reaction(StrEnum):
+    """The reactions that mean something under an answer."""
+
+    GOOD = "👍"
+    BAD = "👎"
+    RETRY = "🔁"
+    DELETE = "🗑"
+
+
+_TONES = re.compile("[\U0001f3fb-\U0001f3ff\ufe0f]")
+
+
+def read_reaction(emoji: str) -> Reaction | None:
+    """Return a reaction, whatever its skin tone; None for all others."""
+    plain = _TONES.sub("", emoji)
+    return Reaction(plain) if plain in set(Reaction) else None
+
+
+@value_class
+class Reacted:
+    """A person added a reaction to a message, or removed theirs."""
+
+    address: Address
+    """Without a topic: Telegram tells only the chat."""
+    external_key: str
+    message_id: str
+    author: Person
+    reaction: Reaction
+    at: datetime
+    scopes: tuple[str, ...]
+    is_removed: bool = False
+    author_is_admin: bool | None = None
+    author_roles: tuple[str, ...] = ()
+    is_private: bool = False
+    is_age_restricted: bool | None = None
+    in_thread: bool = False
+    thread_title: str = ""
+    interaction: None = None
+    locale: None = None
 
 
 @value_class
@@ -300,6 +344,11 @@ class Joined:
     locale: str | None = None
     opens_chat: bool = False
     """Whether a person has opened a chat, whose conversation may have begun before."""
+    is_age_restricted: bool | None = None
+
+    @property
+    def is_private(self) -> bool:
+        return self.opens_chat
 
 
 @value_class
@@ -327,7 +376,7 @@ def requests_to_forget(
     ]
 
 
-Incoming: TypeAlias = Said | Edited | Deleted | Pressed | Joined | ForgetRequested
+Incoming: TypeAlias = Said | Edited | Deleted | Pressed | Reacted | Joined | ForgetRequested
 
 
 def people_of(event: Incoming) -> tuple[str, ...]:
@@ -337,7 +386,11 @@ def people_of(event: Incoming) -> tuple[str, ...]:
             quoted = said.quote.author if said.quote is not None else None
             found = (said.author.id, quoted.id if quoted else "", said.forwarded_from)
             return tuple(one for one in found if one)
-        case Pressed(author=Person(id=person)) | Joined(author=Person(id=person)):
+        case (
+            Pressed(author=Person(id=person))
+            | Reacted(author=Person(id=person))
+            | Joined(author=Person(id=person))
+        ):
             return (person,)
         case _:
             return ()

@@ -278,6 +278,8 @@ class OutgoingPart:
     """The thread that it is sent to; it is never opened early either."""
     is_private: bool = False
     """Whether only the author of what it replies to may read it."""
+    reader: str = ""
+    """The id of another person who alone may read it instead."""
     is_quiet: bool = False
     """Whether nothing is said in the group if they cannot be reached alone."""
 

@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 from itertools import dropwhile, takewhile
 from typing import Any, TypeAlias
 
-from bot.chat.incoming import Incoming, MediaItem, MediaKind, Person, Said, WakeReason
+from bot.chat.incoming import Incoming, MediaItem, MediaKind, Person, Reaction, Said, WakeReason
 from bot.chat.outgoing import FILE_PARTS, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Image, Role
 from bot.chat.receipt import Receipt
@@ -176,6 +176,17 @@ class HistoryChange:
 
 
 @value_class
+class Feedback:
+    """What a person thinks of an answer, or thinks no longer."""
+
+    receipt: int
+    """The number of the answer's receipt."""
+    person: str
+    reaction: Reaction
+    is_removed: bool
+
+
+@value_class
 class TurnResult:
     """The result of processing one inbox message; stored in one transaction."""
 
@@ -204,6 +215,7 @@ class TurnResult:
     those that are left over are deleted."""
     earlier: Sequence[Turn] = ()
     """Turns that precede the message: what was said before anything of the channel was stored."""
+    feedback: Feedback | None = None
 
 
 @value_class

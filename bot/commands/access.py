@@ -12,7 +12,7 @@ from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
 from bot.ports import ChatSettings, Clock
 from bot.routing.decide import ACCESS, PAIRING, Access, AccessRules
-from bot.routing.presets import INSTALLATION
+from bot.routing.presets import ADULTS_KEY, INSTALLATION
 from bot.texts.text import Text, joined, marked, translatable
 
 _CHANGE = translatable("change who may use me")
@@ -53,6 +53,11 @@ _IN_PRIVATE = translatable("In a private chat there is nothing to choose. Use me
 _OPERATORS_ONLY = translatable(
     "Only the operators of this bot, the people in TROUPE_ADMINS, can choose that."
 )
+_MARK_THE_CHANNEL = translatable(
+    "Here the channel's own setting counts: mark it as age-restricted in its settings."
+)
+_FOR_ADULTS = translatable("Presets for adults answer here now. /access adult off ends that.")
+_NOT_FOR_ADULTS = translatable("Presets for adults do not answer here.")
 _REASONS: Mapping[str, Text] = {
     "off": translatable("I am switched off there."),
     "block person": translatable("You are blocked there."),
@@ -132,6 +137,24 @@ class AccessHandlers:
     @command("access on", marked("switch me on again (admins)"), _WHERE, needs_admin=True)
     async def _on(self, request: CommandRequest) -> CommandResult:
         return await self._switch(request, None)
+
+    @command(
+        "access adult",
+        marked("let presets for adults answer in this group, or not (admins)"),
+        CommandOption("value", marked("on or off"), choices=("on", "off")),
+        needs_admin=True,
+    )
+    async def _adult(self, request: CommandRequest) -> CommandResult:
+        said, value = request.incoming, request.argument.lower()
+        scope = await self._scope(request, "server")
+        if value not in {"on", "off"}:
+            raise UserError(translatable("Use /access adult on or /access adult off."))
+        if said.is_age_restricted is not None:
+            raise UserError(_MARK_THE_CHANNEL)
+        name = ADULTS_KEY.removeprefix(ACCESS)
+        await self._set(request, scope, name, "on" if value == "on" else None)
+        text = _NOT_FOR_ADULTS if value == "off" else _FOR_ADULTS
+        return CommandResult(text, changes_channel=True)
 
     @command(
         "access command",

@@ -155,7 +155,7 @@ NOT_REMEMBERED = translatable("That message is not in my memory.")
 _CHANGE_OTHERS = translatable("change the answer to somebody else's question")
 _SEE_OTHERS = translatable("see the context of the answer to somebody else's question")
 _PRESS_OTHERS = translatable("use the buttons of somebody else's question")
-_WITH_BUTTONS = frozenset({"preset", "settings", "forget"})
+_WITH_BUTTONS = frozenset({"preset", "settings", "forget", "new", "start"})
 """The commands whose replies have buttons of their own."""
 HOW_TO_TYPE = {
     ButtonAction.NAME: translatable("Write /preset use and the name of the preset."),
@@ -171,7 +171,7 @@ NO_ACCESS = translatable("You may not use me here. /forget me and /export still 
 _FOR_ASKER_ONLY = translatable("Only the person who asked for it can use this button.")
 _TIME_TO_CONFIRM = timedelta(minutes=15)
 _MAX_TURNS_BEFORE = 400
-_FOR_AUTHOR_ALONE = MENU_ACTIONS | {ButtonAction.FORGET, ButtonAction.KEEP}
+_FOR_AUTHOR_ALONE = MENU_ACTIONS | {ButtonAction.FORGET, ButtonAction.KEEP, ButtonAction.ADULT}
 _NEEDS_NEWEST = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
 _ALWAYS_ALLOWED = {ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP}
 _AUDITED_AS = {

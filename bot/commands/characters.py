@@ -126,7 +126,7 @@ class CharacterHandlers:
         by, audited = incoming.author.id, request.is_audited
         await self.resolver.set_active(request.scope, [found[0]], by, audited=audited)
         text = translatable("{name} answers here from now on.", name=found[0].shown_name)
-        return begin(text, found[0], request, self.dice)
+        return await begin(text, found[0], request, self.dice, self.resolver)
 
     @command(
         "character edit",

@@ -15,7 +15,7 @@ from bot.commands.menus import HistoryScopeHandlers, SettingMenus
 from bot.commands.personas import UserPersonas
 from bot.commands.presets import PRESET, PresetHandlers, with_greeting
 from bot.commands.privacy import PRIVACY, Forgetting, PrivacyHandlers, PrivacyNotice
-from bot.commands.reports import ContextView, UsageView
+from bot.commands.reports import AnswerReports, ContextView, UsageView
 from bot.commands.request import (
     CommandRequest,
     CommandResult,
@@ -82,7 +82,9 @@ class CommandHandlers:
         services = (self.admins, self.personas, self._privacy, self._history_scope, self.usage)
         self.pairing = Pairing(self.access.chat_settings, self.admins.clock)
         access = AccessHandlers(*(self.access, self.admins, _GRANTABLE, self.pairing, self.receive))
-        self._handlers = handlers_of(self, presets, self.characters, questions, *services, access)
+        reports = AnswerReports(self.context, self.admins.admin_ids)
+        groups = (self.characters, questions, *services, access, reports)
+        self._handlers = handlers_of(self, presets, *groups)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command; on failure, raise `UserError` with a text for its author."""
@@ -100,18 +102,17 @@ class CommandHandlers:
 
     async def greet(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
         """Return the first messages in a new group: who answers, and what is done with words."""
-        greeting = self._greeting(arrival, active)
+        greeting = await self._greeting(arrival, active)
         if arrival.opens_chat or (notice := await self.privacy_notice.of_arrival(arrival)) is None:
             return greeting
         texts = [greeting.text, notice] if greeting.text else [notice]
         return replace(greeting, text=joined(texts, "\n\n"))
 
-    def _greeting(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
+    async def _greeting(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
         preset, characters = active.first.preset, len(active.presets)
         greeting = choose_greeting(preset, arrival, rng=self.dice, characters=characters)
-        if greeting is None:
-            return CommandResult(_introduction(preset, is_private=arrival.opens_chat))
-        return CommandResult("", greeting=greeting, greeter=preset.name)
+        text = "" if greeting else _introduction(preset, is_private=arrival.opens_chat)
+        return await with_greeting(self.resolver, arrival, CommandResult(text), preset, greeting)
 
     @command("settings menu", marked("show what is set here and where, and change it"))
     async def _menu(self, request: CommandRequest) -> CommandResult:
@@ -146,16 +147,16 @@ class CommandHandlers:
         number = _greeting_number(request.argument, request.active)
         text = translatable("A new conversation begins.")
         result = CommandResult(text, new_session=True, changes_channel=True)
-        return self._with_greeting(result, request, number)
+        return await self._with_greeting(result, request, number)
 
-    def _with_greeting(
+    async def _with_greeting(
         self, result: CommandResult, request: CommandRequest, number: int | None = None
     ) -> CommandResult:
         preset, characters = request.active.first.preset, len(request.active.presets)
         greeting = choose_greeting(
             preset, request.incoming, rng=self.dice, number=number, characters=characters
         )
-        return with_greeting(result, preset, greeting)
+        return await with_greeting(self.resolver, request.incoming, result, preset, greeting)
 
     @command("stop", marked("stop the answer that is being written; the text so far stays"))
     async def _stop(self, request: CommandRequest) -> CommandResult:
@@ -221,7 +222,7 @@ class CommandHandlers:
             deletes_history=True,
             changes_channel=True,
         )
-        return self._with_greeting(result, request)
+        return await self._with_greeting(result, request)
 
     @command(
         "context",
@@ -264,7 +265,7 @@ class CommandHandlers:
         introduction = _introduction(preset, is_private=request.incoming.is_private)
         result = CommandResult(joined([introduction, how, *_form_usage(preset)]))
         is_begun = not all(turn.observed for turn in request.recent)
-        return result if is_begun else self._with_greeting(result, request)
+        return result if is_begun else await self._with_greeting(result, request)
 
     @command("help", marked("list all commands"))
     async def _help(self, request: CommandRequest) -> CommandResult:
@@ -359,6 +360,7 @@ _OWNERS = (
     HistoryScopeHandlers,
     UsageView,
     AccessHandlers,
+    AnswerReports,
 )
 _FIRST = (
     *("new", "stop", "retry", "undo", "me", "forget", "export", "context", "preset"),
@@ -375,6 +377,7 @@ MESSAGE_COMMANDS = (
     MessageCommandSpec(marked("Edit"), "edit", has_form=True),
     MessageCommandSpec(marked("Forget"), "forget"),
     MessageCommandSpec(marked("Inspect"), "context"),
+    MessageCommandSpec(marked("Report"), "report"),
 )
 _GROUPS = {spec.name: spec for spec in COMMANDS if spec.actions}
 _PRIVATE = frozenset(one.name for owner in _OWNERS for one in specs_of(owner) if one.is_private)

@@ -5,12 +5,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec
-from bot.chat.incoming import Said, WakeReason
+from bot.chat.incoming import Joined, Said, WakeReason
 from bot.chat.session import shown_name
 from bot.commands.authority import AdminCheck
 from bot.commands.menus import SettingMenus, origin
 from bot.commands.request import CommandRequest, CommandResult, command
-from bot.errors import UserError
+from bot.errors import AgeUnconfirmed, UserError
 from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.presets.preset import Preset
 from bot.routing.decide import Unreadable, decide
@@ -48,7 +48,7 @@ class PresetHandlers:
         preset = await self._allowed_preset(request, "use")
         await self._activate(request, [preset])
         text = translatable("{name} answers here from now on.", name=preset.shown_name)
-        return begin(text, preset, request, self.dice)
+        return await begin(text, preset, request, self.dice, self.resolver)
 
     @command(
         "preset add", marked("add a character that answers here (admins)"), _NAME, needs_admin=True
@@ -61,7 +61,8 @@ class PresetHandlers:
             "{name} was added. Active here: {names}.", name=preset.shown_name, names=_names(presets)
         )
         greeting = choose_greeting(preset, request.incoming, rng=self.dice, characters=len(presets))
-        return with_greeting(CommandResult(text, changes_channel=True), preset, greeting)
+        result = CommandResult(text, changes_channel=True)
+        return await with_greeting(self.resolver, request.incoming, result, preset, greeting)
 
     @command(
         "preset remove",
@@ -95,7 +96,7 @@ class PresetHandlers:
             name=active.preset.shown_name,
             origin=_origin_of(active, request.incoming),
         )
-        return begin(text, active.preset, request, self.dice)
+        return await begin(text, active.preset, request, self.dice, self.resolver)
 
     async def _activate(self, request: CommandRequest, presets: Sequence[Preset]) -> None:
         by, audited = request.incoming.author.id, request.is_audited
@@ -172,15 +173,32 @@ class PresetHandlers:
         return preset
 
 
-def begin(text: str, preset: Preset, request: CommandRequest, dice: random.Random) -> CommandResult:
+async def begin(
+    text: str,
+    preset: Preset,
+    request: CommandRequest,
+    dice: random.Random,
+    resolver: PresetResolver,
+) -> CommandResult:
     """Return the beginning of a session with another preset."""
     greeting = choose_greeting(preset, request.incoming, rng=dice, number=None)
     result = CommandResult(text, new_session=True, keeps_unanswered=True, changes_channel=True)
-    return with_greeting(result, preset, greeting)
+    return await with_greeting(resolver, request.incoming, result, preset, greeting)
 
 
-def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -> CommandResult:
-    """Add a preset's greeting, if any, which enters the history."""
+async def with_greeting(
+    resolver: PresetResolver,
+    where: Said | Joined,
+    result: CommandResult,
+    preset: Preset,
+    greeting: str | None,
+) -> CommandResult:
+    """Add a preset's greeting, which enters the history, or why it does not answer here."""
+    try:
+        await resolver.check_adults(preset, where)
+    except UserError as error:
+        text = joined(filter(None, [result.text, error.text]))
+        return replace(result, text=text, asks_age=isinstance(error, AgeUnconfirmed))
     return replace(result, greeting=greeting, greeter=preset.name) if greeting else result
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import structlog
 from typing_extensions import override
@@ -36,19 +36,30 @@ async def export_messages(
     """
     lines, descriptions = await data.lines(person), await data.descriptions(person)
     characters = await data.characters(person)
+    is_adult, feedback = await data.has_confirmed_age(person), await data.feedback(person)
     content = {
         "person": person,
         "exported_at": at.isoformat(),
         "consent": await data.consent(person),
         "descriptions": dict(descriptions),
         "characters": characters,
+        "confirmed_age": is_adult,
         "messages": [
             {"conversation": conversation, "at": turn.at.isoformat(), "text": turn.text}
             for conversation, turn in lines
         ],
+        "reactions": [
+            {
+                "conversation": conversation,
+                "at": datetime.fromtimestamp(reacted_at, UTC).isoformat(),
+                "reaction": reaction,
+            }
+            for conversation, reacted_at, reaction in feedback
+        ],
     }
     text = json.dumps(content, ensure_ascii=False, indent=1)
-    return Attachment("my-words.json", f"{text}\n"), len(lines), len(descriptions) + len(characters)
+    others = len(descriptions) + len(characters) + len(feedback) + is_adult
+    return Attachment("my-words.json", f"{text}\n"), len(lines), others
 
 
 _log = structlog.get_logger(__name__)

@@ -1,6 +1,6 @@
 """The output of /context and /usage."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
@@ -42,7 +42,7 @@ class ContextView:
         self, conversation: str, *, for_admin: bool, answered_at: datetime | None = None
     ) -> Text:
         """Return the receipts of an answer (None: the latest) in a few lines."""
-        found = await self._find(conversation, answered_at)
+        found = await self.find(conversation, answered_at)
         shown = [show_context(*one) for one in found]
         if for_admin:
             shown.append(translatable("/context prompt sends the exact prompt as a file."))
@@ -52,7 +52,7 @@ class ContextView:
 
     async def prompts(self, conversation: str) -> tuple[Text, Attachment]:
         """Return a line for the chat, and a file with every speaker's exact prompt."""
-        found = await self._find(conversation)
+        found = await self.find(conversation)
         numbers = [str(number) for number, _ in found]
         written = [await self.write_prompt(*one) for one in found]
         file = Attachment(f"prompt-{'-'.join(numbers)}.txt", _RULER.join(written))
@@ -64,9 +64,10 @@ class ContextView:
         )
         return text, file
 
-    async def _find(
+    async def find(
         self, conversation: str, answered_at: datetime | None = None
     ) -> Sequence[tuple[int, Receipt]]:
+        """Return the receipts of an answer (None: the latest); raises `UserError`."""
         if answered_at is not None:
             problem = translatable("The prompt of that answer is no longer stored.")
             found = await self.receipts.of_answer(conversation, answered_at.timestamp())
@@ -78,6 +79,54 @@ class ContextView:
         if not found:
             raise UserError(problem)
         return found
+
+
+_WHICH_ANSWER = translatable("Which answer? Write /report as a reply to it.")
+_REPORTED = translatable("Thank you. The people who run me will read it.")
+_NOBODY_READS = translatable("Nobody who runs me can be told in private, so nothing was sent.")
+_MAX_REPORTED_CHARS = 1500
+
+
+@dataclass(eq=False)
+class AnswerReports:
+    """Lets anybody report an answer to the operators, who read it in their private chats."""
+
+    context: ContextView
+    operators: Collection[str]
+
+    @command(
+        "settings report",
+        marked("report the answer that you reply to to those who run me"),
+        is_private=True,
+    )
+    async def _report(self, request: CommandRequest) -> CommandResult:
+        said = request.incoming
+        if request.answered_at is None:
+            raise UserError(_WHICH_ANSWER)
+        platform = f"{said.address.platform}:"
+        readers = [one for one in sorted(self.operators) if one.startswith(platform)]
+        if not readers:
+            raise UserError(_NOBODY_READS)
+        found = await self.context.find(said.address.conversation, request.answered_at)
+        notes = [self._describe(said, *one) for one in found]
+        told = [(person, note) for person in readers for note in notes]
+        return CommandResult(_REPORTED, told=told)
+
+    @command("report", is_private=True)  # also in the message menu
+    async def _report_reply(self, request: CommandRequest) -> CommandResult:
+        return await self._report(request)
+
+    def _describe(self, said: Said, number: int, receipt: Receipt) -> Text:
+        text = translatable(
+            "⚠ {person} reports an answer of {preset} in {channel}, receipt {number}:\n{text}",
+            person=said.author.id,
+            preset=receipt.preset,
+            channel=said.address.channel,
+            number=number,
+            text=self.context.mask(receipt.answer)[:_MAX_REPORTED_CHARS],
+        )
+        address = self.context.answer_address(number)
+        return joined([text, *([address] if address else [])])
 
 
 def show_context(number: int, receipt: Receipt) -> Text:

@@ -11,6 +11,7 @@ from bot.chat.incoming import Said
 from bot.chat.outgoing import Attachment, Button, Menu
 from bot.chat.session import StoredTurn, Turn, TurnRange
 from bot.routing.presets import ActiveCharacters, ActivePreset
+from bot.texts.text import Text
 from bot.value_class import value_class
 
 
@@ -90,6 +91,8 @@ class CommandResult:
     forgets_answers: bool = False
     asks_to_forget: bool = False
     """Whether the text asks for a confirmation of /forget me."""
+    asks_age: bool = False
+    """Whether the text asks the author to confirm that they are an adult."""
     removes: TurnRange | None = None
     deletes: tuple[int, ...] = ()
     """The ids of other stored turns that are deleted."""
@@ -97,6 +100,8 @@ class CommandResult:
     """A question that is answered again, instead of the text."""
     file: Attachment | None = None
     """A file that is sent along; the text is then one short line."""
+    told: Sequence[tuple[str, Text]] = ()
+    """What others are told in private, each by their id."""
     changes_channel: bool = False
     """Whether it changes something for everybody in the channel, so that they should know."""
     is_private: bool = False

@@ -206,6 +206,7 @@ class AnswerPages(RouteGroup):
             "dropped": receipt.dropped,
             "parameters": receipt.prompt.parameters,
             "stop": receipt.prompt.stop,
+            "feedback": await self.answers.find_feedback(number),
         }
 
     @route("GET /api/v1/answers/{number}/prompt", Scope.READ)
@@ -247,6 +248,7 @@ class AnswerPages(RouteGroup):
                 "answer": answer_row(answer),
                 "text": receipt.answer,
                 "thoughts": receipt.thoughts,
+                "feedback": await self.answers.find_feedback(number),
                 "address": address_of(answer.conversation),
                 "received_at": receipt.timings.received_at,
                 "form": form,

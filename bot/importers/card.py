@@ -234,7 +234,7 @@ def _as_card(preset: Preset) -> dict[str, object]:
         "post_history_instructions": preset.post_history_instructions or "",
         "alternate_greetings": list(preset.alternate_greetings),
         "group_only_greetings": list(preset.group_greetings),
-        "tags": [],
+        "tags": ["nsfw"] if preset.adults_only else [],
         "creator": "",
         "character_version": str(preset.version),
         "extensions": {},

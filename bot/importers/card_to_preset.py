@@ -60,6 +60,7 @@ def preset_from_card(
         "regex_scripts": scripts_of(card.extensions)[0],
         "parameters": _LOCAL_SAMPLING if is_local else _SAMPLING,
         "talkativeness": _read_talkativeness(card),
+        "adults_only": _is_for_adults(card) or None,
     }
     return validate_preset(data, source)
 
@@ -105,6 +106,13 @@ def _read_talkativeness(card: Card) -> float | None:
     except ValueError:
         return None
     return given if 0 <= given <= 1 else None  # NaN is neither
+
+
+def _is_for_adults(card: Card) -> bool:
+    """Return whether a card has Tavern's tag `nsfw`, or the flag of that name as RisuAI does."""
+    flagged = (card.fields.values, card.extensions, card.extensions.get("risuai"))
+    is_flagged = any(JsonFields(one).values.get("nsfw") is True for one in flagged)
+    return is_flagged or any(tag.strip().lower() == "nsfw" for tag in card.fields.texts("tags"))
 
 
 def _read_lorebook(card: Card, source: str) -> Json | None:

@@ -6,7 +6,16 @@ from typing import TypeVar
 
 import structlog
 
-from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
+from bot.chat.incoming import (
+    Deleted,
+    Edited,
+    ForgetRequested,
+    Incoming,
+    Joined,
+    Pressed,
+    Reacted,
+    Said,
+)
 
 Cursor = TypeVar("Cursor")
 _log = structlog.get_logger(__name__)
@@ -43,5 +52,5 @@ def mark_late(incoming: Incoming, oldest: float) -> Incoming:
             return replace(incoming, is_late=True)
         case Edited(at=at, said=said) if at.timestamp() < oldest:
             return replace(incoming, said=replace(said, is_late=True))
-        case Said() | Edited() | Deleted() | Pressed() | Joined() | ForgetRequested():
+        case Said() | Edited() | Deleted() | Pressed() | Reacted() | Joined() | ForgetRequested():
             return incoming

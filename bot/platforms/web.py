@@ -66,6 +66,7 @@ def to_incoming(
             (address.lane,),
             message.values,
             author_is_admin=True,
+            is_age_restricted=True,
             locale=channel.locale,
         )
     is_new = message.position > known_revision
@@ -118,6 +119,7 @@ def to_said(
         mentions=_mentions(text, channel.people, author),
         locale=channel.locale,
         is_private=is_alone,
+        is_age_restricted=True,  # an operator's own
         has_masked_token=message.has_masked_token,
     )
 

@@ -29,6 +29,7 @@ _CONTINUE = translatable("▶ Continue")
 _DELETE = translatable("🗑 Delete")
 _FORGET = translatable("Forget everything I said")
 _KEEP = translatable("Keep it")
+_ADULT = translatable("I am 18 or older")
 
 
 def stop_button(part: str, locale: str | None) -> tuple[Button, ...]:
@@ -39,6 +40,11 @@ def stop_button(part: str, locale: str | None) -> tuple[Button, ...]:
 def retry_button(part: str, locale: str | None) -> tuple[Button, ...]:
     """Return the retry button for a failed answer's notice."""
     return (_button(_RETRY, ButtonAction.RETRY, part, locale, ButtonStyle.PRIMARY),)
+
+
+def age_button(part: str, locale: str | None) -> tuple[Button, ...]:
+    """Return the button with which a person confirms that they are an adult."""
+    return (_button(_ADULT, ButtonAction.ADULT, part, locale, ButtonStyle.PRIMARY),)
 
 
 def forget_buttons(part: str, locale: str | None) -> tuple[Button, ...]:

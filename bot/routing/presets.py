@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import Incoming, Request, Said, people_of
+from bot.chat.incoming import Incoming, Joined, Request, Said, people_of
 from bot.chat.outgoing import Face, Limits
 from bot.chat.session import (
     CONSENT_KEY,
@@ -22,7 +22,7 @@ from bot.chat.session import (
     scopes_of_person,
     shown_name,
 )
-from bot.errors import PresetError, SettingsError, StoreError, UserError
+from bot.errors import AgeUnconfirmed, PresetError, SettingsError, StoreError, UserError
 from bot.ports import ChatSettings
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import find_preset, parse_preset
@@ -128,6 +128,17 @@ _log = structlog.get_logger(__name__)
 PRESET_KEY = "preset"
 """The setting that names the active presets, one a line, each with whose behavior it has."""
 _OBSERVE_KEY = "observe"
+ADULTS_KEY = "access adult"
+"""Of a group whose admins say that it is for adults."""
+AGE_KEY = "persona_adult"
+"""Of a person who has confirmed their age: it is deleted with what they say about themselves."""
+_CONFIRM_AGE = marked("{name} is for adults only. Are you 18 or older?")
+_FOR_AGE_RESTRICTED = marked(
+    "{name} is for adults only: it answers in age-restricted channels, and this is none."
+)
+_FOR_ADULT_GROUPS = marked(
+    "{name} is for adults only: it answers here once an admin has written /access adult on."
+)
 
 CHARACTER_KEY = "character "
 """Begins the settings of an owner that list its characters."""
@@ -383,6 +394,44 @@ class PresetResolver:
     async def reset(self, scope: str, by: str, *, audited: bool = False) -> None:
         """Remove the choice made for this scope itself."""
         await self._chat_settings.set(scope, PRESET_KEY, None, by, audited=audited)
+
+    async def check_adults(self, preset: Preset, where: Said | Joined) -> None:
+        """Raise `UserError` where a preset for adults does not answer, `AgeUnconfirmed` in private.
+
+        What the platform says of a channel counts; if it says nothing, the admins do.
+        """
+        if not preset.adults_only or where.is_age_restricted:
+            return
+        name = preset.character_name
+        if where.is_private:
+            author = where.author.id if where.author else ""
+            if not await self._chat_settings.get_all([author], AGE_KEY):
+                raise AgeUnconfirmed(translatable(_CONFIRM_AGE, name=name))
+        elif where.is_age_restricted is not None:
+            raise UserError(translatable(_FOR_AGE_RESTRICTED, name=name))
+        elif not await self._chat_settings.resolve(where.scopes, ADULTS_KEY):
+            raise UserError(translatable(_FOR_ADULT_GROUPS, name=name))
+
+    async def for_adults(
+        self, said: Said, speakers: tuple[ActivePreset, ...], active: ActiveCharacters
+    ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
+        """Leave out the presets for adults where they do not answer; if none is left, raise."""
+        restricted = next((one for one in active.presets if one.adults_only), None)
+        if restricted is None:
+            return speakers, active
+        try:
+            await self.check_adults(restricted, said)
+        except UserError:
+            left = tuple(one for one in speakers if not one.preset.adults_only)
+            if not left:
+                raise
+            others = (one for one in active.members if not one.preset.adults_only)
+            return left, ActiveCharacters(tuple(others))
+        return speakers, active
+
+    async def confirm_age(self, person: str) -> None:
+        """Remember that a person has confirmed that they are an adult."""
+        await self._chat_settings.set(person, AGE_KEY, "confirmed", person)
 
     async def observes(self, scopes: Sequence[str]) -> bool:
         """Return whether messages between people may be remembered in a channel."""

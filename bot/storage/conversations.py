@@ -34,8 +34,8 @@ from bot.storage.windows import SessionWindows, SharedWindows, window_of
 
 _log = structlog.get_logger(__name__)
 _FORGET = (
-    *("forget_sent_messages", "forget_receipts", "forget_summaries", "forget_unsent_rows"),
-    *("forget_dead_messages", "forget_choices", "note_forgotten"),
+    *("forget_sent_messages", "forget_feedback", "forget_receipts", "forget_summaries"),
+    *("forget_unsent_rows", "forget_dead_messages", "forget_choices", "note_forgotten"),
 )
 
 

@@ -4,7 +4,7 @@ Each write names its claim's epoch, and is refused once there is a newer epoch.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from bot.chat.incoming import Pressed, Said, make_storable
@@ -124,7 +124,8 @@ def finish(
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
     """Check the epoch, end the messages, append turns and queue the answer; see `FinishedTurn`."""
-    is_plain = rows.result.change is None and not rows.result.in_place_of
+    changes_others = rows.result.change or rows.result.in_place_of or rows.result.feedback
+    is_plain = not changes_others
     if dialect == "postgresql" and is_plain:
         values = _finish_values(claim, rows, sender, at.now)
         [[held, *columns]] = yield FUNCTIONS["finish"].call.query_alone(values)
@@ -157,6 +158,9 @@ def _finish_by_steps(
         yield SQL["append_turn"].query_many([{**of, **row} for row in rows.turns])
     if rows.receipts:
         yield SQL["add_receipt"].query_many(rows.receipts)
+    if (given := rows.result.feedback) is not None:
+        name = "drop_feedback" if given.is_removed else "keep_feedback"
+        yield SQL[name].query({**asdict(given), "at": at.now})
     taken = yield from _queue_answer(rows, sender, at)
     if rows.result.change is not None:  # behind the lane's lock: it changes rows of the outbox
         yield from histories.apply(claim.conversation, rows.result.change, at.now)
@@ -295,7 +299,8 @@ def _delivery_of(message: InboxMessage, one: OutgoingPart) -> PrivateDelivery | 
     if not (one.is_private and isinstance(asked, Said | Pressed)):
         return None
     reply_to = asked.message_id if isinstance(asked, Said) else None
-    return PrivateDelivery(asked.author.id, asked.locale, one.is_quiet, reply_to=reply_to)
+    reader = one.reader or asked.author.id
+    return PrivateDelivery(reader, asked.locale, one.is_quiet, reply_to=reply_to)
 
 
 def _row_change(

@@ -19,6 +19,7 @@ from bot.chat.incoming import (
     Edited,
     Incoming,
     Pressed,
+    Reacted,
     Said,
     address_of,
     requests_to_forget,
@@ -112,7 +113,7 @@ class PersonalData(ClockStore):
         return list(dict.fromkeys(found))
 
     async def forget_outside_histories(self, person_id: str) -> None:
-        """Delete a person's notes, characters and set-aside messages; record the deletion."""
+        """Delete a person's notes, characters, feedback, and set-aside messages; record it."""
 
         def unit() -> Unit[None]:
             rows = yield SQL["messages_set_aside"].query()
@@ -121,6 +122,7 @@ class PersonalData(ClockStore):
             # Notes quote messages that were ignored, of which nothing else is stored.
             yield SQL["drop_notes_of_person"].query(person=person_id)
             yield SQL["drop_presets_of"].query(owner=person_id)
+            yield SQL["drop_feedback_of_person"].query(person=person_id)
 
         self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
         await self._database.run(unit)
@@ -170,6 +172,16 @@ class PersonalData(ClockStore):
         return decode(lambda row: str(row[0]), rows[0]) if rows else None
 
     @reading
+    def feedback(self, person_id: str) -> Unit[Sequence[tuple[str, float, str]]]:
+        """Return the conversations and times of the person's reactions to answers, and them."""
+        rows = yield SQL["feedback_of_person"].query_alone(person=person_id)
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    @reading
+    def has_confirmed_age(self, person_id: str) -> Unit[bool]:
+        return bool((yield SQL["confirmed_age"].query_alone(person=person_id)))
+
+    @reading
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
         """Return the conversations with deletions since a moment, by numbers never reused."""
         return pairs((yield SQL["forgotten_since"].query_alone(since=moment)))
@@ -182,7 +194,7 @@ def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
     except Undecodable:
         return person_id in str(payload)
     written = event.said if isinstance(event, Edited) else event
-    return isinstance(written, Said | Pressed) and written.author.id == person_id
+    return isinstance(written, Said | Pressed | Reacted) and written.author.id == person_id
 
 
 async def conversations_of_channel(database: Database, channel: str) -> Sequence[str]:

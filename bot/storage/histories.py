@@ -209,6 +209,7 @@ def _change_versions(change: HistoryChange) -> Unit[None]:
 
 
 def _delete(conversation: str, ids: Collection[int], since: float) -> Unit[None]:
+    yield SQL["drop_feedback_since"].query(of=conversation, since=since)
     yield SQL["empty_receipts_since"].query(of=conversation, since=since, content=b"")
     sent_as = [row[0] for row in (yield SQL["parts_of_listed"].query(_rows(ids)))]
     names = {part.rpartition("/")[0] for parts in sent_as for part in parts.split()}

@@ -178,6 +178,10 @@ WHERE key = :of AND NOT EXISTS (
 -- name: delete_summaries_from
 DELETE FROM summary WHERE conversation = :of AND covers_to >= :first
 
+-- name: drop_feedback_since
+DELETE FROM feedback
+WHERE receipt IN (SELECT id FROM receipt WHERE conversation = :of AND at >= :since)
+
 -- name: empty_receipts_since
 UPDATE receipt SET content = :content WHERE conversation = :of AND at >= :since
 

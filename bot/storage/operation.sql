@@ -80,6 +80,9 @@ SELECT at, who, action, subject, before, after FROM audit ORDER BY id DESC LIMIT
 
 -- === reports ===
 
+-- name: feedback
+SELECT person, reaction FROM feedback WHERE receipt = :number ORDER BY at, person
+
 -- name: answer
 SELECT id, conversation, at, content FROM receipt WHERE length(content) > 0 AND id = :number
 
@@ -231,6 +234,16 @@ WHERE key LIKE 'persona%' AND (scope = :person OR scope ~>=~ :anywhere AND scope
 -- name: presets_chosen_by
 SELECT scope, key, value FROM choice WHERE key = 'preset' AND chosen_by = :person
 
+-- name: drop_feedback_of_person
+DELETE FROM feedback WHERE person = :person
+
+-- name: feedback_of_person
+SELECT conversation, feedback.at, reaction FROM feedback JOIN receipt ON receipt.id = feedback.receipt
+WHERE feedback.person = :person ORDER BY feedback.at
+
+-- name: confirmed_age
+SELECT value FROM choice WHERE scope = :person AND key = 'persona_adult'
+
 -- name: forgotten_since
 SELECT id, conversation FROM forgotten WHERE at >= :since
 
@@ -263,7 +276,7 @@ UPDATE inbox SET attempt = 0, crashes = 0, own_crashes = 0 WHERE state = 'new'
 
 -- name: drop_presses
 UPDATE inbox SET state = 'done', payload = NULL
-WHERE state = 'new' AND kind IN ('pressed', 'joined', 'edited')
+WHERE state = 'new' AND kind IN ('pressed', 'reacted', 'joined', 'edited')
 
 -- name: drop_sessions_of_gateways
 DELETE FROM cursor WHERE name LIKE '% session'
@@ -297,6 +310,9 @@ DELETE FROM preset_version WHERE owner = :person AND owner IS NOT NULL AND first
 
 -- name: forget_list_of_characters_again
 DELETE FROM choice WHERE key LIKE 'character %' AND scope = :person AND chosen_at <= :until
+
+-- name: forget_feedback_until
+DELETE FROM feedback WHERE person = :person AND at <= :until
 
 -- name: forget_messages_until
 UPDATE inbox SET state = 'done', payload = NULL
@@ -357,6 +373,12 @@ WHERE id IN (
     SELECT id FROM receipt WHERE at BETWEEN :since AND :until AND length(content) > 0
 )
 RETURNING id
+
+-- name: delete_old_feedback
+DELETE FROM feedback WHERE NOT EXISTS (
+    SELECT 1 FROM receipt WHERE receipt.id = feedback.receipt AND length(content) > 0
+)
+RETURNING person
 
 -- name: delete_old_budgets
 DELETE FROM budget WHERE key < :oldest RETURNING key

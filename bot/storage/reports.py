@@ -6,7 +6,7 @@ found by its preset, time and text.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bot.chat.answers import AnswerSearch, FoundAnswers, StoredAnswer
@@ -26,7 +26,7 @@ from bot.chat.session import Turn
 from bot.storage.database import ClockStore, Store, reading
 from bot.storage.receipts import decode_receipt
 from bot.storage.rows import decode, decode_all, to_turn
-from bot.storage.statements import SQL, Rows, Statement, Unit
+from bot.storage.statements import SQL, Rows, Statement, Unit, pairs
 
 _ROWS_PER_READ = 500
 _MAX_ROWS_SEARCHED = 4000
@@ -70,6 +70,11 @@ class AnswerLog(Store):
         """Return an answer; None if it does not exist or its text was deleted."""
         rows = yield SQL["answer"].query_alone(number=number)
         return next(iter(decode_all("receipt", rows, _stored_answer)), None)
+
+    @reading
+    def find_feedback(self, number: int) -> Unit[Mapping[str, str]]:
+        """Return the reactions to an answer, 👍 or 👎, by the ids of the people."""
+        return pairs((yield SQL["feedback"].query_alone(number=number)))
 
     @reading
     def find_before(self, answer: StoredAnswer) -> Unit[int | None]:

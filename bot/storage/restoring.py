@@ -27,6 +27,7 @@ _PREPARE = (
 )
 _FORGET_PERSON = (
     *("forget_descriptions", "forget_characters_again", "forget_list_of_characters_again"),
+    "forget_feedback_until",
 )
 _FORGET_CHANNEL = (
     *("forget_sent_messages", "forget_messages_until", "forget_rows_of_channel"),

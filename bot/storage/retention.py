@@ -42,7 +42,10 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
         deleted += await _delete_old(database, table, time, now - seconds, condition)
     deleted += await _empty_receipts(database, now - receipt_seconds)
     oldest = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
-    for name in ("delete_old_budgets", "delete_dead_nodes", "delete_dead_leases"):
+    for name in (
+        *("delete_old_feedback", "delete_old_budgets"),
+        *("delete_dead_nodes", "delete_dead_leases"),
+    ):
         values = {"oldest": oldest, "dead_since": now - _NODE_SECONDS}
         deleted += len(await database.execute(SQL[name], **values))
     return deleted

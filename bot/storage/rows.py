@@ -24,6 +24,7 @@ from bot.chat.incoming import (
     MediaItem,
     Person,
     Pressed,
+    Reacted,
     Said,
     make_storable,
 )
@@ -74,6 +75,7 @@ _KINDS: Mapping[type, str] = {
     Edited: "edited",
     Deleted: "deleted",
     Pressed: "pressed",
+    Reacted: "reacted",
     Joined: "joined",
     ForgetRequested: "forget",
 }

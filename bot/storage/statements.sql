@@ -167,6 +167,13 @@ UPDATE turn SET active = false WHERE id IN (
     ORDER BY id DESC LIMIT :count OFFSET :newer
 )
 
+-- name: keep_feedback
+INSERT INTO feedback (receipt, person, reaction, at) VALUES (:receipt, :person, :reaction, :at)
+ON CONFLICT (receipt, person) DO UPDATE SET reaction = excluded.reaction, at = excluded.at
+
+-- name: drop_feedback
+DELETE FROM feedback WHERE receipt = :receipt AND person = :person AND reaction = :reaction
+
 -- name: add_receipt
 INSERT INTO receipt (
     conversation, turn, at, content, person, server, preset, provider, model,
@@ -401,6 +408,9 @@ ORDER BY inbox.id DESC LIMIT :most
 
 -- name: forget_sent_messages
 DELETE FROM sent_message WHERE conversation = :of
+
+-- name: forget_feedback
+DELETE FROM feedback WHERE receipt IN (SELECT id FROM receipt WHERE conversation = :of)
 
 -- name: forget_receipts
 UPDATE receipt SET content = :content WHERE conversation = :of AND length(content) > 0

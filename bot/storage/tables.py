@@ -296,6 +296,16 @@ receipt = _numbered_table(
     _partial_index("ix_receipt_content", "length(content) > 0", "at"),
 )
 
+# What people think of answers, by the number of the receipt.
+feedback = _table(
+    "feedback",
+    Column("receipt", BigInteger, primary_key=True, autoincrement=False),
+    Column("person", Text, primary_key=True),
+    Column("reaction", Text, nullable=False),  # 👍 or 👎
+    Column("at", Float, nullable=False),
+    Index("ix_feedback_person", "person"),
+)
+
 # The channels of the web platform. Each change of a message raises the revision of its channel.
 web_channel = _table(
     "web_channel",

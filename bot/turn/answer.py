@@ -44,6 +44,7 @@ from bot.turn.prompt_inputs import PromptSources, TurnContext
 _log = structlog.get_logger(__name__)
 _MAX_NOTED_EDITS = 300
 _SECONDS_UNTIL_TOLD_AGAIN = 30 * 86400.0
+_SECONDS_BETWEEN_REASONS = 600.0
 _LAST_LATIN = "\u024f"
 _SAMPLE_MODEL = translatable(
     "⚠ That is beyond the small model that comes with Troupe. Whoever runs this bot can set up a"
@@ -81,12 +82,13 @@ class AnswerPipeline:
         `BackendError` if nobody answered, `UserError` if the author can fix it, `AlreadyNotified`
         if the author has already been told about the rate limit.
         """
-        said, speakers = asked.incoming, asked.speakers
+        said = asked.incoming
         may_answer, limit_notice = (
             await self.limits.admit(said, stop) if self.limits else (True, None)
         )
         if not may_answer:
             return self._refuse(said, limit_notice, first_part, is_new=removed is None)
+        speakers, active = await self._for_adults(asked, active)
         context = await self.sources.load(group, asked, active, removed, before, first_part)
         if is_unreadable(said, context.files):
             return self._refuse(said, explain_unread(context.files.unread), first_part)
@@ -109,6 +111,18 @@ class AnswerPipeline:
             for one in context.parts
         ]
         return context.to_result(was_stopped=stop.requested)
+
+    async def _for_adults(
+        self, asked: AskedQuestion, active: ActiveCharacters
+    ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
+        said = asked.incoming
+        try:
+            return await self.sources.resolver.for_adults(said, asked.speakers, active)
+        except UserError:
+            name = f"adults:{said.address.channel}"
+            if said.wake is None and not await self.notices.is_due(name, _SECONDS_BETWEEN_REASONS):
+                raise AlreadyNotified from None  # it was not asked
+            raise
 
     async def _greet(self, context: TurnContext, gathered: int) -> TurnContext:
         active, session, first_part = context.active, context.session, context.first_part

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from bot.chat.command import Command
 from bot.chat.incoming import Address, Edited, Said, WakeReason
 from bot.chat.outgoing import Face, MessageContent, OutgoingPart
 from bot.chat.session import (
@@ -26,7 +27,7 @@ from bot.commands.answers import NOT_REMEMBERED, pick_speakers
 from bot.commands.handlers import is_private
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import PrivateError, UserError
-from bot.replying.answer_parts import answer_buttons, forget_buttons
+from bot.replying.answer_parts import age_button, answer_buttons, forget_buttons
 from bot.routing.decide import PAIRING, Access
 from bot.texts.text import joined, language_of, translatable, translatable_count, translate
 from bot.turn.edits import Edits
@@ -61,6 +62,7 @@ class Commands:
     async def _run(self, group: MessageGroup, request: CommandRequest) -> Outcome:
         said, finisher = request.incoming, self.finisher
         is_on_message = said.quote is not None and said.quote.message_id is not None
+        is_report = request.command in {Command("report"), Command("settings", "report")}
         match request.command.name:
             case "retry" if is_on_message:
                 asked, newer = await self._retry_from(group.claim, request)
@@ -73,7 +75,12 @@ class Commands:
             case "forget" if is_on_message:
                 request = replace(request, is_asker=await self.stages.buttons.is_asker(said))
             case "context" if is_on_message:
-                request = replace(request, answered_at=await self._answered_at(said))
+                found, exchange = await self.stages.buttons.find_quoted(said)
+                await self.stages.buttons.check_reader(said, exchange)
+                request = replace(request, answered_at=_answered_at(found, exchange))
+            case _ if is_report and is_on_message:
+                place = await self.stages.buttons.find_quoted(said)
+                request = replace(request, answered_at=_answered_at(*place))
         result = await self.stages.commands.handle(request)
         result = replace(result, is_private=result.is_private or is_private(request.command))
         if result.repeats is not None:
@@ -153,14 +160,6 @@ class Commands:
         return await self.finisher.finish_forgetting(group, result, person_id)
 
     # commands that reply to one message
-
-    async def _answered_at(self, said: Said) -> datetime:
-        found, exchange = await self.stages.buttons.find_quoted(said)
-        await self.stages.buttons.check_reader(said, exchange)
-        answers = exchange.answers if found.turn.role == "user" else (found,)
-        if not answers:
-            raise UserError(translatable("I have not answered that message."))
-        return answers[0].turn.at
 
     async def _retry_from(
         self, claim: Claim, request: CommandRequest
@@ -259,6 +258,11 @@ class Commands:
             name, number = " ".join(said.author.name.split()), len(outgoing)
             told = translatable("Changed by {name}: {change}", name=name, change=result.text)
             outgoing += self.stages.replies.notice_parts(said.address, told, said.locale, number)
+        for person, told in result.told:
+            note = self.stages.replies.notice_parts(said.address, told, said.locale, len(outgoing))
+            outgoing += [
+                replace(one, is_private=True, is_quiet=True, reader=person) for one in note
+            ]
         spoken = TurnResult([turn] if turn else [])
         if is_apart:
             spoken = self._greeting_result(message, said.address, turn, line, face, len(outgoing))
@@ -311,14 +315,23 @@ class Commands:
         buttons = shown.buttons
         if shown.asks_to_forget:
             buttons = forget_buttons(names[-1], said.locale)
+        if shown.asks_age:
+            buttons = age_button(names[-1], said.locale)
         outgoing = replies.with_buttons(address, outgoing, buttons, shown.menus)
         if shown.in_place_of:
             first, *others = outgoing
             outgoing = (replace(first, is_response=True), *others)
             return TurnResult(outgoing=outgoing, in_place_of=shown.in_place_of)
-        has_buttons = bool(shown.menus) or shown.asks_to_forget
+        has_buttons = bool(shown.menus) or shown.asks_to_forget or shown.asks_age
         asked = [replace(user_turn(said), sent_as=names)] if has_buttons else []
         return TurnResult(outgoing=outgoing, unanswered=asked)
+
+
+def _answered_at(found: StoredTurn, exchange: Exchange) -> datetime:
+    answers = exchange.answers if found.turn.role == "user" else (found,)
+    if not answers:
+        raise UserError(translatable("I have not answered that message."))
+    return answers[0].turn.at
 
 
 def _turns_since(question: Turn, turns: Sequence[Turn]) -> int:

@@ -10,16 +10,16 @@ from typing import TypeAlias
 import structlog
 
 from bot.chat.incoming import Address, Pressed, Said, address_of
-from bot.chat.outgoing import NOTICE_PARTS, Face, MessageContent, OutgoingPart
+from bot.chat.outgoing import NOTICE_PARTS, Button, Face, MessageContent, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.answers import AnswerButtons
 from bot.commands.handlers import CommandHandlers
 from bot.commands.privacy import Forgetting
 from bot.commands.request import AskedQuestion
-from bot.errors import AnswerRefused, BackendError
+from bot.errors import AgeUnconfirmed, AnswerRefused, BackendError
 from bot.media.voice_messages import VoiceMessages
 from bot.ports import Clock, ConversationMemory
-from bot.replying.answer_parts import retry_button
+from bot.replying.answer_parts import age_button, retry_button
 from bot.replying.live_reply import LiveReplies
 from bot.routing.decide import AccessRules, Decision, DecisionLog
 from bot.routing.presets import ActiveCharacters, PresetResolver
@@ -175,23 +175,30 @@ class TurnFinisher:
 
     async def finish_unanswered(self, group: MessageGroup, problem: str) -> InboxMessage | None:
         """Report that an answer failed, and keep the question so that it can be retried."""
+        message = group.message
+        number = message.error_id
+        text = translatable("⚠ {problem} (error {number})", problem=problem, number=number)
+        await self.stages.notes.add([describe_failure(RECENT_EVENTS, message.turn)])
+        return await self.finish_asking(group, text, retry_button)
+
+    async def finish_asking(
+        self, group: MessageGroup, text: Text, button: Callable[[str, str | None], Sequence[Button]]
+    ) -> InboxMessage | None:
+        """Say why a question is not answered, and keep it for the button under that."""
         message, asked, replies = group.message, group.asked, self.stages.replies
         incoming, in_place_of = message.newest.incoming, asked.in_place_of if asked else ()
         said = asked.incoming if asked else incoming if isinstance(incoming, Said) else None
-        number = message.error_id
-        text = translatable("⚠ {problem} (error {number})", problem=problem, number=number)
         outgoing = replies.notice_parts(incoming.address, text, incoming.locale)
         names = tuple(message.part_name(one.part) for one in outgoing)
         if said is not None:
             target = in_place_of[0] if in_place_of else names[-1]
-            buttons = retry_button(target, incoming.locale)
+            buttons = tuple(button(target, incoming.locale))
             outgoing = replies.with_buttons(incoming.address, outgoing, buttons)
         # What takes the messages of an earlier notice has its question kept already.
         earlier = asked.earlier if asked else ()
         kept = [*earlier, user_turn(said)] if said and not in_place_of else []
         unanswered = [replace(one, sent_as=names) for one in kept]
         result = TurnResult(outgoing=outgoing, unanswered=unanswered, in_place_of=in_place_of)
-        await self.stages.notes.add([describe_failure(RECENT_EVENTS, message.turn)])
         return await self.finish(group, result)
 
     async def finish_forgetting(
@@ -259,6 +266,9 @@ class QuestionAnswers:
             return "paused", await finisher.finish(group, paused)
         try:
             result = await self._answer_all(group, gathering, active, removed)
+        except AgeUnconfirmed as error:
+            asking = translatable("⚠ {problem}", problem=error.text)
+            return "told", await finisher.finish_asking(group, asking, age_button)
         except AnswerRefused:
             unshown = _as_background(gathering, is_new=is_new)
             unshown = with_response(group.message, unshown, _REFUSED)

@@ -4,10 +4,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from bot.chat.command import ButtonAction, ButtonData, Command, parse, read_button
-from bot.chat.incoming import Pressed, Said, WakeReason
+import structlog
+
+from bot.chat.command import ButtonAction, ButtonData, Command, encode_button, parse, read_button
+from bot.chat.incoming import Pressed, Reacted, Reaction, Said, WakeReason
 from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Exchange, HistoryChange, Turn, TurnResult, ask_again
+from bot.chat.session import Exchange, Feedback, HistoryChange, Turn, TurnResult, ask_again
 from bot.commands.answers import BUTTON_GONE, HOW_TO_TYPE, pick_speakers
 from bot.commands.authority import is_the_group
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
@@ -35,6 +37,11 @@ _STAYS_OFF = translatable(
     "I stay switched off for you; /settings me reset deletes that choice, too."
 )
 _KEPT = translatable("Nothing was deleted.")
+_AGE_CONFIRMED = translatable("Thank you. Write to me now; /forget me deletes what you confirmed.")
+
+
+_log = structlog.get_logger(__name__)
+_REACTIONS = {Reaction.RETRY: ButtonAction.RETRY, Reaction.DELETE: ButtonAction.DELETE}
 
 
 ChosenCommand: TypeAlias = tuple[CommandRequest, CommandResult, CommandResult]
@@ -72,16 +79,60 @@ class Presses:
                 return AskedQuestion(said, pick_speakers(active, answers))
             case ButtonAction.RETRY:
                 return await self._retry(group, pressed, exchange, active)
-            case ButtonAction.FORGET:
-                is_off = await self.stages.forgetting.request_person_deletion(pressed)
-                text = joined([_FORGOTTEN, _STAYS_OFF], " ") if is_off else _FORGOTTEN
-                return self._replace_with_notice(pressed, exchange, text)
-            case ButtonAction.KEEP:
-                return self._replace_with_notice(pressed, exchange, _KEPT)
+            case ButtonAction.FORGET | ButtonAction.KEEP | ButtonAction.ADULT:
+                notice = await self._confirm(pressed, data.action, exchange)
+                if notice is None:
+                    return await self._retry(group, pressed, exchange, active)
+                return self._replace_with_notice(pressed, exchange, notice)
             case ButtonAction.NAME | ButtonAction.ABOUT if not pressed.values:
                 raise UserError(HOW_TO_TYPE[data.action])
             case _:
                 return await self._run_choice(pressed, data, exchange, active)
+
+    async def react(
+        self, group: MessageGroup, reacted: Reacted
+    ) -> TurnResult | AskedQuestion | ChosenCommand:
+        """Keep what a person thinks of an answer, or do what its button does, for who may."""
+        turns = await self.stages.conversations.find_turns(group.claim, [reacted.message_id])
+        answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
+        if answer is None:
+            return TurnResult()
+        action = _REACTIONS.get(reacted.reaction)
+        pressed = Pressed(
+            address=reacted.address,
+            external_key=reacted.external_key,
+            message_id=reacted.message_id,
+            author=reacted.author,
+            data="" if action is None else encode_button(action, answer.sent_as[-1]),
+            at=reacted.at,
+            scopes=reacted.scopes,
+            author_is_admin=reacted.author_is_admin,
+            author_roles=reacted.author_roles,
+            is_private=reacted.is_private,
+            is_age_restricted=reacted.is_age_restricted,
+            in_thread=reacted.in_thread,
+            thread_title=reacted.thread_title,
+        )
+        if action is None:
+            is_refused = await self.stages.access.refusal(pressed) is not None
+            given = None if is_refused else await self._feedback(group, reacted, answer)
+            return TurnResult(feedback=given)
+        try:
+            return TurnResult() if reacted.is_removed else await self.follow(group, pressed)
+        except UserError as error:  # anybody may react, so nobody is told
+            _log.info("reaction_ignored", by=reacted.author.id, reason=str(error))
+            return TurnResult()
+
+    async def _feedback(
+        self, group: MessageGroup, reacted: Reacted, answer: Turn
+    ) -> Feedback | None:
+        receipts = self.stages.commands.context.receipts
+        found = await receipts.of_answer(group.claim.conversation, answer.at.timestamp())
+        same = (one for one, receipt in found if receipt.answer == answer.text)
+        number = next(same, None)
+        if number is None:  # it was edited since, or its receipt is deleted
+            return None
+        return Feedback(number, reacted.author.id, reacted.reaction, reacted.is_removed)
 
     async def _find(self, pressed: Pressed, data: ButtonData) -> Exchange | None:
         """Return the pressed button's exchange; None if it should be deleted and already is."""
@@ -95,6 +146,21 @@ class Presses:
             name = " ".join(pressed.author.name.split())
             text = translatable("{name}: {problem}", name=name, problem=error.text)
             raise UserError(text) from None
+
+    async def _confirm(
+        self, pressed: Pressed, action: ButtonAction, exchange: Exchange
+    ) -> Text | None:
+        """Do what a person was asked about; None if their question can be answered now."""
+        match action:
+            case ButtonAction.FORGET:
+                is_off = await self.stages.forgetting.request_person_deletion(pressed)
+                return joined([_FORGOTTEN, _STAYS_OFF], " ") if is_off else _FORGOTTEN
+            case ButtonAction.ADULT:
+                await self.stages.resolver.confirm_age(pressed.author.id)
+                is_command = parse(exchange.question.turn.text) is not None
+                return _AGE_CONFIRMED if is_command else None
+            case _:
+                return _KEPT
 
     async def _run_choice(
         self, pressed: Pressed, data: ButtonData, exchange: Exchange, active: ActiveCharacters
@@ -198,4 +264,5 @@ def _as_typed(pressed: Pressed, text: str) -> Said:
         thread_title=pressed.thread_title,
         locale=pressed.locale,
         is_private=pressed.is_private,
+        is_age_restricted=pressed.is_age_restricted,
     )

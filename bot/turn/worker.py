@@ -14,7 +14,16 @@ from functools import partial
 import structlog
 
 from bot.chat.command import ANSWERING_ACTIONS, FORM_ACTIONS, Command, read_button
-from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
+from bot.chat.incoming import (
+    Deleted,
+    Edited,
+    ForgetRequested,
+    Incoming,
+    Joined,
+    Pressed,
+    Reacted,
+    Said,
+)
 from bot.chat.session import (
     Attempt,
     Claim,
@@ -56,7 +65,7 @@ from bot.turn.message_groups import (
     observed_turn,
     recognize_reply,
 )
-from bot.turn.presses import Presses
+from bot.turn.presses import ChosenCommand, Presses
 
 _log = structlog.get_logger(__name__)
 TURNS_FOR_ROUTING = 40
@@ -202,7 +211,7 @@ class ConversationWorker:
                     return "deleted", await finisher.finish(group, TurnResult())
                 gone = TurnResult(change=HistoryChange(deleted=[one.id for one in turns]))
                 return "deleted", await finisher.finish_forgetting(group, gone)
-            case Pressed() as pressed:
+            case Pressed() | Reacted() as pressed:
                 return await self._handle_pressed(group, pressed)
             case ForgetRequested(person_id=person):
                 return "forgotten", await self._commands.forget_person(group, person)
@@ -228,12 +237,24 @@ class ConversationWorker:
             return await self._finisher.finish_with_text(group, greeting.text)
         return await self._commands.greet(group, arrival.scopes, greeting)
 
-    async def _handle_pressed(self, group: MessageGroup, pressed: Pressed) -> Outcome:
+    async def _handle_pressed(self, group: MessageGroup, pressed: Pressed | Reacted) -> Outcome:
+        if isinstance(pressed, Reacted):
+            is_off = bool(await self._stages.resolver.off([pressed.author.id]))
+            reacted = TurnResult() if is_off else await self._presses.react(group, pressed)
+            return await self._follow_press(group, pressed, reacted)
         button = read_button(pressed)
         has_words = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
         if has_words and await self._stages.resolver.off([pressed.author.id]):
             return "withheld", await self._say_withheld(group, pressed)
         result = await self._presses.follow(group, pressed)
+        return await self._follow_press(group, pressed, result)
+
+    async def _follow_press(
+        self,
+        group: MessageGroup,
+        pressed: Pressed | Reacted,
+        result: TurnResult | AskedQuestion | ChosenCommand,
+    ) -> Outcome:
         if isinstance(result, tuple):
             request, done, menu = result
             return "pressed", await self._commands.finish(group, request, done, menu)

@@ -287,6 +287,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("role", name="pk_role_lease"),
     )
     op.create_table(
+        "feedback",
+        sa.Column("receipt", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("person", sa.Text(), nullable=False),
+        sa.Column("reaction", sa.Text(), nullable=False),
+        sa.Column("at", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("receipt", "person", name="pk_feedback"),
+    )
+    op.create_index("ix_feedback_person", "feedback", ["person"])
+    op.create_table(
         "sent_message",
         sa.Column("conversation", sa.Text(), nullable=False),
         sa.Column("external_id", sa.Text(), nullable=False),

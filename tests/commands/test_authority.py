@@ -28,10 +28,11 @@ from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup as TurnSetup
 from tests.turn.setup import pressed
 
+CONFIRMATIONS = (ButtonAction.FORGET, ButtonAction.KEEP, ButtonAction.ADULT)
 ASKERS = ("STOP", "RETRY", "CONTINUE", "VERSION", "DELETE")
 WHO_MAY_PRESS = {
     **{ButtonAction[name]: ASKER for name in ASKERS},
-    **dict.fromkeys((ButtonAction.FORGET, ButtonAction.KEEP, *MENU_ACTIONS), ASKER_ALONE),
+    **dict.fromkeys((*CONFIRMATIONS, *MENU_ACTIONS), ASKER_ALONE),
 }
 CAROL = Person("telegram:3", "Carol")
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import insert
 
 from bot.chat.access import Scope
 from bot.chat.prompt import Message
@@ -12,6 +13,7 @@ from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.chat.session import PresetVersion
 from bot.runtime.clock import SystemClock
 from bot.storage.presets import PresetVersions
+from bot.storage.tables import feedback
 from tests.attacks import expanded, with_ours
 from tests.support.console import (
     ConsoleUnderTest,
@@ -54,9 +56,12 @@ async def test_list_shows_answers_and_keeps_the_filter(console: ConsoleUnderTest
 
 async def test_answer_shows_what_it_was_made_of(console: ConsoleUnderTest) -> None:
     await store_answers(console, RECEIPT, RECEIPT)
+    liked = insert(feedback).values(receipt=2, person="telegram:7", reaction="👍", at=1.0)
+    await console.database.write(lambda c: c.execute(liked).rowcount)
     await console.log_in()
 
     shown = await console.page("/answers/2")
+    assert "👍 telegram:7" in " ".join(Elements(shown).text.split())
 
     for text in ("Hi 🙂", "The Inn", "0.50", "the budget was used up", "temperature", "121"):
         assert text in shown, text

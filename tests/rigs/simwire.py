@@ -58,6 +58,9 @@ def _role(role, *a, **k):
     said = _plain_role(role, *a, **k)
     return {**said, "tags": {"bot_id": str(SimWire.bot_id)}} if role.managed and SimWire.bot_id else said
 serializers.role_payload = _role
+_age_restricted: set[int] = set()
+_plain_channel = serializers.channel_payload
+serializers.channel_payload = lambda backend, channel, *a, **k: {**_plain_channel(backend, channel, *a, **k), **({"nsfw": True} if channel.id in _age_restricted else {})}
 _plain_webhook = serializers.webhook_payload
 serializers.webhook_payload = lambda backend, hook, *a, **k: {**_plain_webhook(backend, hook, *a, **k), **({"application_id": str(backend.application_id)} if hook.creator_id == backend.bot_user.id else {})}
 
@@ -113,6 +116,8 @@ class SimWire:
     async def __aenter__(self): return await self.start()
     async def __aexit__(self, *a): await self.stop()
     def _wire(self, obj): return json.dumps(obj, default=str).replace(CDN, self.base + "/cdn")
+    def restrict_to_adults(self, channel):
+        _age_restricted.add(channel); self.b.announce_channel_update(channel)
     # ------------------------------------------------------------------ REST
     def fault(self, method="*", path="*", *, times=1, status=None, retry_after=None, is_global=False, delay=0.0, drop=False, body=None, after=False, code=0, scope="user", via=True):
         """after=True: the request IS applied, then the fault answers (lost response)."""

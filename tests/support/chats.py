@@ -96,6 +96,10 @@ class Chat(ABC):
     ) -> Any:
         """Press a button of a message, the newest by default; `private_reply` reads the result."""
 
+    @abstractmethod
+    async def react(self, *emojis: str, who: int = 0) -> None:
+        """React to the newest message of the bot; what was there of this person goes."""
+
     def tell(self, text: str, who: int = 0) -> Any:
         return self.say(self.mention + text, who)
 
@@ -224,6 +228,11 @@ class TelegramChat(Chat):
         return self._wire.click(self.people[who], self.chat, message["message_id"], data)
 
     @override
+    async def react(self, *emojis: str, who: int = 0) -> None:
+        number = self.bot_messages()[-1]["message_id"]
+        self._wire.react(self.people[who], self.chat, number, *emojis)
+
+    @override
     def bot_messages(self) -> list[Any]:
         found = self._wire.msgs.get(self.chat, {})
         return [
@@ -286,6 +295,7 @@ class DiscordChat(Chat):
         self, platforms: "Platforms", kind: str, channel: int, people: Sequence[Any] = ()
     ) -> None:
         self._wire = platforms.discord
+        self._reactions: dict[tuple[int, int], set[str]] = {}
         self._backend = self._wire.b
         is_private = self._backend.get_channel(channel).guild_id is None
         mention = "" if is_private else f"<@{self._backend.bot_user.id}> "
@@ -320,6 +330,15 @@ class DiscordChat(Chat):
             person = UserHandle(self._wire.env, self._backend.get_user(person.id))
         with self._later(seconds_later):
             return await person.click(ResponseMessage(self._wire.env, message), custom_id=data)
+
+    @override
+    async def react(self, *emojis: str, who: int = 0) -> None:
+        message, person = self.bot_messages()[-1].id, self.people[who].id
+        before = self._reactions.get((message, who), set())
+        for emoji in {*before, *emojis}:
+            is_set = emoji in emojis
+            self._backend.set_reaction(self.chat, message, emoji, person, is_set)
+        self._reactions[message, who] = set(emojis)
 
     @contextmanager
     def _later(self, seconds: float) -> Iterator[None]:

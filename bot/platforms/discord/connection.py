@@ -29,7 +29,12 @@ _ASK_AGAIN_SECONDS = 2.0
 _MAX_REFUSED_RESUME_SECONDS = 5.0  # Discord asks for 1 to 5 s before the next IDENTIFY
 _MAX_RECONNECT_SECONDS = 60.0
 _NORMAL_CLOSURE = 1000
-_HELD = frozenset({"message", "raw_message_edit", "raw_message_delete", "raw_bulk_message_delete"})
+_HELD = frozenset(
+    {
+        *("message", "raw_message_edit", "raw_message_delete", "raw_bulk_message_delete"),
+        *("raw_reaction_add", "raw_reaction_remove"),
+    }
+)
 _CONNECTION_ERRORS = (OSError, aiohttp.ClientError, discord.ConnectionClosed)
 _CHANNEL = RestEndpoint("GET", "/channels/{}")
 _MESSAGES = RestEndpoint("GET", "/channels/{}/messages")

@@ -86,7 +86,7 @@ class Gateway(ShardClient):
         shard: Shard,
         identify_limits: IdentifyLimits,
     ) -> None:
-        intents = discord.Intents(guilds=True, messages=True, message_content=True)
+        intents = discord.Intents(guilds=True, messages=True, message_content=True, reactions=True)
         super().__init__(settings, rest, intents, shard, identify_limits, context.clock)
         self._context = context
         self._bot = bot
@@ -172,6 +172,19 @@ class Gateway(ShardClient):
             self._queue_event(
                 incoming.deletion_to_incoming(place, deleted, channel, guild, self._context.bot_id)
             )
+
+    def on_raw_reaction_add(self, event: discord.RawReactionActionEvent) -> None:
+        if event.user_id == self._bot.id:
+            return
+        guild = self.get_guild(event.guild_id) if event.guild_id else None
+        channel = guild.get_channel_or_thread(event.channel_id) if guild else None
+        # Only its place in the session tells a reaction from an earlier one that was removed.
+        session = self.session.id if self.session else ""
+        key = f"r{event.message_id}:{session}:{self.sequence}"
+        given = event, channel, guild, key, self._context.bot_id
+        self._queue_event(skip_unreadable("REACTION", incoming.reaction_to_incoming, *given))
+
+    on_raw_reaction_remove = on_raw_reaction_add
 
     def on_guild_join(self, guild: discord.Guild) -> None:
         self._queue_event(incoming.guild_to_joined(guild, self._context.bot_id))

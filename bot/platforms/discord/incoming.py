@@ -18,8 +18,10 @@ from bot.chat.incoming import (
     Person,
     Pressed,
     Quote,
+    Reacted,
     Said,
     WakeReason,
+    read_reaction,
 )
 from bot.platforms.discord import commands
 from bot.platforms.spec import PlatformContext
@@ -54,6 +56,7 @@ def message_to_said(
         author_is_admin=True if _is_private(message) else None,
         author_roles=_roles(message.author),
         is_private=_is_private(message),
+        is_age_restricted=_is_age_restricted(message.channel, is_private=_is_private(message)),
         quote=_quote(original, bot),
         attachments=attachments,
         in_thread=isinstance(message.channel, discord.Thread),
@@ -118,6 +121,39 @@ def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pre
     )
 
 
+def reaction_to_incoming(
+    event: discord.RawReactionActionEvent,
+    channel: object,
+    guild: discord.Guild | None,
+    key: str,
+    bot_id: str = "",
+) -> Reacted | None:
+    """Convert a reaction; None if it has no meaning here, or a bot's."""
+    reaction = read_reaction(event.emoji.name) if event.emoji.id is None else None
+    is_removed = event.event_type == "REACTION_REMOVE"
+    if reaction is None or (event.member is not None and event.member.bot):
+        return None
+    address = Address("discord", str(event.channel_id), bot_id=bot_id)
+    is_private = event.guild_id is None
+    name = event.member.display_name if event.member else ""
+    return Reacted(
+        address=address,
+        external_key=key,
+        message_id=str(event.message_id),
+        author=Person(f"discord:{event.user_id}", name),
+        reaction=reaction,
+        at=discord.utils.utcnow(),  # Discord does not say
+        scopes=_scopes(address, channel, guild),
+        is_removed=is_removed,
+        author_is_admin=True if is_private else None,
+        author_roles=_roles(event.member) if event.member else (),
+        is_private=is_private,
+        is_age_restricted=_is_age_restricted(channel, is_private=is_private),
+        in_thread=isinstance(channel, discord.Thread),
+        thread_title=_thread_title(channel, None),
+    )
+
+
 def _origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[str, Any]:
     """Return the event fields for an interaction's origin."""
     address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
@@ -133,6 +169,7 @@ def _origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[str, A
         "author_is_admin": is_admin,
         "author_roles": _roles(interaction.user),
         "is_private": is_private,
+        "is_age_restricted": _is_age_restricted(interaction.channel, is_private=is_private),
         "locale": str(interaction.locale),
         "in_thread": isinstance(interaction.channel, discord.Thread),
         "thread_title": _thread_title(interaction.channel, interaction.client.user),
@@ -152,7 +189,11 @@ def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
     arrived = guild.me.joined_at or discord.utils.utcnow()
     key = f"join:{guild.id}:{arrived.timestamp():.0f}"
     scopes = _scopes(address, channel, guild)
-    return Joined(address, key, None, arrived, scopes, locale=str(guild.preferred_locale))
+    return Joined(
+        *(address, key, None, arrived, scopes),
+        locale=str(guild.preferred_locale),
+        is_age_restricted=_is_age_restricted(channel, is_private=False),
+    )
 
 
 def command_to_incoming(
@@ -233,6 +274,14 @@ def _scopes(address: Address, channel: object, guild: discord.Guild | None) -> t
     if guild is not None:
         scopes.append(f"{address.source}:guild:{guild.id}")
     return tuple(scopes)
+
+
+def _is_age_restricted(channel: object, *, is_private: bool) -> bool | None:
+    """Return whether Discord lets only adults into a channel; a thread inherits that."""
+    if is_private:
+        return None
+    is_nsfw = getattr(channel, "is_nsfw", None)  # a channel that is not known has none
+    return is_nsfw is not None and bool(is_nsfw())
 
 
 def _original_message(message: discord.Message) -> discord.Message | None:

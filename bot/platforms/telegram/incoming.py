@@ -21,14 +21,18 @@ from bot.chat.incoming import (
     Person,
     Pressed,
     Quote,
+    Reacted,
+    Reaction,
     Said,
     WakeReason,
+    read_reaction,
 )
 from bot.platforms.telegram.markup import read_callback_data
 
 UPDATE_TYPES = [
     *("message", "edited_message", "callback_query", "my_chat_member"),
     "stopped_message_generation",
+    "message_reaction",  # comes from groups where the bot is an admin, and from private chats
 ]
 PRESS_KEY_PREFIX = "cb"
 """Prefix of a callback query's id in the key of a press."""
@@ -170,6 +174,8 @@ def to_incoming(
         return _to_joined(update.my_chat_member, bot_id)
     if update.stopped_message_generation is not None:
         return _to_stop(update.stopped_message_generation, update.update_id, bot_id)
+    if update.message_reaction is not None:
+        return _to_reacted(update.message_reaction, update.update_id, bot_id)
     return None
 
 
@@ -273,6 +279,34 @@ def _to_pressed(query: types.CallbackQuery, bot_id: str) -> Pressed | None:
         interaction=query.id,
         locale=query.from_user.language_code,
     )
+
+
+def _to_reacted(
+    change: types.MessageReactionUpdated, update_id: int, bot_id: str
+) -> Reacted | None:
+    """Convert a reaction; None if it has no meaning here, or its author is anonymous."""
+    old, new = _reactions(change.old_reaction), _reactions(change.new_reaction)
+    found = [one for one in new if one not in old] or [one for one in old if one not in new]
+    if not found or change.user is None:
+        return None
+    address = Address("telegram", str(change.chat.id), bot_id=bot_id)
+    return Reacted(
+        address=address,
+        external_key=f"{change.chat.id}:{change.message_id}:r{update_id}",
+        message_id=str(change.message_id),
+        author=_person(change.user),
+        reaction=found[-1],
+        at=change.date,
+        scopes=scopes_of(address),
+        is_removed=found[-1] not in new,
+        author_is_admin=_is_admin_in(change.chat),
+        is_private=change.chat.type == ChatType.PRIVATE,
+    )
+
+
+def _reactions(types_: Sequence[types.ReactionTypeUnion]) -> list[Reaction]:
+    emojis = (one.emoji for one in types_ if isinstance(one, types.ReactionTypeEmoji))
+    return [one for emoji in emojis if (one := read_reaction(emoji)) is not None]
 
 
 def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> Joined | None:

@@ -22,6 +22,7 @@ from bot.chat.incoming import (
     Incoming,
     Joined,
     Pressed,
+    Reacted,
     Said,
     source_name,
 )
@@ -123,6 +124,10 @@ class MovedChats:
                     scopes=scopes_of(address),
                     message_id=_shift_id(incoming.message_id),
                 )
+            case Reacted():
+                message_id = _shift_id(incoming.message_id) or incoming.message_id
+                scopes = scopes_of(address)
+                return replace(incoming, address=address, scopes=scopes, message_id=message_id)
             case Joined():
                 return None  # it was in the group before
             case Deleted() | ForgetRequested():  # Telegram tells of neither

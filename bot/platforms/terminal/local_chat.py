@@ -64,6 +64,7 @@ class LocalChat:
             scopes=(self._scope,),
             author_is_admin=True,  # this person can edit the settings anyway
             is_private=True,
+            is_age_restricted=True,  # an operator's own
             locale=self._locale,
         )
 
@@ -76,6 +77,7 @@ class LocalChat:
             scopes=(self._scope,),
             locale=self._locale,
             opens_chat=True,
+            is_age_restricted=True,
         )
 
     def rename(self, name: str) -> str:

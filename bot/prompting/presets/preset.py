@@ -309,6 +309,10 @@ class Preset(StrictModel):
     """Servers of further tools, by the names that the operator gave them in the settings."""
     budget: PresetBudget | None = None
     summary: SummaryChoice | None = None
+    adults_only: StrictBool = False
+    """Whether it answers only in age-restricted channels, in groups where an admin said `/access
+    adult on`, and in private to people who have confirmed their age."""
+
     _behavior_of: str = PrivateAttr("")
 
     @property

@@ -1,8 +1,11 @@
 """Conversion of character cards to presets."""
 
+import json
 from pathlib import Path
 
-from bot.importers.card import read_card
+import pytest
+
+from bot.importers.card import load_card, read_card
 from bot.importers.card_to_preset import example_turns, preset_from_card
 from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM
 from bot.prompting.presets.files import export_preset, parse_preset
@@ -93,3 +96,23 @@ def test_example_messages_are_split_by_speaker() -> None:
         ("assistant", "Bye\n\nnow"),
     ]
     assert example_turns("") == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_for_adults"),
+    [
+        ({"tags": ["Fantasy", "NSFW"]}, True),
+        ({"extensions": {"risuai": {"nsfw": True}}}, True),
+        ({"extensions": {"nsfw": True}}, True),
+        ({"tags": ["sfw"], "extensions": {"risuai": {"nsfw": False}}}, False),
+        ({"tags": "nsfw", "extensions": {"risuai": "nsfw"}}, False),
+    ],
+)
+def test_card_for_adults_is_a_preset_for_adults(
+    fields: dict[str, object], tmp_path: Path, *, is_for_adults: bool
+) -> None:
+    content = {"spec": "chara_card_v2", "data": {"name": "Ilse", **fields}}
+    ilse = preset_from_card(read_card(json.dumps(content).encode(), "a.json"), "a.json")
+    assert ilse.adults_only is is_for_adults
+    exported = load_card(ilse, tmp_path)
+    assert preset_from_card(exported, "b.json").adults_only is is_for_adults

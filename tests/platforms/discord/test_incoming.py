@@ -68,6 +68,21 @@ class CachedGuild:
         return discord.Interaction(data=data, state=self.state)
 
 
+@pytest.mark.parametrize("is_nsfw", [False, True])
+async def test_age_restriction_of_a_channel_is_inherited_by_its_threads(*, is_nsfw: bool) -> None:
+    cache = CachedGuild()
+    channel = cache.guild.get_channel(CHANNEL)
+    assert isinstance(channel, discord.TextChannel)
+    channel.nsfw = is_nsfw
+    assert cache.said("hello").is_age_restricted is is_nsfw
+    assert cache.said("hello", where=THREAD).is_age_restricted is is_nsfw
+    assert cache.said("hello", where=None).is_age_restricted is None
+    called = cache.command(
+        guild_id=str(GUILD), channel={"id": str(THREAD), "type": 11}, permissions="0"
+    )
+    assert press_to_incoming(called).is_age_restricted is is_nsfw
+
+
 def message_data(content: str, author: int, *, mentions: tuple[int, ...] = (), **more: Any) -> Any:
     return {
         **DATA["message"],

@@ -1,0 +1,138 @@
+"""Presets for adults, and reactions to answers, on both platforms and over restarts."""
+
+import json
+
+import pytest
+from simcord.results import ResponseMessage
+
+from tests.support.chats import AT_ONCE, Chat, DiscordChat, TelegramChat
+from tests.support.features import EVERYWHERE, GROUPS, ON_THE_WIRES, PRIVATE, at
+from tests.support.model_server import Model
+from tests.support.service_process import TESTER, Service
+from tests.waiting import wait_until
+
+pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER)]
+for_adults = pytest.mark.runs_with(json.dumps({**json.loads(TESTER), "adults_only": True}))
+
+
+@for_adults
+@at(*PRIVATE)
+async def test_age_is_confirmed_once_in_private(
+    where: Chat, running: Service, model: Model
+) -> None:
+    question = where.ask()
+    asked = "⚠ tester is for adults only. Are you 18 or older?"
+    await where.shows(asked, labels=["I am 18 or older"])
+    assert question.name not in str(model.requests)
+    await running.restart()
+    await where.press("I am 18 or older")
+    await where.shows(question)
+    await running.restart()
+    await where.shows(question, where.ask())
+
+
+@for_adults
+@at("channel")
+async def test_only_age_restricted_channels_hear_a_preset_for_adults(
+    where: DiscordChat, running: Service
+) -> None:
+    where.ask()
+    told = "⚠ tester is for adults only: it answers in age-restricted channels, and this is none."
+    await where.shows(told)
+    where.platforms.discord.restrict_to_adults(where.chat)
+    await running.restart()
+    await where.shows(told, where.ask())
+
+
+@for_adults
+@at("telegram_group")
+async def test_admins_open_a_group_to_a_preset_for_adults(
+    where: TelegramChat, running: Service
+) -> None:
+    where.ask()
+    await where.shows_new("⚠ tester is for adults only: it answers here once an admin")
+    where.tell_as_admin("/access adult on")
+    await where.shows_new("Presets for adults answer here now.")
+    await running.restart()
+    await where.ask_and_wait()
+
+
+@at(*EVERYWHERE)
+async def test_newest_reaction_is_kept(where: Chat, running: Service) -> None:
+    if isinstance(where, TelegramChat) and where.kind in GROUPS:
+        where.make_admins(where.platforms.telegram.me["id"])
+
+    def kept() -> list[str]:
+        rows = running.query(
+            "SELECT reaction FROM feedback JOIN receipt ON id = receipt WHERE conversation = ?",
+            where.name,
+        )
+        return [row[0] for row in rows]
+
+    await where.shows(where.ask())
+    await wait_until(running.queues_are_empty)  # nobody reacts before the answer counts as sent
+    await where.react("👍🏽" if isinstance(where, DiscordChat) else "👍")
+    await wait_until(lambda: kept() == ["👍"])
+    await running.restart()
+    await where.react("👎")
+    await wait_until(lambda: kept() == ["👎"])
+    await where.react()
+    await wait_until(lambda: kept() == [])
+
+
+@at("channel", "discord_thread")
+async def test_reactions_retry_and_delete_for_who_may(
+    where: DiscordChat, running: Service, model: Model
+) -> None:
+    question = where.ask()
+    await where.shows(question, labels=AT_ONCE)
+    await running.restart()
+    asked = len(model.requests)
+    await where.react("🔁", who=1)
+    await where.react("🗑️", who=1)
+    await where.react("🔁")
+    await where.shows(question, labels=[*AT_ONCE, "‹", "2/2"])
+    assert len(model.requests) == asked + 1
+    await where.react("🗑️")
+    await where.shows()
+
+
+@pytest.mark.runs_with(TESTER, TROUPE_ADMINS="telegram:3")
+@at("telegram_group")
+async def test_reported_answer_reaches_the_operator_once(
+    where: TelegramChat, running: Service
+) -> None:
+    wire, question = where.platforms.telegram, where.ask()
+    await where.shows(question)
+    wire.say(3, "/start", chat=3)
+    await wait_until(lambda: wire.msgs[3])
+    await running.kill()
+    where.reply("/report")
+    await running.restart()
+
+    def notes() -> list[str]:
+        texts = [str(one.get("text", "")) for one in wire.msgs[3].values()]
+        return [one for one in texts if question.answer in one]
+
+    await wait_until(notes)
+    await running.restart()
+    await wait_until(running.queues_are_empty)
+    [note] = notes()
+    assert f"reports an answer of tester in {where.name}, receipt" in note
+    assert not [one for one in where.texts() if "reports" in one]
+
+
+@at("channel")
+async def test_report_is_in_the_menu_of_a_message(where: DiscordChat, running: Service) -> None:
+    await where.shows(where.ask())
+    platforms = where.platforms
+    running.settings["TROUPE_ADMINS"] = f"discord:{platforms.admin.id}"
+    await running.restart()
+    shown = ResponseMessage(platforms.discord.env, where.bot_messages()[-1])
+    called = await where.people[1].context_menu(where.handle, "Report", shown)
+    await wait_until(lambda: called.response and called.response.content)
+    assert called.response.content == "Thank you. The people who run me will read it."
+    assert called.ephemeral
+    chat = platforms.discord.b.get_dm_channel(platforms.admin.id).id
+    told = platforms.discord.messages
+    await wait_until(lambda: [one for one in told(chat) if "reports an answer" in one["content"]])

@@ -1,0 +1,115 @@
+"""Test where presets for adults answer, and what people are told elsewhere."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bot.chat.command import ButtonAction
+from bot.chat.incoming import Joined, Said, WakeReason
+from bot.commands.privacy import export_messages
+from bot.storage.database import Database
+from bot.storage.forgetting import PersonalData
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.setup import Setup, pressed
+
+NEMO = {"name": "nemo", "adults_only": True, "greeting": "Well, hello."}
+NORA: dict[str, Any] = {"name": "nora", "provider": "p", "model": "m"}
+ASKED = "⚠ nemo is for adults only. Are you 18 or older?"
+RESTRICTED = "⚠ nemo is for adults only: it answers in age-restricted channels, and this is none."
+GROUP = "⚠ nemo is for adults only: it answers here once an admin has written /access adult on."
+
+
+def private(text: str, key: str = "5:1") -> Said:
+    return replace(make_incoming(text, key=key), is_private=True)
+
+
+def in_group(text: str, key: str = "5:1", **changes: Any) -> Said:
+    return replace(make_incoming(text, key=key, wake=WakeReason.MENTION), **changes)
+
+
+@pytest.mark.parametrize(("mark", "told"), [(False, RESTRICTED), (None, GROUP)])
+async def test_elsewhere_a_sentence_says_why(
+    database: Database, mark: bool | None, told: str
+) -> None:
+    setup = Setup(database, ["Welcome."], preset=NEMO | {"wake": {"always": True}})
+    await setup.say(in_group("Hi", is_age_restricted=mark))
+    assert setup.texts == [told]
+    await setup.say(in_group("Hi", "5:2", is_age_restricted=mark, wake=None))
+    await setup.say(in_group("Hi", "5:3", is_age_restricted=mark, wake=None))
+    assert setup.texts == [told] * 2, "who asked nothing is told rarely"
+    assert setup.backend.prompts == []
+    await setup.say(in_group("Hi", "5:4", is_age_restricted=True))
+    assert setup.texts[2:] == ["Well, hello.", "Welcome."]
+
+
+async def test_admins_of_a_group_decide_where_the_platform_says_nothing(
+    database: Database,
+) -> None:
+    setup = Setup(database, ["Welcome."], preset={**NEMO, "greeting": None})
+    await setup.say(in_group("/access adult on", "5:8", is_age_restricted=False))
+    assert setup.texts.pop().startswith("⚠ Here the channel's own setting counts")
+    await setup.say(in_group("/access adult on", "5:9", author=BOB))
+    assert setup.texts[-1].startswith("⚠ Only an admin")
+    await setup.say(in_group("/access adult on", "5:10"))
+    setup.surface.messages.clear()
+    await setup.say(in_group("Hi", is_age_restricted=False))
+    assert setup.texts == [RESTRICTED]
+    await setup.say(in_group("Hi", "5:2"))
+    assert setup.texts == [RESTRICTED, "Welcome."]
+    await setup.say(in_group("/access adult off", "5:11"))
+    await setup.say(pressed(ButtonAction.RETRY, "telegram:5:2/0"))
+    assert setup.texts[1:] == ["Welcome.", "Presets for adults do not answer here.", GROUP]
+
+
+async def test_question_waits_until_its_author_has_confirmed_their_age(database: Database) -> None:
+    setup = Setup(database, ["Welcome."], ["Again."], preset=NEMO)
+    await setup.say(private("Hi"))
+    assert setup.texts == [ASKED]
+    press = replace(pressed(ButtonAction.ADULT, "telegram:5:1/0"), is_private=True)
+    assert await setup.buttons.refusal(replace(press, author=BOB)) is not None
+    await Setup(database, preset=NEMO).receive(press)  # it is done by another process
+    await setup.work()
+    assert setup.texts[-1] == "Welcome."
+    assert ASKED not in setup.texts
+    data = PersonalData(database, setup.clock)
+    words, *counts = await export_messages(data, ALICE.id, press.at)
+    assert (json.loads(words.text)["confirmed_age"], counts) == (True, [1, 1])
+    await setup.say(private("More", "5:2"))
+    assert setup.texts[-1] == "Again."
+    forget = pressed(ButtonAction.FORGET, "telegram:5:3/0", key="2")
+    await setup.say(private("/forget me", "5:3"), replace(forget, is_private=True))
+    assert not await data.has_confirmed_age(ALICE.id)
+    await setup.say(private("Hi", "5:4"))
+    assert setup.texts[-1] == ASKED
+
+
+async def test_preset_use_says_at_once_that_it_would_not_answer(database: Database) -> None:
+    setup = Setup(database, ["Welcome."], others=[NORA | NEMO])
+    await setup.say(in_group("/preset use nemo", is_age_restricted=False))
+    told = RESTRICTED.removeprefix("⚠ ")
+    assert setup.texts == [f"nemo answers here from now on.\n{told}"]
+    await setup.say(private("/preset use nemo", "5:2"))
+    asked = ASKED.removeprefix("⚠ ")
+    assert setup.texts[1:] == [f"nemo answers here from now on.\n{asked}"]
+    press = pressed(ButtonAction.ADULT, "telegram:5:2/0")
+    await setup.say(replace(press, is_private=True))
+    assert setup.texts[1].startswith("Thank you.")
+    await setup.say(private("/new", "5:3"))
+    assert setup.texts[-1].endswith("Well, hello.")
+
+
+async def test_other_characters_answer_where_one_is_for_adults(database: Database) -> None:
+    setup = Setup(database, ["Hello."], others=[NORA | NEMO])
+    await setup.say(in_group("/preset add nemo", "5:1"), in_group("nora and nemo, hi", "5:2"))
+    assert setup.texts[1:] == ["Hello."]
+
+
+async def test_greeting_of_a_group_says_why_there_is_none(database: Database) -> None:
+    setup = Setup(database, preset=NEMO)
+    said = in_group("")
+    joined = Joined(said.address, "join:5", None, said.at, said.scopes)
+    await setup.say(joined)
+    [text] = setup.texts
+    assert text.startswith(GROUP.removeprefix("⚠ "))
