@@ -7,19 +7,19 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
+
+# isort: split
+
 from aiogram.methods import GetMe, SendMessage
 from typing_extensions import override
 
-import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
 from bot.errors import PlatformError, PlatformFatal, Refused, SettingsError, Unreachable
 from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest
 from bot.platforms.telegram import api
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.runtime.clock import SystemClock
 from bot.texts.text import text_of, translatable
-
-# isort: split
-
 
 _POLL_SECONDS = 25
 _PAUSE_SECONDS = 1.0

@@ -6,6 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
+import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
+
+# isort: split
+
 import msgspec
 import structlog
 from aiogram.enums import ChatMemberStatus
@@ -14,7 +18,6 @@ from aiogram.types import Update, User
 from pydantic import SecretStr
 from typing_extensions import override
 
-import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
 from bot import errors
 from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
 from bot.platforms.receiving import mark_late, read_number
@@ -36,9 +39,6 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS
 from bot.telemetry.secret_masker import mask_from_now_on
 from bot.texts.text import Text, translatable
-
-# isort: split
-
 
 Response = TypeVar("Response")
 StoreMessages = Callable[[Sequence[Incoming], Mapping[str, str]], Awaitable[None]]
