@@ -424,7 +424,7 @@ def with_storable_text(incoming: Incoming) -> Incoming:
                 author=_storable_person(incoming.author),
                 data=make_storable(incoming.data),
                 values=masked,
-                has_masked_token=masked != values,
+                has_masked_token=incoming.has_masked_token or masked != values,
                 thread_title=_storable_title(incoming.thread_title),
             )
         case Reacted() | Joined(author=Person()):
