@@ -375,10 +375,10 @@ WHERE id IN (
 RETURNING id
 
 -- name: delete_old_feedback
-DELETE FROM feedback WHERE NOT EXISTS (
-    SELECT 1 FROM receipt WHERE receipt.id = feedback.receipt AND length(content) > 0
+DELETE FROM feedback
+WHERE receipt IN (
+    SELECT id FROM receipt WHERE at BETWEEN :since AND :until AND length(content) > 0
 )
-RETURNING person
 
 -- name: delete_old_budgets
 DELETE FROM budget WHERE key < :oldest RETURNING key

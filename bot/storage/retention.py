@@ -42,10 +42,7 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
         deleted += await _delete_old(database, table, time, now - seconds, condition)
     deleted += await _empty_receipts(database, now - receipt_seconds)
     oldest = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
-    for name in (
-        *("delete_old_feedback", "delete_old_budgets"),
-        *("delete_dead_nodes", "delete_dead_leases"),
-    ):
+    for name in ("delete_old_budgets", "delete_dead_nodes", "delete_dead_leases"):
         values = {"oldest": oldest, "dead_since": now - _NODE_SECONDS}
         deleted += len(await database.execute(SQL[name], **values))
     return deleted
@@ -58,9 +55,9 @@ async def _empty_receipts(database: Database, until: float) -> int:
         [[end]] = await database.fetch(SQL["end_of_receipt_page"], since=since, until=until)
         if end is None:
             return emptied
-        emptied += len(
-            await database.execute(SQL["empty_receipt_page"], since=since, until=end, content=b"")
-        )
+        page = {"since": since, "until": end}
+        await database.execute(SQL["delete_old_feedback"], **page)
+        emptied += len(await database.execute(SQL["empty_receipt_page"], **page, content=b""))
         since = end
 
 

@@ -257,6 +257,7 @@ choice = _table(
     # of what a person said of themselves in a conversation: which one; "": of all else
     Column("conversation", Text, nullable=False),
     Index("ix_choice_conversation", "conversation"),
+    _partial_index("ix_choice_preset", "key = 'preset'", "chosen_by"),
     Index("ix_choice_prefix", "scope", postgresql_ops={"scope": "text_pattern_ops"}),
 )
 

@@ -49,6 +49,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("scope", "key", name="pk_choice"),
     )
     op.create_index("ix_choice_conversation", "choice", ["conversation"])
+    op.create_index("ix_choice_preset", "choice", ["chosen_by"], **where("key = 'preset'"))
     op.create_index(
         "ix_choice_prefix", "choice", ["scope"], postgresql_ops={"scope": "text_pattern_ops"}
     )
