@@ -251,6 +251,8 @@ class CharacterHandlers:
             raise UserError(_DAMAGED) from None
         if "problem" in found:
             raise UserError(found["problem"][language_of(said.locale)])
+        if len(found["preset"].encode()) > self.card_bytes:
+            raise UserError(_DAMAGED)
         return await asyncio.to_thread(parse_preset, found["preset"], "card")
 
     async def _keep(self, request: CommandRequest, preset: Preset, owner: str) -> CommandResult:

@@ -204,8 +204,8 @@ OFF_FOR_AUTHOR = translatable(
 )
 _OFF_FROM_NOW = translatable(
     "From now on I store nothing that you write, in all chats, and no provider gets it; what others"
-    " quote of you is left out. What you said before is being deleted, with the answers to it,"
-    " within a minute. /settings me reset changes it again."
+    " quote of you is left out. Within a minute, what you said before is deleted, with the answers"
+    " to it, your description and your own characters. /settings me reset changes it again."
 )
 _RESET = "reset"
 _CONSENTS: Mapping[Consent, Text] = {

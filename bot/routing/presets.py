@@ -225,6 +225,7 @@ class Characters:
             return None
         size = len(stored.content)
         loaded = _LoadedCharacter(preset, stored.version, revision, size, {})
+        self._loaded.pop(name, None)  # a changed one moves to the end, too
         self._loaded[name] = loaded
         while len(self._loaded) > 1 and self._loaded_chars() > _MAX_LOADED_CHARS:
             self._loaded.popitem(last=False)
