@@ -35,11 +35,11 @@ from typing_extensions import override
 
 from bot.backends.registry import DEFAULT_KIND, backend_specs, default_spec
 from bot.backends.spec import ProviderSettings
+from bot.chat.session import ACCESS
 from bot.delivery.pacing import DeliverySettings
 from bot.errors import SettingsError
 from bot.platforms.registry import platform_specs
 from bot.platforms.spec import PlatformSettings, PlatformSpec
-from bot.routing.decide import AccessSettings
 from bot.runtime.addresses import HttpAddress
 from bot.runtime.secret_file import read_secrets_at_start, take_from_file
 from bot.runtime.validation_errors import describe_problem
@@ -234,6 +234,52 @@ def _provider_settings(given: object) -> ProviderSettings:
 AnyProviderSettings: TypeAlias = Annotated[
     SerializeAsAny[ProviderSettings], PlainValidator(_provider_settings)
 ]
+
+
+_RULE_TARGET = re.compile(r"(?:(?:person|role|channel) )?[a-z]+(?:@\w+)?:-?\d+")
+
+
+class AccessSettings(BaseModel, extra="forbid"):
+    """Who may use the bot, where the rules of a chat do not say otherwise."""
+
+    allow: str = Field(
+        "",
+        description="Who alone may use the bot, separated by commas: discord:<id>, telegram:<id>,"
+        " `role discord:<id>`, `channel telegram:<id>`; by default everybody.",
+    )
+    block: str = Field("", description="Who may not use the bot, in the same form.")
+    dm: Literal["open", "closed", "pairing"] | None = Field(
+        None,
+        description="Who may write to the bot in private: everybody (`open`), only TROUPE_ADMINS"
+        " and who is allowed (`closed`), or also people whose code an operator approves"
+        " (`pairing`). By default `/access dm` decides, and at first everybody may.",
+    )
+    tell: bool = Field(
+        True, description="Whether people who are refused hear that once, in private."
+    )
+
+    @field_validator("allow", "block")
+    @classmethod
+    def _check_targets(cls, value: str) -> str:
+        for one in _split(value):
+            if not _RULE_TARGET.fullmatch(one):
+                raise ValueError(f"{one!r} is not of the form telegram:<id> or `role discord:<id>`")
+        return value
+
+    @property
+    def rules(self) -> Mapping[str, str]:
+        """The rules with the keys of chat settings."""
+        named = {"allow": self.allow, "block": self.block}  # blocks come first
+        rules = {
+            f"{ACCESS}{one if ' ' in one else f'person {one}'}": value
+            for value, targets in named.items()
+            for one in _split(targets)
+        }
+        return rules if self.dm is None else {**rules, f"{ACCESS}dm": self.dm}
+
+
+def _split(value: str) -> list[str]:
+    return [one for part in value.split(",") if (one := " ".join(part.split()))]
 
 
 class Settings(BaseSettings):

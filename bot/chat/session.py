@@ -15,6 +15,9 @@ from bot.chat.receipt import Receipt
 from bot.texts.text import Text
 from bot.value_class import value_class
 
+ACCESS = "access "
+"""Begins the keys of the chat settings that say who may use the bot."""
+
 
 @value_class
 class Turn:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from bot.chat.command import CommandOption, CommandSpec
 from bot.chat.incoming import Incoming, Person, Said, WakeReason, address_of, source_of
+from bot.chat.session import ACCESS
 from bot.commands.authority import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
 from bot.ports import ChatSettings, Clock
-from bot.routing.decide import ACCESS, PAIRING, Access, AccessRules
+from bot.routing.decide import PAIRING, Access, AccessRules
 from bot.routing.presets import ADULTS_KEY, INSTALLATION
 from bot.texts.text import Text, joined, marked, translatable
 
@@ -211,8 +212,8 @@ class AccessHandlers:
         self._require_operator(said)
         person, conversation = await self.pairing.find(request.argument.upper(), said.author.id)
         await self._set(request, INSTALLATION, f"paired person {person}", "given")
-        await self.pairing.end(person)
         await self.receive([_begin_in(conversation, Person(person, ""), said)])
+        await self.pairing.end(person)  # last: the command may run again after a crash
         return CommandResult(translatable("{person} may write to me in private.", person=person))
 
     def _require_operator(self, said: Said) -> None:
@@ -388,6 +389,8 @@ class Pairing:
         code = "".join(secrets.choice(_CODE_CHARS) for _ in range(8))
         waiting = await self._waiting()
         if person not in waiting:
+            if sum(source_of(one[2]) == source for one in waiting.values()) >= _MAX_WAITING:
+                return ""
             until = f"{self.clock.now() + _CODE_SECONDS:.0f}"
             value = f"{code} {until} {said.address.conversation}"
             await self._set(f"{_CODE}{person}", value, person)

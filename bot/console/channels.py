@@ -14,7 +14,7 @@ from bot.chat.access import AuditEntry, Scope
 from bot.chat.answers import AnswerSearch
 from bot.chat.incoming import ForgetRequested, Incoming, address_of
 from bot.chat.operation import KnownChannel, KnownSession, MadeSetting
-from bot.chat.session import HistoryScope, Turn
+from bot.chat.session import ACCESS, HistoryScope, Turn
 from bot.chat.usage import MICROS, BudgetCap
 from bot.chat.web_channel import WEB_PLATFORM
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
@@ -22,7 +22,6 @@ from bot.errors import RequestRefused
 from bot.ports import Clock
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
-from bot.routing.decide import ACCESS
 from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
 from bot.storage.operation import AuditLog
 from bot.storage.reports import AnswerLog, ServiceState
@@ -188,7 +187,8 @@ class ChannelPage(RouteGroup):
         """Allow or block a person, role or channel, as /access does; "off" switches all off."""
         if scope not in await self._scopes(channel):
             raise RequestRefused(404, translatable("This scope is not one of this channel."))
-        value = None if action == "reset" else "on" if rule == "off" else action
+        switches_on = (rule, action) == ("off", "allow")
+        value = None if action == "reset" or switches_on else "on" if rule == "off" else action
         settings, by = self.history_scopes.chat_settings, request.caller.name
         await settings.set(scope, f"{ACCESS}{rule}", value, by, audited=True)
         return await self.detail(channel)

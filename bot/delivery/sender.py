@@ -417,7 +417,9 @@ class Sender:
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
-        following = await self.outbox.set_aside(row, reason, in_every_language(_SET_ASIDE))
+        is_quiet = row.private is not None and row.private.is_quiet
+        notice = "" if is_quiet else in_every_language(_SET_ASIDE)
+        following = await self.outbox.set_aside(row, reason, notice)
         self._notify_waiters(row, None)
         return following
 

@@ -2,20 +2,25 @@
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import structlog
-from pydantic import BaseModel, Field, field_validator
 
 from bot.chat.command import Command, parse
 from bot.chat.incoming import MediaItem, Request, Said
 from bot.chat.receipt import Receipt
-from bot.chat.session import MessageNote, Turn, described_text, has_readable_file, shown_name
+from bot.chat.session import (
+    ACCESS,
+    MessageNote,
+    Turn,
+    described_text,
+    has_readable_file,
+    shown_name,
+)
 from bot.errors import StoreError
 from bot.ports import ChatSettings, Clock
 from bot.prompting.presets.preset import Preset
@@ -112,54 +117,6 @@ def _command(incoming: Said, presets: Sequence[Preset]) -> Command | None:
     return parse(incoming.text)
 
 
-_RULE_TARGET = re.compile(r"(?:(?:person|role|channel) )?[a-z]+(?:@\w+)?:-?\d+")
-
-
-class AccessSettings(BaseModel, extra="forbid"):
-    """Who may use the bot, where the rules of a chat do not say otherwise."""
-
-    allow: str = Field(
-        "",
-        description="Who alone may use the bot, separated by commas: discord:<id>, telegram:<id>,"
-        " `role discord:<id>`, `channel telegram:<id>`; by default everybody.",
-    )
-    block: str = Field("", description="Who may not use the bot, in the same form.")
-    dm: Literal["open", "closed", "pairing"] | None = Field(
-        None,
-        description="Who may write to the bot in private: everybody (`open`), only TROUPE_ADMINS"
-        " and who is allowed (`closed`), or also people whose code an operator approves"
-        " (`pairing`). By default `/access dm` decides, and at first everybody may.",
-    )
-    tell: bool = Field(
-        True, description="Whether people who are refused hear that once, in private."
-    )
-
-    @field_validator("allow", "block")
-    @classmethod
-    def _check_targets(cls, value: str) -> str:
-        for one in _split(value):
-            if not _RULE_TARGET.fullmatch(one):
-                raise ValueError(f"{one!r} is not of the form telegram:<id> or `role discord:<id>`")
-        return value
-
-    @property
-    def rules(self) -> Mapping[str, str]:
-        """The rules with the keys of chat settings."""
-        named = {"allow": self.allow, "block": self.block}  # blocks come first
-        rules = {
-            f"{ACCESS}{one if ' ' in one else f'person {one}'}": value
-            for value, targets in named.items()
-            for one in _split(targets)
-        }
-        return rules if self.dm is None else {**rules, f"{ACCESS}dm": self.dm}
-
-
-def _split(value: str) -> list[str]:
-    return [one for part in value.split(",") if (one := " ".join(part.split()))]
-
-
-ACCESS = "access "
-"""Begins the keys of the chat settings that say who may use the bot."""
 TOLD = "persona told"
 """The key of the rule and the message of which a person was told; deleted with their persona."""
 PAIRING = "dm pairing "
@@ -227,14 +184,14 @@ class AccessRules:
             for scope, settings in levels.items()
         }
 
-    async def find(self, event: Request) -> Access:
+    async def find(self, event: Request, *, ignores_off: bool = False) -> Access:
         """Return whether an event's author may use the bot there; admins have no exception."""
         if event.address.platform in self.local_platforms:
             return Access()
         # In a private chat everybody is an admin, so it has no rules of its own.
         levels = await self.load(() if event.is_private else event.scopes)
         off = next((scope for scope, rules in levels.items() if "off" in rules), None)
-        if off is not None:
+        if off is not None and not ignores_off:
             return Access(False, "off", off)
         person = event.author.id
         if person in self.operators:
@@ -277,7 +234,10 @@ class AccessRules:
         if access.is_allowed or _is_command(event, _ALWAYS_ALLOWED):
             return None
         if access.rule == "off":
-            is_exempt = _is_command(event, _FOR_ADMINS) and await self.is_admin(event)
+            ruled = await self.find(event, ignores_off=True)
+            is_barred = not ruled.is_allowed and ruled.scope == INSTALLATION
+            is_exempt = not is_barred and _is_command(event, _FOR_ADMINS)
+            is_exempt = is_exempt and await self.is_admin(event)
         else:
             is_exempt = access.scope != INSTALLATION and await self.is_admin(event)
         return None if is_exempt else access
@@ -307,6 +267,8 @@ def _is_command(event: Request, lines: Sequence[str]) -> bool:
     if not isinstance(event, Said) or event.wake is None or not event.text.startswith("/"):
         return False
     words = event.text[1:].lower().split()
+    if words[:2] == ["privacy", "edit"]:  # everybody reads what it changes
+        return False
     return any(words[: line.count(" ") + 1] == line.split() for line in lines)
 
 

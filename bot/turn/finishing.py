@@ -124,7 +124,12 @@ class TurnFinisher:
                 following = 1 + max(one.part for one in result.outgoing if one.part < NOTICE_PARTS)
                 result = self._with_notice(incoming, result, _REMOVED_FROM_TEXT, following)
         if message.refused:
-            refused = [one.incoming for one in message.refused if isinstance(one.incoming, Said)]
+            refused = [
+                one.incoming
+                for one in message.refused
+                if isinstance(one.incoming, Said)
+                and await stages.access.refusal(one.incoming) is None
+            ]
             result = replace(result, turns=[*result.turns, *map(observed_turn, refused)])
             unaware = [one for one in refused if one.interaction is None]
             if unaware:

@@ -239,7 +239,8 @@ def _is_stop(incoming: Said) -> bool:
     command = parse(incoming.text)
     if command is None:
         return False
-    return command.name == "stop" or (command.name, command.text.lower()) == ("access", "off")
+    turns_off = command.name == "access" and command.text.lower().split()[:1] == ["off"]
+    return command.name == "stop" or turns_off
 
 
 def _stopped_turn(pressed: Pressed) -> str | None:

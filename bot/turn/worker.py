@@ -266,12 +266,12 @@ class ConversationWorker:
         return "pressed", await self._finisher.finish(group, result)
 
     async def _handle_edited(self, group: MessageGroup, edited: Edited) -> Outcome:
-        is_withheld = bool(await self._stages.resolver.off([edited.said.author.id]))
+        is_refused = await self._stages.access.refusal(edited.said) is not None
+        is_withheld = is_refused or bool(await self._stages.resolver.off([edited.said.author.id]))
         if is_withheld or await self._is_superseded(group, edited):
             return "superseded", await self._finisher.finish(group, TurnResult())
-        is_refused = await self._stages.access.refusal(edited.said) is not None
-        # The text changes, nobody is answered.
-        if is_refused or self._stages.is_paused(group.claim.conversation):
+        if self._stages.is_paused(group.claim.conversation):
+            # The text changes, nobody is answered.
             edited = replace(edited, said=replace(edited.said, is_late=True))
         result = await self._edits.follow(group, edited)
         if isinstance(result, Said):

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from bot.backends.model_files import store as model_store
 from bot.cli.app import app
 from bot.cli.check import check_everything
-from bot.routing.decide import AccessSettings
-from bot.settings import read_settings
+from bot.settings import AccessSettings, read_settings
 from tests.backends import tiny_gguf, toy_projector
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT

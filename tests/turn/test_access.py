@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Person, Quote, Request, Said, WakeReason
-from bot.routing.decide import AccessSettings
+from bot.chat.incoming import Edited, Person, Quote, Request, Said, WakeReason
+from bot.settings import AccessSettings
 from bot.storage.database import Database
 from tests.fakes import LIMITS, CallingFakeBackend, FakeSurface, PrivatePlatform
 from tests.samples import ALICE, BOB, make_incoming
@@ -111,6 +111,26 @@ async def test_channel_that_is_off_answers_nobody_until_it_is_on(group: Group) -
     assert await group.hears("/access on", BOB) == []
     assert await group.hears("/access on", ALICE) == ["I am switched on here."]
     assert await group.hears("hello") == ["Hi."]
+
+
+async def test_switching_a_channel_off_opens_no_way_around_the_operators_rules(
+    group: Group,
+) -> None:
+    await group.hears("/access block telegram:1 everywhere", OPERATOR)
+    await group.hears("/access off", OPERATOR)
+    assert await group.hears("/access allow telegram:1", ALICE) == []
+    assert await group.hears("/privacy edit Mine.", ALICE) == []
+    await group.hears("/access on", OPERATOR)
+    assert await group.hears("hello", ALICE) == []
+
+
+async def test_edit_of_a_refused_person_is_not_kept(group: Group) -> None:
+    first = group.said("hello")
+    await group.say(first)
+    await group.hears("/access block telegram:2", ALICE)
+    changed = replace(first, text="slipped in", external_key=f"{first.external_key}:edit")
+    await group.say(Edited(changed.external_key, changed, changed.at))
+    assert [text for role, text in await group.history() if role == "user"] == ["hello"]
 
 
 async def test_level_that_allows_somebody_refuses_the_others_but_no_admins(group: Group) -> None:
