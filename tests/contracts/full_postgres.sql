@@ -39,4 +39,9 @@ INSERT INTO choice (scope, key, value, chosen_by, chosen_at, conversation)
     SELECT 'telegram:c' || n || '@telegram:c' || n, 'persona', 'tall', 'telegram:1', n,
         'telegram:c' || n
     FROM generate_series(1, 100000) n;
+INSERT INTO feedback (receipt, person, reaction, at)
+    SELECT n, 'telegram:c' || n, '👍', n FROM generate_series(1, 10000) n;
+INSERT INTO preset_version (name, version, sha256, content, first_seen_at, owner)
+    SELECT 'telegram:c' || n || '/nova', 1, '', '{}', n, 'telegram:c' || n
+    FROM generate_series(1, 10000) n;
 ANALYZE

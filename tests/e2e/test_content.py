@@ -86,6 +86,7 @@ async def test_reactions_retry_and_delete_for_who_may(
 ) -> None:
     question = where.ask()
     await where.shows(question, labels=AT_ONCE)
+    await wait_until(running.queues_are_empty)  # nobody reacts before the answer counts as sent
     await running.restart()
     asked = len(model.requests)
     await where.react("🔁", who=1)
