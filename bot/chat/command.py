@@ -17,7 +17,7 @@ class CommandOption:
     choices: tuple[str, ...] = ()
     """The only values that are allowed; empty: any."""
     is_file: bool = False
-    """Whether it is a file that is attached to the command."""
+    """Whether the option is an attached file."""
     form_chars: int = 0
     """The most characters in the form that opens if no file is attached; 0: not in the form."""
 
@@ -33,7 +33,7 @@ class CommandSpec:
     is_for_admins: bool = False
     """Whether platforms offer it to admins first; who may do what is checked when it runs."""
     is_private: bool = False
-    """Whether only its author reads the replies, in groups as well; errors are among them."""
+    """Whether replies and errors go to the author alone, even in groups."""
     changes_channel: bool = False
     """Whether it changes something for everybody in the channel; then everybody reads the reply."""
     needs_admin: bool = False

@@ -56,10 +56,10 @@ class Limits:
     folds_thoughts: bool = False
     """Whether a part of a message can be shown folded, so that readers open it."""
     has_private_chats: bool = False
-    """Whether others may read the channel, and its people have private chats with the bot."""
+    """Whether the channel is shared and its members can have private chats with the bot."""
     opens_responses: bool = False
-    """Whether a private response is opened without its content, which is an edit: what cannot be
-    looked up must not be sent twice, and not every server sends it to one person alone."""
+    """Whether a private reply is sent empty and then edited: a send of unknown outcome must not be
+    repeated with its content, and an older server would show it to the whole group."""
     has_threads: bool = False
     """Whether a thread can be opened from a message, for the rest of a long answer."""
     repeats_faces: bool = True
