@@ -392,6 +392,8 @@ def _without_words_of(said: Said, off: Collection[str]) -> Said:
     if quote is not None and quote.author is not None and quote.author.id in off:
         unnamed = replace(quote.author, name="")
         said = replace(said, quote=replace(quote, author=unnamed, text="", attachments=()))
+    elif quote is not None and quote.forwarded_from in off:
+        said = replace(said, quote=replace(quote, text="", attachments=()))
     return replace(said, text="", attachments=()) if said.forwarded_from in off else said
 
 

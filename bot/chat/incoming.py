@@ -134,6 +134,8 @@ class Quote:
     """Whether the bot itself wrote it."""
     by_webhook: bool = False
     """Whether a webhook wrote it: ours, if the history knows the message."""
+    forwarded_from: str = ""
+    """The id of the person whose words its author has forwarded."""
 
 
 @value_class
@@ -178,7 +180,7 @@ class Said:
     is_private: bool = False
     """Whether the author is alone with the bot on a platform where anybody may write to it."""
     is_age_restricted: bool | None = None
-    """Whether the platform lets only adults into the channel; None: it does not say."""
+    """Whether the channel is age-restricted; None: unknown."""
     has_masked_token: bool = False
     """Whether a token or key was removed from the text before it was stored."""
     is_late: bool = False
@@ -192,7 +194,7 @@ class Said:
     forwarded_from: str = ""
     """The id of the person who wrote the forwarded message, if the platform tells."""
     is_withheld: bool = False
-    """Whether its author is off: text, files and names were removed before it was stored."""
+    """Whether the author has opted out: text, files and names were removed before storage."""
     asked_again_by: str | None = None
     """The id of the person who asked for another answer; None: the author did."""
     repeated_files: tuple[MediaItem, ...] = ()
@@ -285,7 +287,7 @@ class Pressed:
     shown_at: datetime | None = None
     """When the message with the button was sent, if the platform tells."""
     is_ephemeral: bool = False
-    """Whether nobody else sees the message with the button."""
+    """Whether only the person who pressed sees the button's message."""
 
 
 class Reaction(StrEnum):
@@ -383,8 +385,10 @@ def people_of(event: Incoming) -> tuple[str, ...]:
     """Return the ids of the people whose words an event holds, its author first."""
     match event:
         case Edited(said=said) | (Said() as said):
-            quoted = said.quote.author if said.quote is not None else None
-            found = (said.author.id, quoted.id if quoted else "", said.forwarded_from)
+            found = [said.author.id, said.forwarded_from]
+            if said.quote is not None:
+                quoted = said.quote.author
+                found += [quoted.id if quoted else "", said.quote.forwarded_from]
             return tuple(one for one in found if one)
         case (
             Pressed(author=Person(id=person))

@@ -46,7 +46,16 @@ PRESET = {"context": "all", "wake": {"words": ["nora"]}, "busy": "collect"}
 Step: TypeAlias = tuple[str, int, int, int]
 """What happens, who does it, in which chat, and to which earlier message."""
 KINDS = (
-    *("ask", "tell others", "name the bot", "edit", "forward", "reply", "reply to an answer"),
+    *(
+        "ask",
+        "tell others",
+        "name the bot",
+        "edit",
+        "forward",
+        "reply",
+        "reply to a forward",
+        "reply to an answer",
+    ),
     *("describe", "command", "press", "work", "off", "off", "reset", "here", "forget me"),
 )
 steps = st.lists(
@@ -120,6 +129,9 @@ class Groups:
             case "forward" if author.id in self.off_since:  # else it becomes others' words
                 forward = {"is_forward": True, "forwarded_from": author.id}
                 await self._say(earlier.text, who, where, None, **forward)
+            case "reply to a forward" if author.id in self.off_since:
+                quote = Quote(who, "9", earlier.text, forwarded_from=author.id)
+                await self._say(text, who, where, WakeReason.REPLY, quote=quote)
             case "reply":
                 file = MediaItem(MediaKind.FILE, f"{earlier.text}.txt")
                 quote = Quote(author, earlier.message_id, earlier.text, (file,))

@@ -390,12 +390,14 @@ def _quote(message: types.Message, bot: types.User) -> Quote | None:
         return None if part is None else Quote(_first_author(elsewhere), None, part)
     user = answered.from_user
     author = _to_person(answered) or (_person(user) if user else None)
+    first = _first_author(answered.forward_origin)
     return Quote(
         author,
         str(answered.message_id),
         text_of(answered) if part is None else part,
         attachments_of(answered),
         is_ours=user is not None and user.id == bot.id,
+        forwarded_from=first.id if first else "",
     )
 
 

@@ -271,6 +271,15 @@ def bot_message(**more: object) -> dict[str, object]:
     return {"message_id": 40, "date": NOON, "chat": GROUP, "from": BOT_JSON, **more}
 
 
+def test_reply_to_a_forward_says_whose_words_it_quotes() -> None:
+    origin = {"type": "user", "date": 1, "sender_user": {"id": 7, "is_bot": False,
+              "first_name": "Ada"}}  # fmt: skip
+    forward = {**OLDER, **written("words of Ada", forward_origin=origin)}
+    quote = convert("so?", reply_to_message=forward).quote
+    assert quote is not None
+    assert (quote.text, quote.forwarded_from) == ("words of Ada", "telegram:7")
+
+
 def test_reply_to_the_bot_wakes_and_quotes_it() -> None:
     incoming = convert("why?", reply_to_message=bot_message(text="because"))
     assert incoming.wake is WakeReason.REPLY
