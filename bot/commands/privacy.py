@@ -471,6 +471,7 @@ class PrivacyHandlers:
         if writes_as_the_group(said):
             raise UserError(_WRITE_AS_YOURSELF)
         chosen = None if value == _RESET else Consent(value)
+        self.forgetting.data.record_consent(said.author.id, chosen or "")
         await self.forgetting.history_scopes.set_consent(said.author.id, chosen)
         if chosen is Consent.OFF:
             await self.forgetting.request_person_deletion(said)

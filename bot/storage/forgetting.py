@@ -47,7 +47,11 @@ class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
     messages: tuple[str, ...] = ()
     """The platform's ids of the messages that were those turns."""
     person: str | None = None
-    """The people whose descriptions were deleted."""
+    """The person whose descriptions were deleted."""
+    consent_of: str | None = None
+    """The person who chose what the bot may do with their words."""
+    consent: str = ""
+    """What they chose; empty: their choice was deleted."""
 
 
 def record_tombstone(path: Path, tombstone: Tombstone) -> None:
@@ -107,10 +111,18 @@ class PersonalData(ClockStore):
     async def conversations(self, person_id: str) -> Sequence[str]:
         """Return the keys of the conversations in which the person has written or waits."""
         rows = await self._database.fetch(SQL["conversations_of_person"], person=person_id)
-        waiting = await self._database.fetch(SQL["messages_waiting"])
-        found = [row[0] for row in rows]
-        found += [key for key, kind, payload in waiting if _is_by(person_id, kind, payload)]
-        return list(dict.fromkeys(found))
+        found = dict.fromkeys(row[0] for row in rows)
+        after, last = "", 0
+        while page := await self._database.fetch(SQL["page_of_waiting"], after=after, last=last):
+            for key, _, kind, payload in page:
+                if _is_by(person_id, kind, payload):
+                    found[key] = None
+            after, last = page[-1][:2]
+        return list(found)
+
+    def record_consent(self, person_id: str, consent: str) -> None:
+        """Record a choice (empty: deleted) in a file that outlives the database."""
+        self._record_tombstone(Tombstone(self._clock.now(), consent_of=person_id, consent=consent))
 
     async def forget_outside_histories(self, person_id: str) -> None:
         """Delete a person's notes, characters, feedback, and set-aside messages; record it."""

@@ -201,8 +201,9 @@ WHERE id = :row AND state = 'dead' AND error IS NOT NULL RETURNING id
 -- name: conversations_of_person
 SELECT DISTINCT conversation FROM turn WHERE speaker_id = :person ORDER BY conversation
 
--- name: messages_waiting
-SELECT conversation, kind, payload FROM inbox WHERE state = 'new'
+-- name: page_of_waiting
+SELECT conversation, id, kind, payload FROM inbox
+WHERE state = 'new' AND (conversation, id) > (:after, :last) ORDER BY conversation, id LIMIT 500
 
 -- name: consent_of_person
 SELECT value FROM choice WHERE key = 'consent' AND scope = :person

@@ -65,6 +65,13 @@ async def prepare_restored(
 
 def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
     until, key, person = tombstone.at, tombstone.conversation, tombstone.person
+    if tombstone.consent_of is not None:
+        of = {"scope": tombstone.consent_of, "key": "consent"}
+        chosen = {"value": tombstone.consent, "by": tombstone.consent_of, "at": until}
+        if tombstone.consent:
+            yield SQL["set_choice"].query({**of, **chosen, "conversation": ""})
+        else:
+            yield SQL["reset_choice"].query(of)
     if person is not None:
         of = {"person": person, "person_anywhere": f"{person}@"}
         for name in _FORGET_PERSON:

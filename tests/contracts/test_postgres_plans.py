@@ -108,7 +108,7 @@ async def test_no_step_scans_a_table(full: Database, step: str) -> None:
 
 async def test_nothing_that_is_done_to_a_chat_scans_a_table(full: Database) -> None:
     scanned, _, _ = await measured(full, lambda: use_whole_chat(full))
-    assert scanned <= _SMALL | {"inbox"}  # /forget me reads what waits to be processed
+    assert scanned <= _SMALL
 
 
 async def test_retention_reads_little_more_than_it_deletes(full: Database) -> None:

@@ -18,7 +18,7 @@ from bot.chat.session import HistoryChange, InboxMessage, MessageNote, Turn, Tur
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
-from bot.storage.forgetting import Tombstone, read_tombstones, record_tombstone
+from bot.storage.forgetting import PersonalData, Tombstone, read_tombstones, record_tombstone
 from bot.storage.operation import SqlMessageNotes
 from bot.storage.restoring import (
     copy_backup,
@@ -152,6 +152,18 @@ async def test_descriptions_of_a_person_are_deleted_but_not_those_made_later(sto
         left.append(await store.scalars(select(choice.c.scope)))
     assert [len(scopes) for scopes in left] == [4, 2]
     assert sorted(left[1]) == sorted([f"{ALICE.id}0", BOB.id])
+
+
+async def test_newest_consent_of_a_person_outlives_a_restore(store: Store) -> None:
+    await store.chat_settings.set(BOB.id, "consent", "off", BOB.id)
+    chosen: list[Tombstone] = []
+    data = PersonalData(store.database, SystemClock(), chosen.append)
+    for person, consent in ((ALICE, "server"), (ALICE, "off"), (BOB, "")):
+        data.record_consent(person.id, consent)
+
+    await prepare_restored(store.database, chosen, LATER, LATER)
+
+    assert await store.chat_settings.get_all([ALICE.id, BOB.id], "consent") == {ALICE.id: "off"}
 
 
 async def test_notes_that_quote_people_are_deleted(store: Store) -> None:
