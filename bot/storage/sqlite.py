@@ -183,13 +183,15 @@ def _wake_caller(done: asyncio.Future[Any], value: Any, error: BaseException | N
 
 UnitOfWork = Callable[[Connection], T]
 
+_WRITE_AHEAD_LOG = "PRAGMA journal_mode=WAL"
 _PRAGMAS = (
-    "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",  # an acknowledged message survives a power cut
     "PRAGMA busy_timeout=5000",
     "PRAGMA foreign_keys=ON",
     "PRAGMA secure_delete=ON",  # deleted content is overwritten, not only unlinked
 )
+_TRIES_FOR_LOG = 100
+_SECONDS_BETWEEN_TRIES = 0.05
 _SQLITE_READERS = 4
 
 
@@ -321,4 +323,19 @@ def _prepare(connection: Any, _entry: ConnectionPoolEntry | None = None) -> None
     cursor = connection.cursor()
     for pragma in _PRAGMAS:
         cursor.execute(pragma)
+    _use_write_ahead_log(cursor)
     cursor.close()
+
+
+def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
+    """Turn it on; for a new file, SQLite refuses at once while another connection does the same."""
+    for _ in range(_TRIES_FOR_LOG):
+        try:
+            cursor.execute(_WRITE_AHEAD_LOG)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+        else:
+            return
+    cursor.execute(_WRITE_AHEAD_LOG)

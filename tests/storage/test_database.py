@@ -24,6 +24,7 @@ from bot.storage.database import (
     open_without_decrypting,
     parse_url,
     read_revision,
+    read_revisions,
     translate,
 )
 from bot.storage.outbox import SENDING_SECONDS
@@ -61,6 +62,22 @@ async def test_closed_database_refuses_writes(tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(StoreError, match="closed"):
             await database.write(put("a"))
+
+
+async def test_new_file_is_opened_while_another_process_writes_to_it(tmp_path: Path) -> None:
+    file = tmp_path / "troupe.db"
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
+        opening = group.create_task(_open_and_read(f"sqlite:///{file}"))
+        await asyncio.sleep(0.2)  # SQLite refuses to turn on the log now
+        other.close()
+    assert opening.result() == NEWEST_REVISION
+
+
+async def _open_and_read(url: str) -> str | None:
+    async with open_database(url) as database:
+        return (await database.read(read_revisions)).newest
 
 
 async def test_error_text_omits_the_statement_and_its_values(database: Database) -> None:
