@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import discord
 import pytest
 
 from bot.importers.png import plain_image, write_png
@@ -89,6 +90,41 @@ async def test_attached_card_answers_after_a_restart_too(
     await where.shows_new("Mira was deleted.")
     await where.ask_and_wait()
     assert "bees" not in str(model.requests[-1])
+
+
+async def test_new_admin_comes_from_the_invitation_to_their_card_on_telegram(
+    running: Service, platforms: Platforms, model: Model
+) -> None:
+    group = platforms.telegram_group()
+    group.people = [1, 1]
+    group.make_admins(1)
+    platforms.telegram.invite(1, group.chat)
+    notice = await group.shows_new("I am tester. Write to me here")
+    await attach(group, card())
+    added = await group.shows_new("Mira is ready.")
+    group.tell("/character use Mira")
+    await group.shows_new("Mira waves.")
+    await asks_mira(group, model)
+    print(notice, added, *group.texts()[-3:], sep="\n")  # noqa: T201 # the record, shown by -s
+
+
+async def test_new_admin_comes_from_the_invitation_to_their_card_on_discord(
+    running: Service, platforms: Platforms, model: Model
+) -> None:
+    guild, wire = platforms.open_guild("Friends"), platforms.discord
+    owners = guild.create_role("owners", permissions=discord.Permissions(manage_guild=True))
+    admin = wire.member(guild, "owner", roles=[owners])
+    platforms.send_guild(guild, was_unavailable=False)
+    welcome = wire.b.get_guild(guild.id).system_channel_id
+    where = DiscordChat(platforms, "channel", welcome, [admin, admin])
+    notice = await where.shows_new("I am tester. Write to me here")
+    added = await where.slash(admin, "character add", card=("mira.png", card()))
+    assert added.content.startswith("Mira is ready.")
+    used = await where.slash(admin, "character use", name="Mira")
+    assert used.content == "Mira answers here from now on."
+    await asks_mira(where, model)
+    assert {name for name, _ in where.spoken()} == {"Mira"}
+    print(notice, added.content, used.content, *where.texts()[1:], sep="\n")  # noqa: T201 # as above
 
 
 @at("channel", "telegram_group")

@@ -1,11 +1,9 @@
 """Who is answered in a chat, what the model reads of it, and who speaks there."""
 
 from functools import partial
-from typing import Any
 
 import pytest
-from simcord.backend import serializers
-from simcord.builders import UserHandle
+from simcord.builders import GuildHandle, UserHandle
 
 from tests.support.chats import Chat, DiscordChat, Platforms, Question, TelegramChat
 from tests.support.features import GROUPS, ON_THE_WIRES, at
@@ -181,23 +179,23 @@ async def test_person_switches_the_bot_off_by_a_native_command(
 @pytest.mark.runs_with(preset_json("tester", greeting=GREETING, role_name="Nora"))
 async def test_each_group_is_greeted_once(platforms: Platforms, running: Service) -> None:
     group, later = platforms.telegram_group(), platforms.telegram_group()
-    guild, later_guild = open_guild(platforms, "Friends"), open_guild(platforms, "Neighbours")
+    guild, later_guild = platforms.open_guild("Friends"), platforms.open_guild("Neighbours")
     in_system_channel = [("welcome", "Nora", GREETING)]
 
-    def is_greeted(group: TelegramChat, guild: int) -> bool:
+    def is_greeted(group: TelegramChat, guild: GuildHandle) -> bool:
         greeted, *noticed = group.texts() or [""]
         is_noticed = [one.startswith("• I read what is said to me") for one in noticed] == [True]
         return greeted == GREETING and is_noticed and has_notice(platforms, guild) == 1
 
-    send_guild(platforms, guild, was_unavailable=False)  # as when somebody has added the bot
+    platforms.send_guild(guild, was_unavailable=False)  # as when somebody has added the bot
     platforms.telegram.invite(1, group.chat)
     await wait_until(lambda: is_greeted(group, guild))
     await running.kill()
     platforms.telegram.invite(1, later.chat)  # while it is down
-    send_guild(platforms, later_guild, was_unavailable=False)
+    platforms.send_guild(later_guild, was_unavailable=False)
     await running.start_and_wait()
     await wait_until(lambda: is_greeted(later, later_guild))
-    send_guild(platforms, guild, was_unavailable=True)  # after an outage of Discord
+    platforms.send_guild(guild, was_unavailable=True)  # after an outage of Discord
     await group.shows(*group.texts(), group.ask())
     assert has_notice(platforms, guild) == 1
     assert greeted_in(platforms, guild) == in_system_channel
@@ -207,39 +205,16 @@ async def test_each_group_is_greeted_once(platforms: Platforms, running: Service
     assert greeted_in(platforms, guild) == greeted_in(platforms, later_guild) == in_system_channel
 
 
-def has_notice(platforms: Platforms, guild: int) -> int:
+def has_notice(platforms: Platforms, guild: GuildHandle) -> int:
     """Return how many notices about privacy a server has in the channel of its greeting."""
-    found = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild]
+    found = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild.id]
     channels = [DiscordChat(platforms, "channel", one.id) for one in found]
     return sum("/privacy says more" in text for one in channels for text in one.texts())
 
 
-def open_guild(platforms: Platforms, name: str) -> int:
-    """Create a Discord server with a system channel, of which the bot is told nothing yet."""
-    wire = platforms.discord
-    wire.b.subscribers.remove(wire._on_event)
-    try:
-        guild = wire.guild(name)
-        guild.create_text_channel("general")
-        wire.b.get_guild(guild.id).system_channel_id = guild.create_text_channel("welcome").id
-    finally:
-        wire.b.subscribers.append(wire._on_event)
-    return int(guild.id)
-
-
-def send_guild(platforms: Platforms, guild: int, *, was_unavailable: bool) -> None:
-    backend = platforms.discord.b
-    whole: dict[str, Any] = dict(
-        serializers.guild_create_payload(backend, backend.get_guild(guild))
-    )
-    if not was_unavailable:
-        del whole["unavailable"]
-    backend.emit("GUILD_CREATE", whole)
-
-
-def greeted_in(platforms: Platforms, guild: int) -> list[tuple[str, str, str]]:
+def greeted_in(platforms: Platforms, guild: GuildHandle) -> list[tuple[str, str, str]]:
     """Return where webhooks have let speak in a server, whom, and what."""
-    channels = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild]
+    channels = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild.id]
     return [
         (one.name, *spoken)
         for one in channels

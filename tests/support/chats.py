@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import discord
 import pytest
-from simcord.builders import ChannelHandle, UserHandle
+from simcord.backend import serializers
+from simcord.builders import ChannelHandle, GuildHandle, UserHandle
 from simcord.results import EPHEMERAL_FLAG, ResponseMessage
 from typing_extensions import override
 
@@ -305,7 +306,8 @@ class DiscordChat(Chat):
     @property
     def handle(self) -> ChannelHandle:
         channel = self._backend.get_channel(self.chat)
-        return ChannelHandle(self._wire.env, self.platforms.guild, channel)
+        guild = self._backend.get_guild(channel.guild_id or self.platforms.guild.id)
+        return ChannelHandle(self._wire.env, GuildHandle(self._wire.env, guild), channel)
 
     @override
     def say(self, text: str, who: int = 0, *, reply_to: int | None = None) -> Any:
@@ -427,6 +429,28 @@ class Platforms:
         registered = self.discord.b.find_command(command, self.guild.id)
         everybody = dict.fromkeys(self.people, True)
         self.guild.set_command_permissions(int(registered["id"]), everybody)
+
+    def open_guild(self, name: str) -> GuildHandle:
+        """Create a Discord server with a system channel, of which the bot is told nothing yet."""
+        wire = self.discord
+        wire.b.subscribers.remove(wire._on_event)
+        try:
+            guild = wire.guild(name)
+            guild.create_text_channel("general")
+            wire.b.get_guild(guild.id).system_channel_id = guild.create_text_channel("welcome").id
+        finally:
+            wire.b.subscribers.append(wire._on_event)
+        return guild
+
+    def send_guild(self, guild: GuildHandle, *, was_unavailable: bool) -> None:
+        """Tell the bot about a server: it was added, or the server is back after an outage."""
+        backend = self.discord.b
+        whole: dict[str, Any] = dict(
+            serializers.guild_create_payload(backend, backend.get_guild(guild.id))
+        )
+        if not was_unavailable:
+            del whole["unavailable"]
+        backend.emit("GUILD_CREATE", whole)
 
     # --- conversations -----------------------------------------------------------------------
 
