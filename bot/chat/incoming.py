@@ -1,7 +1,7 @@
 """Incoming events in the form shared by all platforms; their texts can be stored."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -369,11 +369,18 @@ class ForgetRequested:
 
 
 def requests_to_forget(
-    keys: Iterable[str], name: str, person_id: str | None, at: datetime
+    keys: Iterable[str],
+    name: str,
+    person_id: str | None,
+    at: datetime,
+    changed: Sequence[str] = (),
 ) -> list[ForgetRequested]:
-    """Return a request for each of these conversations; their external keys start with `name`."""
+    """Return a request for each of these conversations; their external keys start with `name`.
+
+    `changed` are other scopes whose settings were deleted.
+    """
     return [
-        ForgetRequested(address_of(key), f"{name}:{key}", person_id, at, scopes=(key,))
+        ForgetRequested(address_of(key), f"{name}:{key}", person_id, at, scopes=(key, *changed))
         for key in keys
     ]
 

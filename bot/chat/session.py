@@ -372,6 +372,8 @@ def scopes_of_person(person_id: str, scopes: Sequence[str]) -> list[str]:
 
 OWNER_END = "/"
 """Stands between the owner of a character and its name; other presets' names cannot have it."""
+CHARACTER_KEY = "character "
+"""Begins the settings of an owner that list its characters."""
 
 
 def shown_name(name: str) -> str:

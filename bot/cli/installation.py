@@ -24,7 +24,7 @@ from bot.errors import SettingsError, UserError
 from bot.platforms.registry import platform_specs
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings, read_settings
-from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.chat_settings import CHAT_SETTINGS, SqlChatSettings
 from bot.storage.data_dir import create_data_dir
 from bot.storage.database import Database, database_exists, open_database
 from bot.storage.dead_letters import DeadLetters
@@ -436,33 +436,30 @@ def forget(
         checked_key(user, "--user", _PERSON)
     elif server:
         checked_key(server, "--server", "discord:guild:81384788765712384")
-    in_channel = scope_of(None, channel)
+    place = server or scope_of(None, channel)
 
     async def request(database: Database) -> Sequence[str]:
+        clock = SystemClock()
+        record = partial(record_tombstone, read_settings().data_dir / FILE_NAME)
+        data = PersonalData(database, clock, record)
+        changed: Sequence[str] = [subject]
         if user:
-            keys = await _forget_person(database, user)
-        elif channel:
-            keys = await conversations_of_channel(database, in_channel)
+            keys = await data.conversations(user)
+            await data.forget_outside_histories(user)
+            personas = UserPersonas(SqlChatSettings(database, clock))
+            await personas.forget(user, await data.settings_of(user))
         else:
-            keys = await conversations_of_server(database, subject)
-        await request_deletion(database, SystemClock(), keys, user)
+            find = conversations_of_channel if channel else conversations_of_server
+            keys = await find(database, place)
+            changed = await data.forget_characters(place)
+        await request_deletion(database, clock, keys, user, changed)
         await record_change(database, "forget", subject)
+        await signal_all(CHAT_SETTINGS, changed)
         await signal_all(CONVERSATIONS, keys)
         return keys
 
     keys = use_installation(request)
     print_line(f"{subject} is forgotten in conversations: {len(keys)}")
-
-
-async def _forget_person(database: Database, person: str) -> Sequence[str]:
-    clock = SystemClock()
-    record = partial(record_tombstone, read_settings().data_dir / FILE_NAME)
-    data = PersonalData(database, clock, record)
-    keys = await data.conversations(person)
-    await data.forget_outside_histories(person)
-    personas = UserPersonas(SqlChatSettings(database, clock))
-    await personas.forget(person, await data.settings_of(person))
-    return keys
 
 
 keys_app = command_app("Store providers' keys in the database, encrypted.")

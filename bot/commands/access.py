@@ -210,10 +210,9 @@ class AccessHandlers:
     async def _approve(self, request: CommandRequest) -> CommandResult:
         said = request.incoming
         self._require_operator(said)
-        person, conversation = await self.pairing.find(request.argument.upper(), said.author.id)
+        person, conversation = await self.pairing.use(request.argument.upper(), said)
         await self._set(request, INSTALLATION, f"paired person {person}", "given")
         await self.receive([_begin_in(conversation, Person(person, ""), said)])
-        await self.pairing.end(person)  # last: the command may run again after a crash
         return CommandResult(translatable("{person} may write to me in private.", person=person))
 
     def _require_operator(self, said: Said) -> None:
@@ -399,38 +398,43 @@ class Pairing:
         first = sorted((one[1], who) for who, one in waiting.items() if source_of(one[2]) == source)
         if person in [who for _, who in first[:_MAX_WAITING]]:
             return waiting[person][0]
-        await self.end(person)
+        await self._set(f"{_CODE}{person}", None, person)
         return ""
 
-    async def find(self, code: str, operator: str) -> tuple[str, str]:
-        """Return whose code it is and their conversation; raises `UserError`."""
+    async def use(self, code: str, said: Said) -> tuple[str, str]:
+        """Return whose code it is and their conversation; raises `UserError`.
+
+        Another message cannot use it any more; this one may be handled again after a crash.
+        """
+        operator, used_by = said.author.id, said.external_key
         now, wrong = self.clock.now(), f"{_WRONG}{operator}"
         count, _, at = (await self._load()).get(wrong, "0 0").partition(" ")
         tries = int(count) if now - float(at) < _CODE_SECONDS else 0
         if tries >= _MAX_WRONG:
             raise UserError(translatable("Too many wrong codes. Please try again in an hour."))
-        for person, (known, _, conversation) in (await self._waiting()).items():
+        for person, (known, until, conversation) in (await self._waiting(used_by)).items():
             if secrets.compare_digest(known.encode(), code.encode()):
+                used = f"{code} {until} {conversation} {used_by}"
+                await self._set(f"{_CODE}{person}", used, person)
                 await self._set(wrong, None, operator)
                 return person, conversation
         await self._set(wrong, f"{tries + 1} {now}", operator)
         raise UserError(translatable("Nobody waits with that code; it works for an hour."))
 
-    async def end(self, person: str) -> None:
-        """Delete the person's code."""
-        await self._set(f"{_CODE}{person}", None, person)
+    async def _waiting(self, used_by: str = "") -> dict[str, tuple[str, str, str]]:
+        """Return the code, its end and the conversation of everybody who waits, by person.
 
-    async def _waiting(self) -> dict[str, tuple[str, str, str]]:
-        """Return the code, its end and the conversation of everybody who waits, by person."""
+        Codes that another message than `used_by` has used are left out.
+        """
         found: dict[str, tuple[str, str, str]] = {}
         for name, value in (await self._load()).items():
             if not name.startswith(_CODE):
                 continue
-            person, (code, until, conversation) = name.removeprefix(_CODE), value.split(" ", 2)
-            if float(until) > self.clock.now():
-                found[person] = code, until, conversation
-            else:
-                await self.end(person)
+            code, until, conversation, *used = value.split(" ", 3)
+            if float(until) <= self.clock.now():
+                await self._set(name, None, name)
+            elif not used or used == [used_by]:
+                found[name.removeprefix(_CODE)] = code, until, conversation
         return found
 
     async def _load(self) -> Mapping[str, str]:

@@ -87,6 +87,7 @@ class Forgetting:
         await self._request(await self.data.conversations(person), asked, person)
         await self.data.forget_outside_histories(person)
         await self.personas.forget(person, await self.data.settings_of(person))
+        self.history_scopes.resolver.characters.drop(person)
         if await self.history_scopes.resolver.off([person]):
             return True
         await self.history_scopes.set_consent(person, None)

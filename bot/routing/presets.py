@@ -12,6 +12,7 @@ import structlog
 from bot.chat.incoming import Incoming, Joined, Request, Said, people_of
 from bot.chat.outgoing import Face, Limits
 from bot.chat.session import (
+    CHARACTER_KEY,
     CONSENT_KEY,
     OWNER_END,
     ChatSetting,
@@ -140,9 +141,9 @@ _FOR_ADULT_GROUPS = marked(
     "{name} is for adults only: it answers here once an admin has written /access adult on."
 )
 
-CHARACTER_KEY = "character "
-"""Begins the settings of an owner that list its characters."""
 _MAX_LOADED_CHARS = 16_000_000
+_LOADED_SECONDS = 50.0
+"""Then a character is read again: `/forget` has to reach every process within a minute."""
 
 
 ReadNewest: TypeAlias = Callable[[str], Awaitable[PresetVersion | None]]
@@ -196,6 +197,7 @@ class Characters:
         owner, _, shown = name.rpartition(OWNER_END)
         value = f"{revision_of(content)} {description}" if content else None
         key = f"{CHARACTER_KEY}{shown}"
+        self._loaded.pop(name, None)
         await self._chat_settings.set(owner, key, value, by, audited=audited)
 
     async def find(self, name: str, behavior: Preset) -> tuple[Preset, int] | None:
@@ -227,9 +229,16 @@ class Characters:
         loaded = _LoadedCharacter(preset, stored.version, revision, size, {})
         self._loaded.pop(name, None)  # a changed one moves to the end, too
         self._loaded[name] = loaded
+        drop_later = asyncio.get_running_loop().call_later
+        drop_later(_LOADED_SECONDS, self._loaded.pop, name, None)
         while len(self._loaded) > 1 and self._loaded_chars() > _MAX_LOADED_CHARS:
             self._loaded.popitem(last=False)
         return loaded
+
+    def drop(self, owner: str) -> None:
+        """Keep nothing of an owner's characters in memory here; other processes soon do so, too."""
+        for name in [one for one in self._loaded if one.startswith(f"{owner}{OWNER_END}")]:
+            del self._loaded[name]
 
     def _loaded_chars(self) -> int:
         return sum(one.chars for one in self._loaded.values())

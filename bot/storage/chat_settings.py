@@ -10,6 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from bot.chat.access import AuditEntry
+from bot.chat.session import CHARACTER_KEY
 from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
 from bot.storage.database import ClockStore, transaction
 from bot.storage.rows import decode, decode_all
@@ -25,11 +26,13 @@ class SqlChatSettings(ClockStore, ChatSettings):
         of, at = {"scope": scope, "key": key}, self._clock.now()
         if audited:
             rows = yield SQL["locked_choice"].query(of)
-            before = decode(lambda row: str(row[0]), rows[0]) if rows else ""
-            if before != (value or ""):  # a command that is run again may change nothing
+            before, after = decode(lambda row: str(row[0]), rows[0]) if rows else "", value or ""
+            if before != after:  # a command that is run again may change nothing
                 action = f"{'reset' if value is None else 'set'} {key}"
+                if key.startswith(CHARACTER_KEY):  # without its description
+                    before, after = (one.partition(" ")[0] for one in (before, after))
                 yield SQL["record_change"].query(
-                    asdict(AuditEntry(at, by, action, scope, before, value or ""))
+                    asdict(AuditEntry(at, by, action, scope, before, after))
                 )
         if value is None:
             yield SQL["reset_choice"].query(of)
@@ -63,7 +66,7 @@ def _conversation_of(scope: str) -> str:
     return said_in if ":" in person else ""
 
 
-_TOPIC = "chat_settings"
+CHAT_SETTINGS = "chat_settings"
 _MAX_SCOPES = 40_000  # those of ten thousand chats; a scope where nothing is set takes 300 bytes
 _UNCERTAIN_SECONDS = 60.0
 """After that, the outcome of a write is certain: statements end within 20 s."""
@@ -88,7 +91,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._scopes: OrderedDict[str, tuple[Mapping[str, str], float]] = OrderedDict()
         self._uncertain: dict[str, float] = {}  # not kept until a moment
         self._changes = 0
-        signals.subscribe(_TOPIC, self._drop_cached)
+        signals.subscribe(CHAT_SETTINGS, self._drop_cached)
 
     @override
     async def set(
@@ -103,7 +106,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
                 now = self._clock.monotonic()
                 self._uncertain = {one: end for one, end in self._uncertain.items() if end > now}
                 self._uncertain[scope] = now + _UNCERTAIN_SECONDS
-            self._signals.publish(_TOPIC, [scope])
+            self._signals.publish(CHAT_SETTINGS, [scope])
 
     @override
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
@@ -127,7 +130,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
     @override
     async def forget(self, conversation: str) -> None:
         """Drop people's descriptions in a conversation, here and in other processes."""
-        self._signals.publish(_TOPIC, [conversation])
+        self._signals.publish(CHAT_SETTINGS, [conversation])
 
     def _get_cached(self, scope: str, now: float) -> Mapping[str, str] | None:
         if scope not in self._scopes:

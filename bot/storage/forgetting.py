@@ -6,6 +6,7 @@ written before the transaction that deletes.
 """
 
 import json
+import math
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,9 +31,10 @@ from bot.ports import Clock
 from bot.storage.database import ClockStore, Database, reading
 from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode, decode_all, decode_event, to_turn
-from bot.storage.statements import SQL, Unit, pairs
+from bot.storage.statements import SQL, Rows, Unit, pairs
 
 FILE_NAME = "forgotten.jsonl"
+_OF_SERVER = ("forget_characters", "forget_list_of_characters", "forget_changes_of_characters")
 
 
 class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -132,13 +134,28 @@ class PersonalData(ClockStore):
             gone = [id_ for id_, kind, payload in rows if _is_by(person_id, kind, payload)]
             yield SQL["drop_messages_set_aside"].query(rows=json.dumps(gone))
             # Notes quote messages that were ignored, of which nothing else is stored.
-            yield SQL["drop_notes_of_person"].query(person=person_id)
-            yield SQL["drop_presets_of"].query(owner=person_id)
-            yield SQL["drop_feedback_of_person"].query(person=person_id)
+            for name in ("drop_notes_of_person", "forget_characters", "forget_feedback_of_person"):
+                yield SQL[name].query(person=person_id, until=math.inf)
 
         self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
         await self._database.run(unit)
         await self._database.truncate_log()
+
+    async def forget_characters(self, owner: str) -> Sequence[str]:
+        """Delete the characters of a server or group; return the scopes that it changes."""
+
+        def unit() -> Unit[Sequence[str]]:
+            for name in _OF_SERVER:
+                yield SQL[name].query(person=owner, until=math.inf)
+            chosen = _naming(owner, (yield SQL["chosen_presets"].query()))
+            for scope, key in chosen:
+                yield SQL["reset_choice"].query(scope=scope, key=key)
+            return [owner, *(scope for scope, _ in chosen)]
+
+        self._record_tombstone(Tombstone(self._clock.now(), person=owner))
+        changed = await self._database.run(unit)
+        await self._database.truncate_log()
+        return changed
 
     @reading
     def lines(self, person_id: str) -> Unit[Sequence[tuple[str, Turn]]]:
@@ -163,10 +180,8 @@ class PersonalData(ClockStore):
         """Return the scopes and keys of settings that are deleted with the person's messages."""
         anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
         rows = yield SQL["settings_of_person"].query({"person": person_id, **anywhere})
-        chosen = yield SQL["presets_chosen_by"].query(person=person_id)
-        own = f"{person_id}{OWNER_END}"
-        uses = [(scope, key) for scope, key, value in chosen if own in str(value)]
-        return [(str(scope), str(key)) for scope, key in (*rows, *uses)]
+        uses = _naming(person_id, (yield SQL["presets_chosen_by"].query(person=person_id)))
+        return [*((str(scope), str(key)) for scope, key in rows), *uses]
 
     @reading
     def characters(self, person_id: str) -> Unit[Mapping[str, object]]:
@@ -199,6 +214,13 @@ class PersonalData(ClockStore):
         return pairs((yield SQL["forgotten_since"].query_alone(since=moment)))
 
 
+def _naming(owner: str, choices: Rows) -> list[tuple[str, str]]:
+    """Return the scopes and keys of choices that name a character of this owner."""
+    lines = [(scope, key, str(value).splitlines()) for scope, key, value in choices]
+    own = f"{owner}{OWNER_END}"
+    return [(scope, key) for scope, key, of in lines if any(one.startswith(own) for one in of)]
+
+
 def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
     """Return whether a person caused an event or, if it is unreadable, is named in it."""
     try:
@@ -223,8 +245,16 @@ async def conversations_of_server(database: Database, server: str) -> Sequence[s
 
 
 async def request_deletion(
-    database: Database, clock: Clock, keys: Sequence[str], person: str | None
+    database: Database,
+    clock: Clock,
+    keys: Sequence[str],
+    person: str | None,
+    changed: Sequence[str],
 ) -> None:
-    """Ask the workers to delete conversations, or a person's messages in them."""
+    """Ask the workers to delete conversations, or a person's messages in them.
+
+    `changed` are the scopes whose settings were deleted already; the workers' caches do not know.
+    """
     name, at = f"operator:{secrets.token_hex(6)}", datetime.fromtimestamp(clock.now(), UTC)
-    await SqlInbox(database, clock).receive(requests_to_forget(keys, name, person, at), {})
+    requests = requests_to_forget(keys, name, person, at, changed)
+    await SqlInbox(database, clock).receive(requests, {})

@@ -183,7 +183,8 @@ DELETE FROM feedback
 WHERE receipt IN (SELECT id FROM receipt WHERE conversation = :of AND at >= :since)
 
 -- name: empty_receipts_since
-UPDATE receipt SET content = :content WHERE conversation = :of AND at >= :since
+UPDATE receipt SET content = :content, preset = {unnamed_preset}
+WHERE conversation = :of AND at >= :since
 
 -- name: note_forgotten
 INSERT INTO forgotten (conversation, at) VALUES (:of, :moment)

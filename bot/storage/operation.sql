@@ -235,8 +235,20 @@ WHERE key LIKE 'persona%' AND (scope = :person OR scope ~>=~ :anywhere AND scope
 -- name: presets_chosen_by
 SELECT scope, key, value FROM choice WHERE key = 'preset' AND chosen_by = :person
 
--- name: drop_feedback_of_person
-DELETE FROM feedback WHERE person = :person
+-- name: chosen_presets
+SELECT scope, key, value FROM choice WHERE key = 'preset'
+
+-- name: forget_characters
+DELETE FROM preset_version WHERE owner = :person AND owner IS NOT NULL AND first_seen_at <= :until
+
+-- name: forget_list_of_characters
+DELETE FROM choice WHERE key LIKE 'character %' AND scope = :person AND chosen_at <= :until
+
+-- name: forget_changes_of_characters
+DELETE FROM audit WHERE subject = :person AND action LIKE '% character %' AND at <= :until
+
+-- name: forget_feedback_of_person
+DELETE FROM feedback WHERE person = :person AND at <= :until
 
 -- name: feedback_of_person
 SELECT conversation, feedback.at, reaction FROM feedback JOIN receipt ON receipt.id = feedback.receipt
@@ -306,15 +318,6 @@ DELETE FROM choice
 WHERE key LIKE 'persona%' AND chosen_at <= :until
     AND (scope = :person OR strpos(scope, :person_anywhere) = 1)
 
--- name: forget_characters_again
-DELETE FROM preset_version WHERE owner = :person AND owner IS NOT NULL AND first_seen_at <= :until
-
--- name: forget_list_of_characters_again
-DELETE FROM choice WHERE key LIKE 'character %' AND scope = :person AND chosen_at <= :until
-
--- name: forget_feedback_until
-DELETE FROM feedback WHERE person = :person AND at <= :until
-
 -- name: forget_messages_until
 UPDATE inbox SET state = 'done', payload = NULL
 WHERE conversation = :of AND (state = 'new' OR state = 'dead') AND received_at <= :until
@@ -369,7 +372,7 @@ SELECT max(at) FROM (
 ) AS oldest
 
 -- name: empty_receipt_page
-UPDATE receipt SET content = :content
+UPDATE receipt SET content = :content, preset = {unnamed_preset}
 WHERE id IN (
     SELECT id FROM receipt WHERE at BETWEEN :since AND :until AND length(content) > 0
 )

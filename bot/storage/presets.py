@@ -1,4 +1,4 @@
-"""Presets in SQL: all their versions, which are never deleted, and drafts."""
+"""Presets in SQL: all versions of an operator's, the newest of people's characters, and drafts."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -35,6 +35,8 @@ class PresetVersions(ClockStore):
             # A process that starts at the same time may have taken the number: then try again.
             new = {"version": number, "first_seen_at": self._clock.now()}
             yield SQL["add_preset"].query({**row, **new, **owner})
+            if preset.owner is not None:
+                yield SQL["drop_old_versions"].query(name=preset.name, newest=number)
 
     @reading
     def newest(self, name: str) -> Unit[PresetVersion | None]:

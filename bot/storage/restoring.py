@@ -26,8 +26,8 @@ _PREPARE = (
     *("drop_sessions_of_gateways", "drop_forgotten_messages", "drop_notes", "note_restore"),
 )
 _FORGET_PERSON = (
-    *("forget_descriptions", "forget_characters_again", "forget_list_of_characters_again"),
-    "forget_feedback_until",
+    *("forget_descriptions", "forget_characters", "forget_list_of_characters"),
+    *("forget_changes_of_characters", "forget_feedback_of_person"),
 )
 _FORGET_CHANNEL = (
     *("forget_sent_messages", "forget_messages_until", "forget_rows_of_channel"),

@@ -42,8 +42,8 @@ WHERE owner = :owner AND owner IS NOT NULL ORDER BY name, version
 -- name: drop_character
 DELETE FROM preset_version WHERE name = :name AND owner IS NOT NULL
 
--- name: drop_presets_of
-DELETE FROM preset_version WHERE owner = :owner AND owner IS NOT NULL
+-- name: drop_old_versions
+DELETE FROM preset_version WHERE name = :name AND owner IS NOT NULL AND version <= :newest - 5
 
 -- name: drafts
 SELECT name, base_version, revision, content, updated_at FROM preset_draft ORDER BY name

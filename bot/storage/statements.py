@@ -109,9 +109,10 @@ class Statement:
         return CompiledSql(text, names, tuple(encoded))
 
 
-def read_sections(file: str) -> dict[str, str]:
-    """Return the sections of a file by heading, `-- name: NAME`; `{NAME}` includes another."""
-    _, *parts = _HEADING.split((Path(__file__).parent / file).read_text("utf-8"))
+def read_sections(*files: str) -> dict[str, str]:
+    """Return the sections of files by heading, `-- name: NAME`; `{NAME}` includes another."""
+    texts = [(Path(__file__).parent / file).read_text("utf-8") for file in files]
+    _, *parts = _HEADING.split("\n".join(texts))
     sections: dict[str, str] = {}
     for name, text in zip(parts[::2], parts[1::2], strict=True):
         plain = _COMMENT.sub("", text).strip()
@@ -121,8 +122,9 @@ def read_sections(file: str) -> dict[str, str]:
 
 SQL = {
     name: Statement(text)
-    for file in ("statements.sql", "histories.sql", "content.sql", "settings.sql", "operation.sql")
-    for name, text in read_sections(file).items()
+    for name, text in read_sections(
+        "statements.sql", "histories.sql", "content.sql", "settings.sql", "operation.sql"
+    ).items()
 }
 """All statements, by name."""
 

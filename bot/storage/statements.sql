@@ -412,8 +412,13 @@ DELETE FROM sent_message WHERE conversation = :of
 -- name: forget_feedback
 DELETE FROM feedback WHERE receipt IN (SELECT id FROM receipt WHERE conversation = :of)
 
+-- name: unnamed_preset
+-- The characters of people and servers have names of their own.
+CASE WHEN strpos(preset, '/') > 0 THEN 'character' ELSE preset END
+
 -- name: forget_receipts
-UPDATE receipt SET content = :content WHERE conversation = :of AND length(content) > 0
+UPDATE receipt SET content = :content, preset = {unnamed_preset}
+WHERE conversation = :of AND (length(content) > 0 OR strpos(preset, '/') > 0)
 
 -- name: forget_summaries
 DELETE FROM summary WHERE conversation = :of

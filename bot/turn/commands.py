@@ -152,6 +152,10 @@ class Commands:
         self, group: MessageGroup, person_id: str | None
     ) -> InboxMessage | None:
         """Delete a person's messages here (None: everybody's) and everything derived from them."""
+        for scope in group.message.incoming.scopes[1:]:  # whose settings an operator has deleted
+            self.stages.resolver.characters.drop(scope)
+            for memory in self.stages.memories:
+                await memory.forget(scope)
         if person_id is None:
             await self.finisher.delete_history(group.claim)
             return await self.finisher.finish(group, TurnResult(new_session=True))

@@ -9,12 +9,12 @@ from sqlalchemy import select, update
 from bot.chat.incoming import Address, Said
 from bot.chat.operation import HEARTBEAT_SECONDS, Pause, QueueState
 from bot.chat.outgoing import OutboxState
-from bot.chat.session import Turn, TurnResult
+from bot.chat.session import PresetVersion, Turn, TurnResult
 from bot.commands.privacy import export_messages
 from bot.runtime.clock import SystemClock
 from bot.storage.forgetting import PersonalData
 from bot.storage.leases import SqlRoleLeases
-from bot.storage.operation import NodeRegistry, Pauses
+from bot.storage.operation import AuditLog, NodeRegistry, Pauses
 from bot.storage.reports import ServiceState
 from bot.storage.retention import delete_expired
 from bot.storage.tables import conversation, inbox, node, outbox, role_lease
@@ -218,6 +218,27 @@ async def test_who_is_forgotten_leaves_no_dead_letter(store: Store, *, is_channe
         await data.forget_outside_histories(ALICE.id)
         assert await words_in(store) == set()
     assert await store.letters.all() == []
+
+
+async def test_characters_of_a_server_are_forgotten_with_it(store: Store) -> None:
+    versions, settings = store.preset_versions, store.chat_settings
+    for owner in ("discord:guild:1", "discord:guild:12"):
+        await versions.save([PresetVersion(f"{owner}/Nora", "words", 1, owner=owner)])
+        for described in ("a1 secret words", "b2 other words"):
+            await settings.set(owner, "character Nora", described, ALICE.id, audited=True)
+        await settings.set(f"{owner}0", "preset", f"nova\n{owner}/Nora\tnova", ALICE.id)
+    entries = await AuditLog(store.database).newest(9)
+    assert {(one.before, one.after) for one in entries} == {("", "a1"), ("a1", "b2")}
+    data = PersonalData(store.database, SystemClock())
+    assert await data.forget_characters("discord:guild:1") == [
+        "discord:guild:1",
+        "discord:guild:10",
+    ]
+    assert await versions.newest("discord:guild:1/Nora") is None
+    assert await versions.newest("discord:guild:12/Nora") is not None
+    left = await settings.get_scopes(["discord:guild:1", "discord:guild:10", "discord:guild:120"])
+    assert [*left] == ["discord:guild:120"]
+    assert {one.subject for one in await AuditLog(store.database).newest(9)} == {"discord:guild:12"}
 
 
 async def test_own_words_are_exported_from_every_conversation(store: Store) -> None:

@@ -126,3 +126,13 @@ async def test_what_databases_refuse_is_replaced(store: Store) -> None:
     await drafts.save(replace(DRAFT, content="a\0b\ud800"))
     found = present(await drafts.find("nora"))
     assert found.content == "a\ufffdb\ufffd"
+
+
+async def test_newest_five_versions_of_somebodys_character_are_kept(store: Store) -> None:
+    for number in range(1, 8):
+        mine = PresetVersion("telegram:1/Nora", f"text {number}", 1, owner="telegram:1")
+        await store.preset_versions.save([mine, nora(f"text {number}")])
+    columns = (preset_version.c.name, preset_version.c.version)
+    kept = sorted(map(tuple, await store.rows(select(*columns))))
+    assert [version for name, version in kept if name == "nora"] == [1, 2, 3, 4, 5, 6, 7]
+    assert [version for name, version in kept if name != "nora"] == [3, 4, 5, 6, 7]

@@ -4,12 +4,13 @@ import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from sqlalchemy import func, select, update
 
 from bot.chat.answers import AnswerSearch
 from bot.chat.prompt import FinishReason, TemplateChoice, TemplateNames, Usage
 from bot.chat.receipt import Timings
-from bot.chat.session import HistoryChange, Turn
+from bot.chat.session import HistoryChange, Turn, TurnResult
 from bot.chat.usage import AnswerCharge, BudgetCap, BudgetKind, Period, UsageTotal
 from bot.runtime.clock import SystemClock
 from bot.storage.receipts import Receipts
@@ -207,6 +208,25 @@ async def test_usage_is_added_up_and_outlives_the_text(store: Store) -> None:
     assert await totals.of_person("telegram:2", LONG_AGO) == UsageTotal(0, 0, 0, 0, 0, 0)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     assert await totals.of_person("telegram:1", tomorrow) == UsageTotal(0, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("how", ["all", "one", "expired"])
+async def test_name_of_a_character_goes_with_the_text_of_a_receipt(store: Store, how: str) -> None:
+    named = [replace(PAID, preset="telegram:1/Ida"), PAID]
+    question = Turn("user", "a", ALICE, datetime.now(UTC))
+    await finish(store, turns=[question], receipts=named)
+    claim, message = await take_message(store, "5:2")
+    if how == "all":
+        await store.conversations.forget(claim)
+    elif how == "one":
+        gone = HistoryChange(deleted=await store.conversations.find_said_by(claim, ALICE.id))
+        await store.conversations.finish(claim, message, TurnResult(change=gone))
+    else:
+        await delete_expired(store.database, SystemClock(), 0)
+    assert await store.scalars(select(receipt.c.preset).order_by(receipt.c.id)) == [
+        "character",
+        "nora",
+    ]
 
 
 async def test_usage_by_day_has_a_row_for_each_model(store: Store) -> None:

@@ -4,12 +4,16 @@ from collections.abc import Sequence
 
 import pytest
 
+from bot.chat.session import PresetVersion
 from bot.errors import SettingsError, UserError
+from bot.prompting.presets.files import export_preset
 from bot.prompting.presets.preset import Preset
+from bot.routing import presets
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
+from tests.waiting import wait_until
 
 
 def preset(name: str) -> Preset:
@@ -139,3 +143,24 @@ async def test_preset_that_cannot_be_read_again_goes_on_answering(database: Data
     one.follow(fail)
     one.mark_stale(["Assistant"])
     assert await first(one) == ("Assistant", None)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_character_stays_in_memory_for_less_than_a_minute(
+    database: Database, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
+) -> None:
+    assert 0 < presets._LOADED_SECONDS < 60
+    if not is_told:
+        monkeypatch.setattr(presets, "_LOADED_SECONDS", 0.01)
+    one, content, name = resolver(database), export_preset(preset("Ida")), "telegram:1/Ida"
+
+    async def read(name: str) -> PresetVersion:
+        return PresetVersion(name, content, 1, owner="telegram:1")
+
+    one.characters.read_with(read)
+    await one.characters.announce(name, content, "", "telegram:1", audited=False)
+    assert await one.characters.find(name, one.default)
+    if is_told:
+        one.characters.drop("telegram:1")
+    await wait_until(lambda: not one.characters._loaded)
+    assert await one.characters.find(name, one.default)

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import Edited, Person, Quote, Request, Said, WakeReason
+from bot.errors import StoreError
 from bot.settings import AccessSettings
 from bot.storage.database import Database
 from tests.fakes import LIMITS, CallingFakeBackend, FakeSurface, PrivatePlatform
@@ -310,6 +311,19 @@ async def test_paired_person_is_answered(private: PrivateChat) -> None:
     assert (await private.chooses(f"/access approve {code}")).startswith("⚠ Nobody waits")
     await private.chooses("/access reset telegram:2 everywhere")
     assert "your code" in await private.writes(BOB)
+
+
+async def test_approval_that_a_kill_interrupted_runs_again(private: PrivateChat) -> None:
+    await private.chooses("/access dm pairing")
+    code = (await private.writes(BOB)).rpartition(": ")[2]
+    private.conversations.full = True
+    with pytest.raises(StoreError):
+        await private.chooses(f"/access approve {code}")
+    private.conversations.full = False
+    await private.work(f"telegram:{OPERATOR.id.partition(':')[2]}")
+    assert private.texts[-1] == "telegram:2 may write to me in private."
+    assert (await private.writes(BOB)).endswith("Hi.")
+    assert (await private.chooses(f"/access approve {code}")).startswith("⚠ Nobody waits")
 
 
 async def test_three_people_wait_at_a_time_and_for_an_hour(private: PrivateChat) -> None:

@@ -24,7 +24,7 @@ from bot.platforms.discord.markup import to_dialect
 from bot.prompting.speakers import clean_name
 from bot.prompting.text.confusables import skeleton
 from bot.storage.database import Database
-from bot.storage.forgetting import PersonalData
+from bot.storage.forgetting import PersonalData, request_deletion
 from bot.storage.receipts import Receipts
 from bot.storage.tables import inbox, story, story_revision
 from tests.attacks import with_ours
@@ -37,6 +37,14 @@ from tests.turn.setup import CHAT, Setup, answering, pressed
 def said(text: str, key: str, author: Person = ALICE, chat: str = "5") -> Said:
     wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.DM
     return make_incoming(text, key=key, author=author, chat=chat, wake=wake)
+
+
+async def test_operators_deletion_reaches_settings_in_memory(database: Database) -> None:
+    setup = Setup(database)
+    await setup.say(said("mine", "5:1"))
+    await request_deletion(database, setup.clock, [CHAT], None, ["discord:guild:1"])
+    await setup.work()
+    assert setup.memory.calls == ["forget discord:guild:1", f"forget {CHAT}"]
 
 
 async def test_forget_me_asks_first_and_reaches_every_conversation(database: Database) -> None:
