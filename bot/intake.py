@@ -28,6 +28,7 @@ from bot.chat.incoming import (
     Quote,
     Reacted,
     Said,
+    SayRequested,
     address_of,
     make_storable,
 )
@@ -155,7 +156,7 @@ class HistoryRouter:
                 return await self._route_deletion(event)
             case Pressed():
                 return [await self._route_press(event)]
-            case Reacted() | Joined() | ForgetRequested():
+            case Reacted() | Joined() | ForgetRequested() | SayRequested():
                 return [event]
 
     async def _history_of(self, said: Said, scope: HistoryScope, before: Sequence[Incoming]) -> str:
@@ -432,6 +433,8 @@ def with_storable_text(incoming: Incoming) -> Incoming:
         case Reacted() | Joined(author=Person()):
             assert incoming.author is not None  # noqa: S101 # the pattern says so
             return replace(incoming, author=_storable_person(incoming.author))
+        case SayRequested(text=text):
+            return replace(incoming, text=mask_pasted_tokens(make_storable(text)))
         case Joined() | Deleted() | ForgetRequested():
             return incoming
 

@@ -17,6 +17,8 @@ class Scope(StrEnum):
     """Change presets and characters."""
     OPERATE = "operate"
     """Change what channels use, and what the service does."""
+    SAY = "say"
+    """Have the bot say something in a channel."""
 
 
 @value_class
@@ -28,6 +30,8 @@ class ApiToken:
     """Sorted."""
     created_at: float
     """In Unix seconds."""
+    channels: tuple[str, ...] = ()
+    """The only ones in which it may have something said, such as "discord:123"; empty: all."""
 
 
 @value_class

@@ -1,11 +1,12 @@
 """Incoming events in the form shared by all platforms; their texts can be stored."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeAlias
-
+from typing import Any
+from typing import TypeAlias
 from bot.value_class import value_class
 
 
@@ -368,6 +369,21 @@ class ForgetRequested:
     locale: None = None
 
 
+@value_class
+class SayRequested:
+    """A request over the API to say something in a channel."""
+
+    address: Address
+    external_key: str
+    """Made of the token's name, the channel and the idempotency key."""
+    text: str
+    at: datetime
+    scopes: tuple[str, ...]
+    message_id: None = None
+    interaction: None = None
+    locale: None = None
+
+
 def requests_to_forget(
     keys: Iterable[str],
     name: str,
@@ -385,7 +401,9 @@ def requests_to_forget(
     ]
 
 
-Incoming: TypeAlias = Said | Edited | Deleted | Pressed | Reacted | Joined | ForgetRequested
+Incoming: TypeAlias = (
+    Said | Edited | Deleted | Pressed | Reacted | Joined | ForgetRequested | SayRequested
+)
 
 
 def people_of(event: Incoming) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """`troupe console`: login links, sessions, and API tokens."""
 
 import difflib
+import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 
@@ -58,20 +59,31 @@ def add_token(
     scope: Annotated[
         list[str],
         typer.Option(
-            help="What it may do: read, presets, operate; several of them with commas, or by"
+            help="What it may do: read, presets, operate, say; several of them with commas, or by"
             " several options."
         ),
     ],
+    channel: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where alone the scope say may be used, such as discord:1234; by default, in all"
+            " channels that the bot knows."
+        ),
+    ] = None,
 ) -> None:
     """Create an API token and print it; only its hash is stored."""
     scopes = frozenset(_parse_scope(name) for given in scope for name in given.split(","))
     token = new_token(API_PREFIX)
-    digest, new = token_digest(token), ApiToken(name, tuple(sorted(scopes)), SystemClock().now())
+    for one in channel or ():
+        if not re.fullmatch(r"[^\s:]+:[^\s#]+", one):
+            raise UserError(f"--channel: {one!r} names no channel, as telegram:-1001234 does")
+    digest = token_digest(token)
+    new = ApiToken(name, tuple(sorted(scopes)), SystemClock().now(), tuple(channel or ()))
     is_new = _change_tokens(
         lambda tokens: tokens.add_api_token(digest, new),
         "add token",
         name,
-        after=", ".join(sorted(scopes)),
+        after=", ".join([*sorted(scopes), *new.channels]),
     )
     if not is_new:
         raise UserError(
@@ -84,7 +96,7 @@ def add_token(
 def list_tokens() -> None:
     """List the API tokens and their scopes."""
     for token in _use_tokens(lambda tokens: tokens.api_tokens()):
-        print_line(f"{token.name}: {', '.join(sorted(token.scopes))}")
+        print_line(f"{token.name}: {', '.join([*sorted(token.scopes), *token.channels])}")
 
 
 @tokens_app.command("revoke")

@@ -1,8 +1,10 @@
-"""Channels: who answers and why, people, sessions, budgets; choose, forget, export."""
+"""Channels: who answers and why, people, sessions, budgets; choose, say, forget, export."""
 
+import hashlib
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -12,7 +14,7 @@ from pydantic import Field
 
 from bot.chat.access import AuditEntry, Scope
 from bot.chat.answers import AnswerSearch
-from bot.chat.incoming import ForgetRequested, Incoming, address_of
+from bot.chat.incoming import ForgetRequested, Incoming, SayRequested, address_of, source_of
 from bot.chat.operation import KnownChannel, KnownSession, MadeSetting
 from bot.chat.session import ACCESS, HistoryScope, Turn
 from bot.chat.usage import MICROS, BudgetCap
@@ -95,6 +97,8 @@ class ChannelPage(RouteGroup):
     """Returns the budgets of a channel by its scopes, whoever asks."""
     web_channels: SqlWebChannels
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
+    sources: Collection[str]
+    """The bots that receive and send here, as addresses name them."""
     audit: AuditLog
     clock: Clock
 
@@ -205,6 +209,30 @@ class ChannelPage(RouteGroup):
         await self._record(request, "forget channel", channel)
         return {"channel": channel}
 
+    @route("POST /api/v1/say", Scope.SAY)
+    async def say(
+        self,
+        request: ConsoleRequest,
+        channel: Annotated[str, Field(max_length=300, description="Such as discord:1234.")],
+        text: Annotated[str, Field(min_length=1, max_length=20_000, description="In Markdown.")],
+        key: Annotated[str, Field(max_length=100, description="See above.")] = "",
+    ) -> Mapping[str, str]:
+        """Say something in a channel, as the character that answers there.
+
+        A request with the same key, channel and token as one of the last days changes nothing, so
+        that a request without an answer can be repeated.
+        """
+        allowed, key = request.caller.channels, key or secrets.token_hex(8)
+        if allowed and channel not in allowed:
+            raise RequestRefused(403, translatable("This token may say nothing in this channel."))
+        is_served = channel in allowed and source_of(channel) in self.sources
+        address = replace(address_of(channel), history="")
+        scopes = tuple(await self._scopes(address.channel, is_known=is_served))
+        name = f"say:{request.caller.name}:{address.channel}:{key}"
+        external_key = f"say:{hashlib.sha256(name.encode()).hexdigest()}"
+        await self.receive([SayRequested(address, external_key, text, self._now(), scopes)])
+        return {"channel": address.channel, "key": key}
+
     @route(f"GET {_ONE}/export", Scope.READ)
     async def export(self, request: ConsoleRequest, channel: str) -> web.Response:
         """Send all messages of a channel as JSON, and record who exported them."""
@@ -229,7 +257,7 @@ class ChannelPage(RouteGroup):
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self.clock.now(), UTC)
 
-    async def _scopes(self, channel: str) -> Sequence[str]:
+    async def _scopes(self, channel: str, *, is_known: bool = False) -> Sequence[str]:
         """Return the scopes to search for a channel's settings, narrowest first."""
         if ":" not in channel:  # not the key of a conversation
             raise RequestRefused(404, translatable("There is no such channel."))
@@ -238,7 +266,7 @@ class ChannelPage(RouteGroup):
         if newest and newest[0].receipt.scopes:
             return newest[0].receipt.scopes
         has_texts = newest or await self.state.sessions(channel, 1)
-        if not has_texts and not await self._is_known(channel):
+        if not (is_known or has_texts or await self._is_known(channel)):
             raise RequestRefused(404, translatable("There is no such channel."))
         address = address_of(channel)
         server = newest[0].receipt.charge.server if newest else None

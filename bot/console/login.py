@@ -117,7 +117,10 @@ class ConsoleLogins:
         if self._set_digest is not None and hmac.compare_digest(digest, self._set_digest):
             return Caller("token of the settings", frozenset(Scope))
         found = await self._tokens.find_api_token(digest)
-        return Caller(f"token {found.name}", frozenset(found.scopes)) if found else None
+        if found is None:
+            return None
+        scopes = frozenset(found.scopes)
+        return Caller(f"token {found.name}", scopes, channels=found.channels)
 
     def _read_changed_file(self) -> None:
         if self._token_file is None or not self._token_file.has_changed():

@@ -31,6 +31,8 @@ class Caller:
     scopes: frozenset[Scope]
     csrf_token: str = ""
     """The CSRF token that a change from a page must carry; empty for an API token."""
+    channels: tuple[str, ...] = ()
+    """The only ones in which it may have something said; empty: all."""
 
     @property
     def may_spend(self) -> bool:

@@ -15,6 +15,7 @@ from bot.chat.incoming import (
     Pressed,
     Reacted,
     Said,
+    SayRequested,
 )
 
 Cursor = TypeVar("Cursor")
@@ -52,5 +53,14 @@ def mark_late(incoming: Incoming, oldest: float) -> Incoming:
             return replace(incoming, is_late=True)
         case Edited(at=at, said=said) if at.timestamp() < oldest:
             return replace(incoming, said=replace(said, is_late=True))
-        case Said() | Edited() | Deleted() | Pressed() | Reacted() | Joined() | ForgetRequested():
+        case (
+            Said()
+            | Edited()
+            | Deleted()
+            | Pressed()
+            | Reacted()
+            | Joined()
+            | ForgetRequested()
+            | SayRequested()
+        ):
             return incoming

@@ -5,6 +5,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.chat.incoming import source_name
 from bot.commands.handlers import COMMANDS
 from bot.console.access_pages import AccessPage, SessionPages
 from bot.console.answer_pages import AnswerPages
@@ -105,6 +106,7 @@ class ConsoleContainer:
                 c.spending.caps_of_channel,
                 c.web_channels,
                 c.receive,
+                {source_name(one.kind, c.resources.bot_ids.get(one.kind, "")) for one in c.specs},
                 c.audit_log,
                 c.clock,
             ),

@@ -26,6 +26,7 @@ from bot.chat.incoming import (
     Pressed,
     Reacted,
     Said,
+    SayRequested,
     make_storable,
 )
 from bot.chat.outgoing import AnswerThread, Button, Face, Menu, MessageContent, PrivateDelivery
@@ -78,6 +79,7 @@ _KINDS: Mapping[type, str] = {
     Reacted: "reacted",
     Joined: "joined",
     ForgetRequested: "forget",
+    SayRequested: "say",
 }
 _DECODERS: Mapping[str, Callable[[bytes | str], Incoming]] = {
     kind: msgspec.json.Decoder(event).decode for event, kind in _KINDS.items()

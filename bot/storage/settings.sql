@@ -84,7 +84,7 @@ DELETE FROM provider_key WHERE id = :row RETURNING id
 -- === tokens ===
 
 -- name: find_token
-SELECT name, scopes, created_at FROM console_token
+SELECT name, scopes, created_at, channels FROM console_token
 WHERE sha256 = :digest AND kind = :kind AND (expires_at IS NULL OR expires_at > :at)
 
 -- name: use_token
@@ -103,12 +103,12 @@ VALUES (:digest, :kind, :at, :expires_at)
 DELETE FROM console_token WHERE kind <> 'api' RETURNING kind, expires_at
 
 -- name: add_api_token
-INSERT INTO console_token (sha256, kind, name, scopes, created_at)
-VALUES (:digest, 'api', :name, :scopes, :created_at)
+INSERT INTO console_token (sha256, kind, name, scopes, created_at, channels)
+VALUES (:digest, 'api', :name, :scopes, :created_at, :channels)
 ON CONFLICT (name) DO NOTHING RETURNING name
 
 -- name: api_tokens
-SELECT name, scopes, created_at FROM console_token WHERE kind = 'api' ORDER BY name
+SELECT name, scopes, created_at, channels FROM console_token WHERE kind = 'api' ORDER BY name
 
 -- name: revoke_token
 DELETE FROM console_token WHERE name = :name RETURNING name

@@ -66,7 +66,7 @@ inbox = _numbered_table(
     Column("bot_id", Text, nullable=False, server_default=""),  # which bot of that platform
     Column("external_key", Text, nullable=False),
     Column("conversation", Text, nullable=False),
-    # said | edited | deleted | pressed | joined | forget
+    # said | edited | deleted | pressed | reacted | joined | forget | say
     Column("kind", Text, nullable=False, server_default="said"),
     # the event as JSON; NULL once it is answered
     Column("payload", EncryptableBytes()),
@@ -342,6 +342,7 @@ console_token = _table(
     Column("kind", Text, nullable=False),  # login | session | api
     Column("name", Text, unique=True),  # of a token for the API
     Column("scopes", Text, nullable=False, server_default=""),  # separated by spaces
+    Column("channels", Text, nullable=False, server_default=""),  # separated by spaces; "": all
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float),  # NULL: when it is revoked
 )

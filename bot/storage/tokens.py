@@ -40,9 +40,10 @@ class ConsoleTokens(ClockStore):
     @transaction
     def add_api_token(self, digest: str, token: ApiToken) -> Unit[bool]:
         """Store a token; return False if its name is taken."""
-        scopes = " ".join(sorted(token.scopes))
-        row = {"name": token.name, "scopes": scopes, "created_at": token.created_at}
-        return bool((yield SQL["add_api_token"].query({"digest": digest, **row})))
+        scopes, channels = " ".join(sorted(token.scopes)), " ".join(token.channels)
+        row = {"name": token.name, "scopes": scopes, "channels": channels}
+        values = {"digest": digest, "created_at": token.created_at, **row}
+        return bool((yield SQL["add_api_token"].query(values)))
 
     @reading
     def find_api_token(self, digest: str) -> Unit[ApiToken | None]:
@@ -73,5 +74,5 @@ class ConsoleTokens(ClockStore):
         return {"digest": digest, "kind": kind, "at": self._clock.now()}
 
 
-def _api_token(name: str, scopes: str, created_at: float) -> ApiToken:
-    return ApiToken(name, tuple(map(Scope, scopes.split())), created_at)
+def _api_token(name: str, scopes: str, created_at: float, channels: str) -> ApiToken:
+    return ApiToken(name, tuple(map(Scope, scopes.split())), created_at, tuple(channels.split()))

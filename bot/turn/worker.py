@@ -23,6 +23,7 @@ from bot.chat.incoming import (
     Pressed,
     Reacted,
     Said,
+    SayRequested,
 )
 from bot.chat.session import (
     Attempt,
@@ -36,7 +37,7 @@ from bot.chat.session import (
 )
 from bot.commands.answers import READS_HISTORY
 from bot.commands.privacy import OFF_FOR_AUTHOR
-from bot.commands.request import AskedQuestion, CommandRequest
+from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import AlreadyNotified, Fenced, PrivateError, StoreError, UserError
 from bot.intake import withhold_said
 from bot.replying.answer_parts import explain_unreadable
@@ -206,17 +207,24 @@ class ConversationWorker:
             case Edited() as edited:
                 return await self._handle_edited(group, edited)
             case Deleted(message_ids=ids):
-                turns = await self._conversations.find_turns(group.claim, ids)
-                if not turns:
-                    return "deleted", await finisher.finish(group, TurnResult())
-                gone = TurnResult(change=HistoryChange(deleted=[one.id for one in turns]))
-                return "deleted", await finisher.finish_forgetting(group, gone)
+                return "deleted", await self._delete(group, ids)
             case Pressed() | Reacted() as pressed:
                 return await self._handle_pressed(group, pressed)
             case ForgetRequested(person_id=person):
                 return "forgotten", await self._commands.forget_person(group, person)
             case Joined() as arrival:
                 return "greeted", await self._greet(group, arrival)
+            case SayRequested(text=text, scopes=scopes):
+                active = await self._stages.resolver.resolve(scopes)
+                words = CommandResult("", greeting=text, greeter=active.first.preset.name)
+                return "said", await self._commands.greet(group, scopes, words)
+
+    async def _delete(self, group: MessageGroup, ids: Sequence[str]) -> InboxMessage | None:
+        turns = await self._conversations.find_turns(group.claim, ids)
+        if not turns:
+            return await self._finisher.finish(group, TurnResult())
+        gone = TurnResult(change=HistoryChange(deleted=[one.id for one in turns]))
+        return await self._finisher.finish_forgetting(group, gone)
 
     async def _greet(self, group: MessageGroup, arrival: Joined) -> InboxMessage | None:
         """Greet a new group once, or confirm in an opened chat that its conversation continues."""

@@ -59,6 +59,7 @@ def upgrade() -> None:
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=True),
         sa.Column("scopes", sa.Text(), server_default="", nullable=False),
+        sa.Column("channels", sa.Text(), server_default="", nullable=False),
         sa.Column("created_at", sa.Float(), nullable=False),
         sa.Column("expires_at", sa.Float(), nullable=True),
         sa.PrimaryKeyConstraint("sha256", name="pk_console_token"),

@@ -51,6 +51,11 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
     assert found is not None
     assert found.scopes == (Scope.OPERATE, Scope.READ)
     assert console("token", "list") == "backup: operate, read"
+    console("token", "add", "ci", "--scope", "say", "--channel", "telegram:-100")
+    assert console("token", "list") == "backup: operate, read\nci: say, telegram:-100"
+    with pytest.raises(UserError, match="'12' names no channel, as telegram:-1001234 does"):
+        console("token", "add", "other", "--scope", "say", "--channel", "12")
+    console("token", "revoke", "ci")
     with pytest.raises(UserError, match="there is no scope 'oparate'; did you mean operate"):
         console("token", "add", "other", "--scope", "read,oparate")
     with pytest.raises(UserError, match="there is a token 'backup' already"):
@@ -62,9 +67,11 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
 
     assert audited() == [
         ("command line", "add token", "backup"),
+        ("command line", "add token", "ci"),
+        ("command line", "revoke token", "ci"),
         ("command line", "revoke token", "backup"),
     ]
-    [_, added] = use_database(lambda database: AuditLog(database).newest(10))
+    [*_, added] = use_database(lambda database: AuditLog(database).newest(10))
     assert added.after == "operate, read"
 
 

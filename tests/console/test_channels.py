@@ -8,8 +8,10 @@ from urllib.parse import quote
 
 import pytest
 
+from bot.chat.access import ApiToken, Scope
+from bot.console.login import token_digest
 from tests.platforms.web.channel import write_settings
-from tests.support.console import MARLOWE, NORA, Playground, opened
+from tests.support.console import MARLOWE, NORA, Playground, opened, post_say
 from tests.waiting import PATIENCE_SECONDS
 
 KEY = "00000000"
@@ -129,3 +131,29 @@ async def test_rules_of_access_are_set_and_deleted(playground: Playground) -> No
     await playground.send(f"{path}/access", scope=key, rule="off", action="reset")
     found = json.loads((await read(playground, f"/api/v1{path}"))[1])
     assert [one["rule"] for one in found["access"]] == ["person telegram:7"]
+
+
+async def test_say_speaks_once_for_each_key_where_the_token_may(playground: Playground) -> None:
+    key, container = key_of(playground), playground.service.container
+
+    async def say(token: str, **body: str) -> int:
+        return await post_say(playground.address, token, **body)
+
+    async def add_token(name: str, *channels: str) -> str:
+        new = ApiToken(name, (Scope.SAY,), container.clock.now(), channels)
+        await container.console_tokens.add_api_token(token_digest(name), new)
+        return name
+
+    anywhere, elsewhere = await add_token("home"), await add_token("ci", "web:new")
+    for _ in range(2):
+        assert await say(anywhere, channel=key, text="The **washer** is done.", key="w1") == 200
+    assert await say(elsewhere, channel=key, text="No.") == 403
+    assert await say(anywhere, channel="web:nobody", text="No.") == 404
+    assert await say(elsewhere, channel="web:new", text="Built.") == 200  # not known before
+    assert await say(anywhere, channel=key, text="And dry.", key="w2") == 200
+
+    channel = await playground.read_channel()
+    shown = await channel.wait_for(lambda all_: all_[-1].text == "And dry.")
+    assert [one.text for one in shown[2:]] == ["The **washer** is done.", "And dry."]
+    _, exported = await read(playground, f"/channels/{quote(key, safe='')}/export")
+    assert [one["preset"] for one in json.loads(exported)["messages"][2:]] == ["nora", "nora"]

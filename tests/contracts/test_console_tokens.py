@@ -23,7 +23,7 @@ async def test_one_time_token_is_used_once_and_expires(store: Store) -> None:
 async def test_sessions_end_together_or_alone_and_api_tokens_stay(store: Store) -> None:
     clock = FakeClock()
     tokens = ConsoleTokens(store.database, clock)
-    api_token = ApiToken("backup", (Scope.OPERATE, Scope.READ), clock.now())
+    api_token = ApiToken("backup", (Scope.OPERATE, Scope.READ), clock.now(), ("discord:1",))
     assert await tokens.add_api_token("t", api_token)
     assert not await tokens.add_api_token("u", api_token)
     for digest in ("a", "b", "c"):

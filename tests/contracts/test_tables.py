@@ -10,7 +10,7 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, select, update
 
-from bot.chat.incoming import Address, Deleted, Edited, Incoming, Joined, Pressed
+from bot.chat.incoming import Address, Deleted, Edited, Incoming, Joined, Pressed, SayRequested
 from bot.chat.session import ChatSetting, TurnResult
 from bot.errors import Fenced
 from bot.storage.database import NEWEST_REVISION, OLDEST_REVISION
@@ -109,6 +109,7 @@ EVENTS = [
     Deleted(Address("telegram", "5"), "d1-2-2", ("1", "2"), NOON, ("telegram:5",)),
     Pressed(Address("telegram", "5"), "cb1", "7", ALICE, "stop", NOON, ("telegram:5",)),
     Joined(Address("telegram", "5"), "join:5:1", ALICE, NOON, ("telegram:5",)),
+    SayRequested(Address("telegram", "5"), "say:1", "It is done.", NOON, ("telegram:5",)),
 ]
 
 

@@ -268,3 +268,13 @@ def receipt_of(text: str) -> Receipt:
         ),
         dropped=(DroppedItem("lore", text, text),),
     )
+
+
+async def post_say(address: str, token: str, **body: str) -> int:
+    """Have the bot say something over the API; return the status."""
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.post(f"{address}/api/v1/say", json=body) as response,
+    ):
+        return response.status

@@ -214,15 +214,19 @@ class Service:
         _, text = await self.read("metrics") or (0, "")
         return sum(int(float(one)) for one in _FINISHED.findall(text))
 
+    @property
+    def address(self) -> str:
+        """Where this start of it serves the console; empty: not yet."""
+        return next(reversed(_ADDRESS.findall(self.output())), "")
+
     async def read(self, page: str) -> tuple[int, str] | None:
         """Return status and text of a page for everybody; None while there is no answer."""
-        found = _ADDRESS.findall(self.output())
-        if not found:
+        if not self.address:
             return None
         try:
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session,
-                session.get(f"{found[-1]}/{page}") as response,
+                session.get(f"{self.address}/{page}") as response,
             ):
                 return response.status, await response.text()
         except (aiohttp.ClientError, TimeoutError):

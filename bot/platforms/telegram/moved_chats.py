@@ -24,6 +24,7 @@ from bot.chat.incoming import (
     Pressed,
     Reacted,
     Said,
+    SayRequested,
     source_name,
 )
 from bot.errors import StoreError
@@ -130,7 +131,7 @@ class MovedChats:
                 return replace(incoming, address=address, scopes=scopes, message_id=message_id)
             case Joined():
                 return None  # it was in the group before
-            case Deleted() | ForgetRequested():  # Telegram tells of neither
+            case Deleted() | ForgetRequested() | SayRequested():  # Telegram tells of neither
                 return incoming
 
     async def in_chat(

@@ -1,0 +1,43 @@
+"""What programs have the bot say over the API is said once, at whatever moment it is killed."""
+
+import aiohttp
+import pytest
+
+from tests.support.chats import Chat, Platforms
+from tests.support.console import post_say
+from tests.support.features import GROUPS, ON_THE_WIRES, at
+from tests.support.service_process import TESTER, Service
+from tests.waiting import wait_until
+
+pytestmark = ON_THE_WIRES
+TOKEN = "a-token-of-a-washing-machine"
+POINTS = ("after_received", "after_commit", "before_finish", "after_finish", "after_http")
+
+
+@pytest.mark.runs_with(TESTER, TROUPE_CONSOLE__TOKEN=TOKEN)
+@at(*GROUPS)
+async def test_say_is_sent_once_under_kills(
+    where: Chat, running: Service, platforms: Platforms
+) -> None:
+    await where.shows(where.ask())  # then the channel is known
+
+    async def say(text: str) -> bool:
+        """Return whether the request was answered; its key is its text."""
+        try:
+            status = await post_say(running.address, TOKEN, channel=where.name, text=text, key=text)
+        except aiohttp.ClientError:
+            return False
+        assert status == 200
+        return True
+
+    for point in POINTS:
+        async with running.killed_at(point):
+            await say(f"{point} 1")
+        for text in (f"{point} 1", f"{point} 2", f"{point} 1"):  # as a caller without an answer
+            assert await say(text)
+    await wait_until(running.queues_are_empty)
+
+    posts = [one for one in platforms.messages() if one.conversation == where.name and one.by_bot]
+    assert [one.text for one in posts[1:]] == [
+        f"{point} {number}" for point in POINTS for number in (1, 2)
+    ]
