@@ -1,12 +1,11 @@
 """Incoming events in the form shared by all platforms; their texts can be stored."""
 
 import re
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
 from bot.value_class import value_class
 
 
