@@ -10,7 +10,6 @@ from contextlib import aclosing
 from typing import Annotated, TypeVar
 
 import typer
-import uvloop
 
 from bot.backends.factory import make_backend, model_trials
 from bot.backends.registry import backend_specs
@@ -49,6 +48,7 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.presets import INSTALLATION
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
+from bot.runtime.tasks import run_async
 from bot.service.backends import add_backends, describe_refusals, refused_presets, used_models
 from bot.service.resources import stories_by_preset, with_stored_keys
 from bot.settings import Settings, describe_unknown_variables, read_settings, wants_json_output
@@ -96,13 +96,13 @@ def check(
             print_line(line)
 
         try:
-            settings = uvloop.run(with_stored_keys(read_settings()))
+            settings = run_async(with_stored_keys(read_settings()))
         except (SettingsError, StoreError) as error:
             for line in str(error).splitlines():
                 report(f"WRONG  settings: {line}")
             report("the rest is checked once the settings are correct")
             raise typer.Exit(1) from None
-        is_right = uvloop.run(check_everything(settings, report, asks_models=providers))
+        is_right = run_async(check_everything(settings, report, asks_models=providers))
     raise typer.Exit(0 if is_right else 1)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvloop
 from sqlalchemy.exc import ArgumentError
 
 from bot.chat.incoming import address_of
@@ -18,6 +17,7 @@ from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
+from bot.runtime.tasks import run_async
 from bot.settings import Settings, read_settings
 from bot.storage.conversations import Conversations
 from bot.storage.copying import back_up, copy_rows
@@ -52,13 +52,13 @@ app = command_app("Upgrade, copy, back up, restore or encrypt the database.")
 @app.command("upgrade")
 def upgrade_database() -> None:
     """Upgrade the tables to the newest revision; `troupe run` does this automatically."""
-    print_line(f"the database is at {uvloop.run(_upgrade(read_settings()))}")
+    print_line(f"the database is at {run_async(_upgrade(read_settings()))}")
 
 
 @app.command("current")
 def show_revision() -> None:
     """Show the tables' revision, and the one that this version of Troupe needs."""
-    found = uvloop.run(read_revision(read_settings().sqlalchemy_url)) or "no tables yet"
+    found = run_async(read_revision(read_settings().sqlalchemy_url)) or "no tables yet"
     if found == NEWEST_REVISION:
         print_line(found)
     elif found[0].isdigit() and found > NEWEST_REVISION:
@@ -81,7 +81,7 @@ def copy_database(
     require_database(settings)
     _require_other_database(settings, to)
     with _stopped_service(settings):
-        copied = uvloop.run(_copy(settings.sqlalchemy_url, to))
+        copied = run_async(_copy(settings.sqlalchemy_url, to))
     print_line(
         f"{copied} rows are in both databases and equal; set TROUPE_DATABASE_URL to the other"
     )
@@ -152,7 +152,7 @@ def restore_database(
         now = SystemClock().now()
         until = min(last_written(database) or now, now)
         part = copy_backup(file, database)
-        report = uvloop.run(_prepare(settings, f"sqlite:///{part}", tombstones, until))
+        report = run_async(_prepare(settings, f"sqlite:///{part}", tombstones, until))
         old = replace_database(part, database, until)
         _delete_slots(settings)
     _print(*report, len(tombstones))
@@ -179,7 +179,7 @@ def finish_restore(
     until = _parse_moment(answered_until) if answered_until else SystemClock().now()
     tombstones = _read_all(settings, forgotten)
     with lock_data_dir(settings.data_dir):
-        report = uvloop.run(_prepare(settings, settings.sqlalchemy_url, tombstones, until))
+        report = run_async(_prepare(settings, settings.sqlalchemy_url, tombstones, until))
         _delete_slots(settings)
     _print(*report, len(tombstones))
 

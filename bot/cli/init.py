@@ -23,6 +23,7 @@ from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TroupeError, UserError
 from bot.platforms.spec import PlatformSpec
+from bot.runtime.operating_system import CAN_POLL_TERMINAL
 from bot.settings import Settings, read_settings, set_in_environment
 from bot.setup import (
     CODE_SECONDS,
@@ -401,7 +402,7 @@ async def _find_admin(bot: BotStep, settings: Settings) -> str:
         if request.link:
             print_line(f"  {request.link}")
             _print_qr_code(request.link)
-        skips = " (Enter: skip)" if sys.stdin.isatty() else ""
+        skips = " (Enter: skip)" if _can_skip() else ""
         print_line(f"  waiting for the code {code} ...{skips}")
         sys.stdout.flush()
         person = await _wait_unless_skipped(account.wait_for_code(code))
@@ -419,7 +420,7 @@ async def _wait_unless_skipped(waiting: Coroutine[Any, Any, str]) -> str:
         skipped.append(sys.stdin.readline())
         received.cancel()
 
-    if sys.stdin.isatty():
+    if _can_skip():
         loop.add_reader(sys.stdin.fileno(), skip)
     try:
         async with asyncio.timeout(CODE_SECONDS):
@@ -431,8 +432,12 @@ async def _wait_unless_skipped(waiting: Coroutine[Any, Any, str]) -> str:
     except TimeoutError:
         raise UserError(f"nobody sent the code within {CODE_SECONDS / 60:.0f} minutes") from None
     finally:
-        if sys.stdin.isatty():
+        if _can_skip():
             loop.remove_reader(sys.stdin.fileno())
+
+
+def _can_skip() -> bool:
+    return CAN_POLL_TERMINAL and sys.stdin.isatty()
 
 
 def _print_qr_code(text: str) -> None:

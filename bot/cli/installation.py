@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-import uvloop
 
 from bot.chat.access import COMMAND_LINE, AuditEntry
 from bot.chat.incoming import address_of
@@ -23,6 +22,7 @@ from bot.commands.privacy import export_messages
 from bot.errors import SettingsError, UserError
 from bot.platforms.registry import platform_specs
 from bot.runtime.clock import SystemClock
+from bot.runtime.tasks import run_async
 from bot.settings import Settings, read_settings
 from bot.storage.chat_settings import CHAT_SETTINGS, SqlChatSettings
 from bot.storage.data_dir import create_data_dir
@@ -83,7 +83,7 @@ def use_installation(action: Callable[[Database], Awaitable[T]], *, must_exist: 
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
             return await action(database)
 
-    return uvloop.run(use())
+    return run_async(use())
 
 
 def change_installation(
@@ -348,7 +348,7 @@ def usage(
     today = datetime.now(UTC).date()
     first = _parse_day(since) if since else today.replace(day=1)
     last = _parse_day(until) if until else today
-    rows = uvloop.run(read_usage(read_settings(), first, last))
+    rows = run_async(read_usage(read_settings(), first, last))
     sys.stdout.write(format_usage_table(rows))
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvloop
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Message
@@ -58,6 +57,7 @@ from bot.prompting.presets.preset import Preset
 from bot.runtime.addresses import is_http_address
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
+from bot.runtime.tasks import run_async
 from bot.service.backends import missing_for, preset_problems
 from bot.settings import Settings, read_settings
 from bot.storage.database import database_exists, open_database
@@ -108,7 +108,7 @@ def show_preset(name: str) -> None:
     settings = read_settings()
     preset = read_presets(presets_folder(settings.presets_dir)).find(name)
     print_exactly(export_preset(preset))
-    print_progress(uvloop.run(describe_version(preset, settings)))
+    print_progress(run_async(describe_version(preset, settings)))
 
 
 async def describe_version(preset: Preset, settings: Settings) -> str:
@@ -133,7 +133,7 @@ def validate_presets(
     Every file is reported, including valid ones. Parameters are checked against the providers
     configured here.
     """
-    problems = uvloop.run(_validate_all(files, read_settings()))
+    problems = run_async(_validate_all(files, read_settings()))
     if problems:
         raise PresetError("\n".join(problems))
 

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import msgspec
 import typer
-import uvloop
 
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.factory import make_backend
@@ -40,6 +39,7 @@ from bot.prompting.draft import Draft
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import count_tokens
 from bot.runtime.shipped_files import presets_folder
+from bot.runtime.tasks import run_async
 from bot.runtime.terminal import escape_control_characters
 from bot.service.resources import with_stored_keys
 from bot.service.run import open_replay
@@ -97,12 +97,12 @@ def render(
         "the input" if from_stdin else str(messages),
     )
     if template:
-        shown = uvloop.run(render_template(template, conversation, view))
+        shown = run_async(render_template(template, conversation, view))
     else:
         settings = read_settings()
         presets = read_character_folder(presets_folder(settings.presets_dir))
         chosen = presets.find(preset or settings.default_preset)
-        shown = uvloop.run(render_preset(chosen, conversation, view, settings))
+        shown = run_async(render_preset(chosen, conversation, view, settings))
     if view is View.TOKENS:
         typer.echo(shown, nl=False)  # without colors where stdout is no terminal
     else:
@@ -281,12 +281,12 @@ def replay(
     Text only in the old answer is shown as [-red-], text only in the new answer as {+green+}; so is
     the prompt, if it differs. It counts as the operator's usage; nothing is sent to the chat.
     """
-    settings = uvloop.run(with_stored_keys(read_settings()))
-    found = uvloop.run(find_answer(receipt, settings))
+    settings = run_async(with_stored_keys(read_settings()))
+    found = run_async(find_answer(receipt, settings))
     if show:
-        print_exactly(uvloop.run(format_prompt(receipt, found.receipt, settings)))
+        print_exactly(run_async(format_prompt(receipt, found.receipt, settings)))
     else:
-        typer.echo(uvloop.run(compare_answers(found, draft, settings)), nl=False)
+        typer.echo(run_async(compare_answers(found, draft, settings)), nl=False)
 
 
 async def find_answer(number: int, settings: Settings) -> StoredAnswer:

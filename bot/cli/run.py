@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
 import typer
-import uvloop
 
 from bot.cli.init import confirm, init
 from bot.cli.text_io import print_line, print_progress
@@ -16,6 +15,7 @@ from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError
 from bot.platforms.registry import companion_platforms, terminal_platforms
 from bot.platforms.spec import PlatformSpec
+from bot.runtime.tasks import run_async
 from bot.service.options import RunOptions, parse_roles, select_platforms
 from bot.service.resources import with_stored_keys
 from bot.service.run import running
@@ -136,7 +136,7 @@ def serve(
 ) -> None:
     for line in describe_unknown_variables():
         print_progress(line)
-    settings = uvloop.run(with_stored_keys(settings))
+    settings = run_async(with_stored_keys(settings))
     uses_terminal = any(spec.uses_terminal for spec in platforms)
     log_file = create_data_dir(settings.data_dir) / "troupe.log" if uses_terminal else None
     if log_file is None:
@@ -150,7 +150,7 @@ def serve(
     )
     end_traces = None if settings.traces_url is None else start_traces(settings.traces_url)
     try:
-        call_in_large_chunk(lambda: uvloop.run(_serve(settings, platforms, options)))
+        call_in_large_chunk(lambda: run_async(_serve(settings, platforms, options)))
     finally:
         if end_traces is not None:
             end_traces()

@@ -25,6 +25,7 @@ from bot.chat.session import (
 from bot.errors import PlatformError, TroupeError
 from bot.media.fetching import FetchFailed, FetchRefused
 from bot.media.text_decoding import decode_text
+from bot.runtime.operating_system import OWN_SESSION, bare_environment
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import Text, translatable
 
@@ -170,9 +171,8 @@ async def convert(kind: Conversion, data: bytes) -> bytes:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            # Our own environment holds the tokens of the service.
-            env={"PYTHONPATH": str(_PACKAGE_FOLDER)},
-            start_new_session=True,
+            env=bare_environment(_PACKAGE_FOLDER),
+            **OWN_SESSION,
         )
         try:
             async with asyncio.timeout(seconds):

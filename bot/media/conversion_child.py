@@ -5,12 +5,13 @@ a file that it cannot read; the kernel kills it if it exceeds its memory or CPU 
 """
 
 import io
-import resource
 import sys
 from collections.abc import Callable, Mapping
 
 from PIL import Image, ImageOps, WebPImagePlugin
 from pypdf import PdfReader
+
+from bot.runtime.operating_system import limit_process
 
 UNREADABLE = 3
 MAX_TEXT_CHARS = 100 * 1024
@@ -39,16 +40,8 @@ def main() -> None:
 
 
 def set_resource_limits(max_open_files: int) -> None:
-    """Limit memory, CPU time, files and processes of this process permanently."""
-    for limit, value in (
-        (resource.RLIMIT_AS, _MAX_MEMORY_BYTES),
-        (resource.RLIMIT_CPU, _MAX_CPU_SECONDS),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NOFILE, max_open_files),
-        (resource.RLIMIT_NPROC, 0),
-    ):
-        resource.setrlimit(limit, (value, value))
+    """Limit this process permanently, as `limit_process` does."""
+    limit_process(_MAX_MEMORY_BYTES, max_open_files, _MAX_CPU_SECONDS)
 
 
 def to_jpeg(data: bytes) -> bytes:

@@ -175,7 +175,7 @@ class HttpClient:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             max_field_size=_MAX_HEADER_BYTES,
-            proxy=_environment_proxy(url) if self.uses_proxy and not self.unix_socket else None,
+            proxy=_environment_proxy(url) if self.uses_proxy else None,
             timeout=aiohttp.ClientTimeout(connect=self.connect_seconds, ceil_threshold=_EXACT),
             trace_configs=[_TRACES],
         )

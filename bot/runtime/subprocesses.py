@@ -12,15 +12,16 @@ import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from bot.errors import TroupeError
+from bot.runtime.operating_system import OWN_SESSION
 
 _log = structlog.get_logger(__name__)
 _PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)  # loaded here, as nothing may be loaded between fork and exec
 _MIN_RESTART_DELAY_SECONDS = 0.1
 _MAX_RESTART_DELAY_SECONDS = 10.0
 _TERMINATE_SECONDS = 5
@@ -102,7 +103,7 @@ class SupervisedProcess:
                 stderr=log,
                 env=child_environment(),
                 preexec_fn=DIE_WITH_PARENT,
-                start_new_session=True,  # Ctrl-C reaches only the parent, which stops it in order
+                **OWN_SESSION,
             )
 
     async def restart_on_exit(self) -> None:
@@ -174,12 +175,10 @@ def create_socket_folder(socket_name: str) -> "tempfile.TemporaryDirectory[str]"
     return folder
 
 
-def _die_with_parent() -> None:
-    # Only Linux can promise that a child ends when its parent is killed with SIGKILL.
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-DIE_WITH_PARENT = _die_with_parent if sys.platform == "linux" else None
+DIE_WITH_PARENT: Callable[[], object] | None = None
+if sys.platform == "linux":  # no other system promises it
+    # Loaded here, as nothing may be loaded between fork and exec.
+    DIE_WITH_PARENT = partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)
 """The function that a child runs first (`preexec_fn`), so that it never outlives this process."""
 
 

@@ -1,4 +1,4 @@
-"""Cancel, stop, or abandon tasks, and limit how many resume in one event loop pass."""
+"""Run, cancel, stop, or abandon tasks, and limit how many resume in one event loop pass."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
+
+try:
+    import uvloop
+
+    run_async = uvloop.run
+except ImportError:  # the extra is not installed; there is none for Windows
+    run_async = asyncio.run  # type: ignore[assignment]
 
 T = TypeVar("T")
 _CANCEL_AGAIN_SECONDS = 3.0

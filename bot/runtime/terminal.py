@@ -32,5 +32,5 @@ def login_name() -> str:
     """Return the user running this process; "you" in a container that lacks the user."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError):
+    except (ImportError, OSError, KeyError):
         return "you"

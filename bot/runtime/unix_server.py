@@ -1,8 +1,13 @@
-"""Run an HTTP server in a child process, on a Unix socket that only this user can access."""
+"""Run an HTTP server in a child process, on a Unix socket that only this user can access.
+
+Windows has no such sockets: there it is a port of this machine, and a random key.
+"""
 
 import asyncio
 import json
 import os
+import secrets
+import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,6 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bot.runtime.http_client import ConnectionFailed, HttpClient
+from bot.runtime.operating_system import HAS_UNIX_SOCKETS
 from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, supervised
 
 _START_SECONDS = 120.0  # a large file from a slow disk
@@ -31,26 +37,36 @@ async def unix_server(
 ) -> AsyncIterator[UnixServer]:
     """Run `python -m module` as a server during the block; raises `ChildFailed`.
 
-    The module gets the options as JSON, plus `socket`; `threads` defaults to all cores but one. It
-    is ready when `/health` responds.
+    The module gets the options as JSON, plus `socket`, or `port` and `key`; `threads` defaults to
+    all cores but one. It is ready when `/health` responds.
     """
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(create_socket_folder(_SOCKET)))
-        socket = folder / _SOCKET
+        unix_socket, url, headers = None, ENGINE_URL, {}
+        place: dict[str, object]
+        if HAS_UNIX_SOCKETS:
+            folder = Path(stack.enter_context(create_socket_folder(_SOCKET)))
+            unix_socket = folder / _SOCKET
+            place = {"socket": unix_socket}
+        else:
+            place = {"port": _free_port(), "key": secrets.token_urlsafe()}
+            url = f"http://127.0.0.1:{place['port']}"
+            headers["Authorization"] = f"Bearer {place['key']}"
         client = HttpClient(
-            ENGINE_URL,
+            url,
             {
                 "Content-Type": "application/json",
                 # llama.cpp's server closes the connection after a streamed answer, but announces
                 # to keep it. A connection kept here would be closed under the next request.
                 "Connection": "close",
+                **headers,
             },
             connect_seconds=_CONNECT_SECONDS,
-            unix_socket=socket,
+            unix_socket=unix_socket,
+            uses_proxy=False,
         )
         stack.push_async_callback(client.close)
         threads = max(1, (os.cpu_count() or 1) - 1)  # one is left to the event loop
-        given = {"threads": threads, **options, "socket": socket}
+        given = {"threads": threads, **options, **place}
         child = await stack.enter_async_context(
             supervised(
                 name,
@@ -64,6 +80,11 @@ async def unix_server(
             yield child, client
         finally:
             await client.close()  # a request under way would hold up the end of the child
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 async def _is_healthy(client: HttpClient) -> bool:

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import signal
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -11,6 +10,7 @@ import structlog
 
 from bot.errors import PlatformError, PlatformFatal, StoreError
 from bot.ports import Clock, Intake, Platform
+from bot.runtime.operating_system import call_on_end
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
 
@@ -49,8 +49,7 @@ class PlatformSupervisor:
         After a signal they stay connected until `close`, as some send answers that way.
         """
         stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        call_on_end(asyncio.get_running_loop(), stop.set)
         stopped = asyncio.create_task(stop.wait())
         tasks = {one.name: asyncio.create_task(self._keep_running(one)) for one in self.platforms}
         self._tasks = set(tasks.values())

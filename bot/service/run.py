@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -20,6 +19,7 @@ from bot.console.server import (
 )
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
+from bot.runtime.operating_system import ignore_hang_up
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
 from bot.service.jobs import Job, log_outages
@@ -163,7 +163,7 @@ async def running(
 ) -> AsyncIterator[Service]:
     """Open the configured platforms or the terminal, and the rest; raises as `open_resources`."""
     if not sys.stderr.isatty():  # where a terminal was closed, it ends the process
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)
+        ignore_hang_up(asyncio.get_running_loop())
     specs = platforms or settings.configured_platforms or terminal_platforms()
     async with contextlib.AsyncExitStack() as stack:
         resources = await stack.enter_async_context(

@@ -6,13 +6,13 @@ Processes whose database is elsewhere share the directory, and replace its files
 """
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 
 from bot.errors import SettingsError
+from bot.runtime.operating_system import is_own, lock_file
 
 
 class DataDirUse(Enum):
@@ -41,7 +41,7 @@ def create_data_dir(data_dir: Path) -> Path:
 def restrict_to_owner(path: Path, mode: int) -> None:
     """Set the mode of a file or directory that belongs to this user."""
     found = path.stat()
-    if found.st_uid == os.getuid() and found.st_mode & 0o077:
+    if is_own(found) and found.st_mode & 0o077:
         path.chmod(mode)
 
 
@@ -60,8 +60,7 @@ def lock_data_dir(
         raise _make_error(data_dir, error) from None
     with lock:
         try:
-            kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+            lock_file(lock, is_shared=is_shared)
         except OSError:
             lock.seek(0)
             raise SettingsError(

@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -60,14 +61,10 @@ def record_tombstone(path: Path, tombstone: Tombstone) -> None:
     """Append a tombstone before its data is deleted; raises `StoreError`."""
     line = msgspec.json.encode(tombstone) + b"\n"
     try:
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            size = os.fstat(file).st_size
-            is_cut = size > 0 and os.pread(file, 1, size - 1) != b"\n"
-            os.write(file, b"\n" + line if is_cut else line)
-            os.fsync(file)
-        finally:
-            os.close(file)
+        with open(path, "a+b", 0, opener=partial(os.open, mode=0o600)) as file:
+            is_cut = file.tell() > 0 and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n"
+            file.write(b"\n" + line if is_cut else line)
+            os.fsync(file.fileno())
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -7,8 +7,6 @@ uses too much CPU time, so a busy machine makes rendering slow but never makes i
 
 import contextlib
 import json
-import resource
-import signal
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +15,7 @@ from functools import wraps
 from typing import Any, BinaryIO
 
 from bot.errors import TemplateError
+from bot.runtime.operating_system import limit_cpu, limit_process
 from bot.templates.control_tokens import render_spans
 from bot.templates.jinja_template import ENVIRONMENT, JinjaTemplate, compile_template
 
@@ -36,13 +35,13 @@ WARM_UP_TEMPLATES = (
 def main() -> None:
     harden()
     warm_up()
-    set_resource_limits()
+    limit_process(MAX_MEMORY_BYTES, max_open_files=3)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     send(answers, b"ready")
     while (request := receive(requests)) is not None:
-        signal.setitimer(signal.ITIMER_PROF, MAX_CPU_SECONDS)  # counts CPU time, not wall clock
+        limit_cpu(MAX_CPU_SECONDS)  # not wall clock
         answer = answer_request(request)
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        limit_cpu(0)
         send(answers, answer)
 
 
@@ -70,19 +69,6 @@ def warm_up() -> None:
     for source in WARM_UP_TEMPLATES:
         with contextlib.suppress(TemplateError):
             JinjaTemplate(source).render([])
-
-
-def set_resource_limits() -> None:
-    """Limit memory, files and processes of this process permanently."""
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the parent may have ignored it
-    for limit, value in (
-        (resource.RLIMIT_AS, MAX_MEMORY_BYTES),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NOFILE, 3),
-        (resource.RLIMIT_NPROC, 0),
-    ):
-        resource.setrlimit(limit, (value, value))
 
 
 def answer_request(request: bytes) -> bytes:

@@ -7,7 +7,6 @@ render that got no CPU time is an error to retry, never the template's fault.
 import asyncio
 import contextlib
 import json
-import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +18,13 @@ from typing import Any, Final, Self, cast
 import structlog
 
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
+from bot.runtime.operating_system import (
+    CPU_LIMIT_EXIT_CODES,
+    CRASH_EXIT_CODES,
+    HAS_CPU_LIMIT,
+    OWN_SESSION,
+    bare_environment,
+)
 from bot.templates.control_tokens import TextSpan
 from bot.templates.jinja_template import MAX_SOURCE_BYTES, Message
 from bot.templates.render_child import (
@@ -31,7 +37,8 @@ from bot.templates.render_child import (
 
 _log = structlog.get_logger(__name__)
 
-SECONDS_WITHOUT_ANSWER: Final = 30.0  # far more than MAX_CPU_SECONDS on the busiest machine
+# Far more than MAX_CPU_SECONDS on the busiest machine; the limit itself where there is no other.
+SECONDS_WITHOUT_ANSWER: Final = 30.0 if HAS_CPU_LIMIT else 5.0
 SECONDS_TO_START: Final = 60.0
 SECONDS_UNTIL_IDLE: Final = 30.0
 SECONDS_BETWEEN_STARTS: Final = 1.0
@@ -40,9 +47,6 @@ MAX_STRIKES: Final = 3
 MAX_REMEMBERED_STRIKES: Final = 1000
 TOKEN_OPTIONS: Final = ("bos_token", "eos_token")
 PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[2]
-CPU_LIMIT_EXIT_CODES: Final = (-signal.SIGPROF, -signal.SIGXCPU)
-# A crash of the interpreter, or an exception that the child does not handle.
-CRASH_EXIT_CODES: Final = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, 1)
 
 
 class RenderProcessPool:
@@ -185,6 +189,8 @@ class _RenderProcess:
                 await self.requests.drain()
                 return await self.read()
         except TimeoutError:
+            if not HAS_CPU_LIMIT:
+                raise _too_slow(f"{SECONDS_WITHOUT_ANSWER:.0f} s") from None
             raise RenderUnavailable(
                 f"the render process gave no answer for {SECONDS_WITHOUT_ANSWER:.0f} s; try again"
             ) from None
@@ -217,9 +223,8 @@ async def _start_process() -> _RenderProcess:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        # Our own environment holds the tokens of the service.
-        env={"PYTHONPATH": str(PACKAGE_FOLDER)},
-        start_new_session=True,
+        env=bare_environment(PACKAGE_FOLDER),
+        **OWN_SESSION,
     )
     pipes = cast(tuple[asyncio.StreamWriter, asyncio.StreamReader], (process.stdin, process.stdout))
     started = _RenderProcess(process, *pipes)
@@ -232,12 +237,13 @@ async def _start_process() -> _RenderProcess:
     return started
 
 
+def _too_slow(limit: str) -> TemplateLimitExceeded:
+    return TemplateLimitExceeded(f"the template was stopped: it used more than {limit}")
+
+
 def _error_of_exit(exit_code: int | None) -> TemplateError:
     if exit_code in CPU_LIMIT_EXIT_CODES:
-        limit = f"{MAX_CPU_SECONDS * 1000:.0f} ms"
-        return TemplateLimitExceeded(
-            f"the template was stopped: it used more than {limit} of CPU time"
-        )
+        return _too_slow(f"{MAX_CPU_SECONDS * 1000:.0f} ms of CPU time")
     if exit_code in CRASH_EXIT_CODES:
         return TemplateLimitExceeded("the template was stopped: it crashed the render process")
     # Killed by a person, or by the kernel because the machine ran out of memory.

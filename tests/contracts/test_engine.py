@@ -1,14 +1,17 @@
 """Contract of every engine for local models, on the real small model."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
 
 import psutil
 import pytest
 import pytest_asyncio
+from aiohttp import ClientSession
 
 from bot.backends.llama_cpp.engine import (
     Engine,
@@ -265,3 +268,19 @@ async def test_engine_restarts_with_empty_slots_after_a_crash(engine: Engine) ->
     assert crashed
     assert engine.restarts == restarts + 1
     assert answer.finish.usage.cached_tokens == 0
+
+
+async def test_engine_on_a_port_answers_only_with_its_key(
+    config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if config.settings.engine != "xllamacpp":
+        pytest.skip("the bindings are for systems with Unix sockets")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setattr("bot.runtime.unix_server.HAS_UNIX_SOCKETS", False)
+    monkeypatch.setattr("bot.runtime.unix_server._free_port", lambda: port)
+
+    async with running_engine(config) as engine, ClientSession() as stranger:
+        assert (await ask(engine, ASKED.format("Hi"), 0, most=2)).text
+        async with stranger.get(f"http://127.0.0.1:{port}/slots") as response:
+            assert response.status == HTTPStatus.UNAUTHORIZED

@@ -1,4 +1,4 @@
-"""Run llama.cpp's own server (`xllamacpp`) on a Unix socket, for chat or with `pooling` to embed.
+"""Run llama.cpp's own server (`xllamacpp`) for one user, for chat or with `pooling` to embed.
 
 It runs in a child process because a crash in native code ends the process, and because that code
 loads drivers. Its argument is a JSON object of options.
@@ -6,8 +6,8 @@ loads drivers. Its argument is a JSON object of options.
 
 import json
 import os
-import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,12 @@ def main() -> None:
     params = xllamacpp.CommonParams()
     params.model.path = given["model"]
     params.model_alias = {"local"}
-    params.hostnames = [given["socket"]]
-    params.port = 0
+    if "socket" in given:
+        Path(given["socket"]).unlink(missing_ok=True)  # left by a process that was killed
+        params.hostnames, params.port = [given["socket"]], 0
+    else:
+        params.hostnames, params.port = ["127.0.0.1"], given["port"]
+        params.api_keys = [given["key"]]
     params.cors_origins = ""
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given["threads"]
     params.n_parallel = parallel = given.get("parallel", 1)
@@ -46,14 +50,12 @@ def main() -> None:
         params.embedding = True
         params.pooling_type = xllamacpp.llama_pooling_type(given["pooling"])
         params.n_batch = params.n_ubatch = given["context_tokens"]  # a text is one batch
-    Path(given["socket"]).unlink(missing_ok=True)  # left by a process that was killed
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as error:  # llama.cpp has logged the reason
         sys.exit(f"{error} (model {given['model']}, projector {given.get('projector', 'none')})")
     print("serving at", server.listening_address, flush=True)  # noqa: T201 # the log of this child
-    while True:
-        signal.pause()
+    threading.Event().wait()
 
 
 def _set_up_chat(params: xllamacpp.CommonParams, given: dict[str, Any]) -> None:

