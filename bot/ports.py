@@ -250,6 +250,17 @@ class Backend(Protocol):
         raise BackendUnavailable("it does not transcribe")
 
     @property
+    def can_moderate(self) -> bool:
+        return False
+
+    async def moderate(self, texts: Sequence[str]) -> Sequence[str]:
+        """Return why these texts should not be shown: categories, or none if they may be.
+
+        Raises `BackendUnavailable`.
+        """
+        raise BackendUnavailable("it does not moderate")
+
+    @property
     def can_tokenize(self) -> bool:
         return False
 

@@ -380,6 +380,11 @@ class Settings(BaseSettings):
         " character cards by address. Only public servers are asked, but they see the address of"
         " this machine.",
     )
+    withhold_unchecked: bool = Field(
+        False,
+        description="Whether an answer is withheld if the moderation of a provider"
+        " (`MODERATION_MODEL`) fails or takes over 5 s; by default it is shown.",
+    )
     log_format: Literal["console", "json"] = Field(
         "console", description="The format of logs: console for people, json for machines."
     )

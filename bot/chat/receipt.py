@@ -80,6 +80,10 @@ class Receipt:
     charge: AnswerCharge = field(default_factory=AnswerCharge)
     scopes: tuple[str, ...] = ()
     """Where settings of its channel are looked up, the narrowest first."""
+    check: str = ""
+    """What a check before it was shown had to say, in English; empty: nothing."""
+    is_withheld: bool = False
+    """Whether the check refused the answer, so that another sentence was shown and kept."""
 
 
 @value_class

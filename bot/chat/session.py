@@ -17,6 +17,8 @@ from bot.value_class import value_class
 
 ACCESS = "access "
 """Begins the keys of the chat settings that say who may use the bot."""
+WORDS_KEY = "words"
+"""The chat setting with the words that answers must not have, one a line."""
 
 
 @value_class

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bot.chat.command import CommandOption, CommandSpec
 from bot.chat.incoming import Incoming, Person, Said, WakeReason, address_of, source_of
-from bot.chat.session import ACCESS
+from bot.chat.session import ACCESS, WORDS_KEY
 from bot.commands.authority import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
@@ -27,7 +27,9 @@ _TARGET = CommandOption(
 _WHERE = CommandOption("where", marked("here, server or everywhere"), False, choices=_PLACES)
 ACCESS_GROUP = CommandSpec(
     "access",
-    marked("choose who may use me: show, allow, block, reset, off, on, command, tools, model, dm"),
+    marked(
+        "say who may use me: show, allow, block, reset, off, on, command, tools, model, dm, words"
+    ),
     is_for_admins=True,
     default_action="show",
 )
@@ -156,6 +158,36 @@ class AccessHandlers:
         await self._set(request, scope, name, "on" if value == "on" else None)
         text = _NOT_FOR_ADULTS if value == "off" else _FOR_ADULTS
         return CommandResult(text, changes_channel=True)
+
+    @command(
+        "access words",
+        marked("list words that answers here must not have; none, reset (admins)"),
+        CommandOption("words", marked("separated by commas; idiot* also means idiots"), False),
+        _WHERE,
+        is_private=True,
+    )
+    async def _choose_words(self, request: CommandRequest) -> CommandResult:
+        """Replace the list of a scope: `none` empties it, `reset` lets it inherit again."""
+        said, settings = request.incoming, self.rules.chat_settings
+        argument, where = _split_place(request.argument)
+        scope = await self._scope(request, where or "server")
+        if argument:
+            words = [" ".join(one.split()) for one in argument.split(",")]
+            value = "\n".join(one for one in words if one.strip("* "))
+            chosen = {"none": "", "reset": None}.get(argument.lower(), value)
+            by, audited = said.author.id, request.is_audited or scope == INSTALLATION
+            await settings.set(scope, WORDS_KEY, chosen, by, audited=audited)
+        scopes = () if said.is_private else said.scopes
+        found = await settings.resolve((*scopes, INSTALLATION), WORDS_KEY)
+        if found is None or not found.value:
+            return CommandResult(translatable("Answers here may have any words."))
+        return CommandResult(
+            translatable(
+                "An answer with one of these words is not shown ({where}): {words}",
+                where=_place(found.scope, said),
+                words=", ".join(found.value.splitlines()),
+            )
+        )
 
     @command(
         "access command",

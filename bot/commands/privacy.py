@@ -276,8 +276,8 @@ class StoragePolicy:
     """The providers whose models run in this service; nothing leaves the machine."""
     embedding_service: str
     """The address of the service that finds stories; empty if none is asked."""
-    transcriber_of: Callable[[str], str | None]
-    """Return the provider that writes down voice messages for another provider; None: none."""
+    helpers_of: Callable[[str], Sequence[str]]
+    """Return who writes down voice messages and checks answers for a provider."""
     reads_earlier: Callable[[str], bool]
     """Whether a bot (`Address.source`) can read earlier messages of a channel."""
 
@@ -355,7 +355,7 @@ class PrivacyNotice:
         names = [one.provider for each in active.presets for one in each.with_fallbacks]
         choices = [each.summary for each in active.presets if each.summary is not None]
         names += [one.provider for one in choices if one.provider is not None]
-        names += [one for each in names if (one := self.policy.transcriber_of(each)) is not None]
+        names += [one for each in names for one in self.policy.helpers_of(each)]
         shown: list[Text | str] = [
             translatable("{provider} (on the machine of this bot)", provider=one)
             if one in self.policy.on_this_machine

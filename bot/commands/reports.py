@@ -132,7 +132,8 @@ class AnswerReports:
 def show_context(number: int, receipt: Receipt) -> Text:
     spans, dropped, calls = _named_spans(receipt), _dropped_lines(receipt), _tool_calls(receipt)
     heading, bars = _heading(number, receipt), _budget_bars(receipt)
-    return joined([heading, *bars, *spans, *dropped, *calls, _timing_line(receipt)])
+    checked = [looked_up(receipt.check)] if receipt.check else []
+    return joined([heading, *bars, *spans, *dropped, *calls, *checked, _timing_line(receipt)])
 
 
 def _heading(number: int, receipt: Receipt) -> Text:

@@ -115,6 +115,8 @@ class AnswerRow:
     cost: float | None
     """In US dollars; null: not known."""
     excerpt: str
+    check: str
+    """Why it was withheld, or shown without a check, in English; mostly empty."""
 
 
 def answer_row(one: StoredAnswer) -> AnswerRow:
@@ -139,6 +141,7 @@ def answer_row(one: StoredAnswer) -> AnswerRow:
         left_out=sum(item.count for item in receipt.dropped),
         cost=_to_dollars(receipt.charge.cost),
         excerpt=receipt.answer[:_EXCERPT_CHARS],
+        check=receipt.check,
     )
 
 

@@ -35,6 +35,7 @@ from bot.ports import Backend, Clock, TextTokenCounter
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import EchoFilter
+from bot.replying.answer_check import AnswerCheck
 from bot.replying.filters import OutputFilter, RepeatedBeginning, RepetitionDetector, ends_in_loop
 from bot.runtime.tasks import StopFlag
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_span, record_usage
@@ -114,18 +115,22 @@ async def generate_answer(
     limit: VisibleLimit | None = None,
     provider: str = "",
     replace_shown: Callable[[str], None] = lambda _: None,
+    check: AnswerCheck | None = None,
 ) -> GeneratedAnswer:
     """Generate an answer, showing text as it arrives; raises `BackendError` if it is empty.
 
     A stream that was cut off is continued once, if the model supports that. An answer interrupted
     after its first text is kept; so is a stopped one, even without any text. `may_continue` decides
     about another request, as for each round of `tools`; `replace_shown` gets the text that remains
-    if the rest turns out to be reasoning.
+    if the rest turns out to be reasoning. Only what `check` has seen is shown; an answer that it
+    refuses ends there.
     """
     interrupted = False
     stop = stop or StopFlag()
+    if check is not None:
+        show, replace_shown = check.filtered(show, replace_shown)
     shows = (show, stop.note_words)
-    answer = _AnswerBuilder(prompt, shows, replace_shown, show_wait, clock, limit, provider)
+    answer = _AnswerBuilder(prompt, shows, replace_shown, show_wait, clock, limit, provider, check)
     try:
         if not stop.requested:
             with stop.ends_block():
@@ -194,6 +199,8 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
         async with aclosing(backend.generate(prompt)) as stream:
             async for event in stream:
                 answer.add(event)
+                if answer.check is not None:
+                    await answer.check.follow()
                 if answer.is_complete:  # closing the stream stops the model
                     break
 
@@ -263,6 +270,7 @@ class _AnswerBuilder:
     clock: Clock
     limit: VisibleLimit | None
     provider: str
+    check: AnswerCheck | None = None
 
     def __post_init__(self) -> None:
         self._visible_tokens = 0
@@ -306,8 +314,9 @@ class _AnswerBuilder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether to drop the rest: too long, written for others, or repetitive."""
-        return self._echo_filter.stopped or self._is_repeating or self._is_too_long
+        """Whether to drop the rest: too long, written for others, repetitive, or refused."""
+        is_refused = self.check is not None and self.check.is_refused
+        return self._echo_filter.stopped or self._is_repeating or self._is_too_long or is_refused
 
     def add(self, event: GenerationEvent) -> None:
         match event:

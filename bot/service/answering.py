@@ -67,10 +67,11 @@ class AnsweringContainer(MessagingContainer, ABC):
         settings, backends = self.settings, self.backends
         providers = settings.providers.items()
 
-        def transcriber_of(provider: str) -> str | None:
-            names = (provider, *backends)
-            able = [one for one in names if one in backends and backends[one].can_transcribe]
-            return able[0] if able else None
+        def helpers_of(provider: str) -> Sequence[str]:
+            names = [one for one in (provider, *backends) if one in backends]
+            transcribers = [one for one in names if backends[one].can_transcribe]
+            moderators = [one for one in names if backends[one].can_moderate]
+            return [*transcribers[:1], *moderators[:1]]
 
         policy = StoragePolicy(
             settings.history_days,
@@ -78,7 +79,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             settings.encrypt_texts,
             {name for name, one in providers if isinstance(one, ModelFileSettings)},
             str(settings.embedding.base_url or ""),
-            transcriber_of,
+            helpers_of,
             lambda source: isinstance(self.platforms[source], HistoryReader),
         )
         return PrivacyNotice(self.resolver, self.history_scopes, self.chat_settings, policy)
@@ -182,6 +183,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.operator_notes,
             self.provider_slots,
             self.access,
+            self.settings.withhold_unchecked,
         )
         return AnswerPipeline(
             *(self.prompt_sources, models, self.replies, self.clock),

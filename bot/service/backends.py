@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bot.backends.factory import make_backend, parameter_problems
 from bot.backends.model_files.store import find_model, is_pulled_at_start
+from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.registry import backend_spec
 from bot.backends.spec import ModelFileSettings, ProviderSettings
 from bot.errors import PresetError, SettingsError
@@ -29,7 +30,11 @@ def add_backends(
     presets = list(presets)
     if refused := refused_presets(presets, settings):
         raise PresetError(joined(describe_refusals(refused)))
-    for name in dict.fromkeys(name for preset in presets for name, _ in used_models(preset)):
+    used = [name for preset in presets for name, _ in used_models(preset)]
+    for name, one in settings.providers.items():
+        if isinstance(one, OpenAISettings) and one.moderation_model:  # for all answers
+            used.append(name)
+    for name in dict.fromkeys(used):
         if name not in backends:
             made = make_backend(name, settings.providers[name], settings.data_dir, renderer)
             made.use_session_key(session_key)

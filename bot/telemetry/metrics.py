@@ -51,6 +51,11 @@ LIMITED_MESSAGES = Counter(
     "Messages over the limit of a person, a channel or a conversation's queue, by outcome",
     ["outcome"],  # slowed, refused, queue_full, commands, deletions, unreadable, voice
 )
+CHECKED_ANSWERS = Counter(
+    "troupe_checked_total",
+    "Answers that a check withheld, or could not check",
+    ["outcome"],  # words, moderation, unchecked
+)
 FENCED = Counter(
     "troupe_fenced_total",
     "Work that was dropped because another process has taken it over",

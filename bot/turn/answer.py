@@ -290,5 +290,5 @@ def _files_notice(context: TurnContext) -> str:
 
 
 def _end_marks_of(receipt: Receipt, locale: str | None) -> str:
-    marks = end_marks(receipt.reason, receipt.tool_calls)
+    marks = None if receipt.is_withheld else end_marks(receipt.reason, receipt.tool_calls)
     return translate(marks, language_of(locale)) if marks else ""

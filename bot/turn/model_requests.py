@@ -1,6 +1,6 @@
 """Ask a preset's models for an answer within its budgets, and account for the cost."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,6 +10,7 @@ import structlog
 from bot.chat.incoming import Said
 from bot.chat.prompt import FinishReason, RateLimitWait, Waiting
 from bot.chat.receipt import Receipt
+from bot.chat.session import WORDS_KEY
 from bot.errors import BackendError, BudgetUsedUp, ContextExceeded, ToolResultsTooLong, UserError
 from bot.markup.graphemes import is_visible
 from bot.ports import Backend, Clock
@@ -19,6 +20,7 @@ from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.text.tokens import counter_for_model
+from bot.replying.answer_check import SHOWN_INSTEAD, AnswerCheck, read_word_list
 from bot.replying.generate import (
     GeneratedAnswer,
     VisibleLimit,
@@ -28,9 +30,9 @@ from bot.replying.generate import (
 )
 from bot.replying.live_reply import LiveReply
 from bot.routing.decide import AccessRules
-from bot.routing.presets import ActivePreset
+from bot.routing.presets import INSTALLATION, ActivePreset
 from bot.runtime.tasks import StopFlag
-from bot.texts.text import translatable
+from bot.texts.text import language_of, translatable, translate
 from bot.tools import MAX_TOOL_TOKENS
 from bot.turn.limits.refusals import OperatorNotes
 from bot.turn.limits.slots import ProviderSlots, Urgency
@@ -88,6 +90,8 @@ class ModelRequests:
     notes: OperatorNotes
     slots: ProviderSlots
     access: AccessRules
+    withholds_unchecked: bool = False
+    """Whether an answer is withheld if the moderation fails."""
 
     def __post_init__(self) -> None:
         self._thinking_models: set[tuple[str, str]] = set()
@@ -167,6 +171,7 @@ class ModelRequests:
         is_shown = preset.stream and not (context.in_place_of or preset.regex_scripts)
         line = request.line
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
+        check = await self.begin_check(said.scopes, preset.provider)
         replace_shown = (lambda text: live_reply.replace(line + text)) if is_shown else _discard
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
         urgency = Urgency.REACTION if said.wake is None else Urgency.QUESTION
@@ -187,6 +192,7 @@ class ModelRequests:
                         *(backend, prompt, show, show_wait, self.clock, stop),
                         partial(self.spending.reserve_continuation, reservation),
                         *(tools, visible_limit, preset.provider, replace_shown),
+                        check if is_shown else None,
                     )
                     answer = _run_scripts(answer, preset, said)
             usages = usages_of(answer, fitted.tokens)
@@ -198,12 +204,29 @@ class ModelRequests:
         self._request_summary(preset, context, fitted)
         if reservation.prompt is not fitted.prompt:
             fitted = replace(fitted, prompt=reservation.prompt)
+        if check is not None and answer.text:
+            answer = await _checked(check, answer, preset, said)
         version = request.speaker.version
-        return build_receipt(
+        receipt = build_receipt(
             *(answer, fitted, preset, version, charge, said.scopes),
             queued_seconds=max(composed, queued),
             composed_seconds=composed,
         )
+        if check is None:
+            return receipt
+        return replace(receipt, check=check.note, is_withheld=check.is_refused)
+
+    async def begin_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
+        """Return a check for an answer of a provider's model; None: nothing is checked here."""
+        settings = self.access.chat_settings
+        found = await settings.resolve((*scopes, INSTALLATION), WORDS_KEY)
+        names = [one for one in (provider, *self.backends) if one in self.backends]
+        moderator = next((one for one in names if self.backends[one].can_moderate), "")
+        words = read_word_list(found.value) if found is not None else None
+        if words is None and not moderator:
+            return None
+        backend = self.backends.get(moderator)
+        return AnswerCheck(words, moderator, backend, self.withholds_unchecked)
 
     async def _visible_limit(self, preset: Preset) -> VisibleLimit | None:
         limit = preset.output_limit
@@ -239,6 +262,18 @@ def _run_scripts(answer: GeneratedAnswer, preset: Preset, said: Said) -> Generat
     expand = reply_macros(preset, said, seeded_random(answer.text)).expand
     text = run_scripts(preset.regex_scripts, answer.text, expand).strip()
     return replace(answer, text=text or answer.text)
+
+
+async def _checked(
+    check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, said: Said
+) -> GeneratedAnswer:
+    """Return the answer, or the sentence that is shown and kept instead."""
+    shown = [answer.text, *([answer.thoughts] if preset.thoughts == "folded" else [])]
+    await check.finish("\n\n".join(shown))
+    if not check.is_refused:
+        return answer
+    text = translate(SHOWN_INSTEAD, language_of(said.locale))
+    return replace(answer, text=text, thoughts="", reason=FinishReason.FILTERED)
 
 
 def _check(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> None:

@@ -151,8 +151,9 @@ class TurnContext:
 
     @property
     def next_part(self) -> int:
-        """The number of the next character's first part."""
-        return self.first_part + len(messages_of(one.part for one in self.parts))
+        """The number of the next character's first part, behind all that were opened."""
+        opened = [number + 1 for number in messages_of(self.opened)]
+        return max(self.first_part + len(messages_of(one.part for one in self.parts)), *opened, 0)
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
         """Return the speakers' answers as a result."""

@@ -1,16 +1,19 @@
 """Who may use the bot, on the wires of both platforms."""
 
+import re
 from typing import Any
 
 import pytest
 
 from tests.support.chats import Chat, Platforms, TelegramChat
 from tests.support.features import GROUPS, ON_THE_WIRES, at
+from tests.support.model_server import Model
 from tests.support.service_process import TESTER, Service
 from tests.support.shapes import Installer
 
 pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER)]
 
+INSTEAD = "I would rather not say that here. Let’s talk about something else."
 REFUSED = "You may not use me where you wrote to me."
 
 
@@ -136,3 +139,22 @@ async def test_server_that_is_off_is_off_in_every_process(
         for where, said in zip(channels[1:], before[1:], strict=True):
             assert len(where.texts()) == len(said) + 1
             await where.ask_and_wait()
+
+
+@at("channel", "telegram_group")
+async def test_word_of_the_list_is_on_no_wire_while_an_answer_grows(
+    where: Chat, running: Service, platforms: Platforms, model: Model
+) -> None:
+    list(platforms.new_texts())
+    model.grow_slowly()
+    where.tell_as_admin("/access words 55, fiftyfive")
+    question = where.ask(words=60)
+    await where.wait_until(lambda: where.texts().count(INSTEAD) == 1)
+    sent = [text for _, text in platforms.new_texts() if f"RS{question.name}" in text]
+    assert sent, "it was shown while it grew"
+    assert not [text for text in sent if re.search(r"\b55?$|\b55\b", text)]
+    await running.restart()
+    where.ask(words=60)
+    await where.wait_until(lambda: where.texts().count(INSTEAD) == 2)
+    where.tell_as_admin("/access words none")
+    await where.ask_and_wait(words=60)

@@ -2,11 +2,11 @@
 
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from typing_extensions import override
@@ -35,6 +35,15 @@ from bot.templates.renderer import Renderer
 _SESSION_BYTES = 16
 _MAX_CACHED_HASHES = 4096
 _TRANSCRIPTION_SECONDS = 60.0
+_MODERATION_SECONDS = 5.0
+
+
+class _Verdict(msgspec.Struct):
+    flagged: bool
+    categories: dict[str, bool | None] = {}
+
+
+_Verdicts = Annotated[list[_Verdict], msgspec.Meta(min_length=1)]
 
 
 class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
@@ -84,20 +93,47 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
 
     @override
     async def transcribe(self, name: str, audio: bytes) -> str:
-        model = self._settings.transcription_model or ""
+        model, seconds = self._settings.transcription_model or "", _TRANSCRIPTION_SECONDS
+        body = await self._ask(
+            model, seconds, lambda one: one.transcribe(model, name, audio, seconds)
+        )
+        if not isinstance(text := body.get("text"), str):
+            raise BackendUnavailable(str(errors.malformed(self._endpoint, "no text")))
+        return text.strip()
+
+    @property
+    @override
+    def can_moderate(self) -> bool:
+        return self._settings.moderation_model is not None
+
+    @override
+    async def moderate(self, texts: Sequence[str]) -> Sequence[str]:
+        model, seconds = self._settings.moderation_model or "", _MODERATION_SECONDS
+        body = await self._ask(
+            model, seconds, lambda one: one.moderate(model, list(texts), seconds)
+        )
+        try:
+            results = msgspec.convert(body.get("results"), _Verdicts)
+        except msgspec.ValidationError as error:
+            raise BackendUnavailable(str(errors.malformed(self._endpoint, str(error)))) from None
+        flagged = [one for one in results if one.flagged]
+        names = {name for one in flagged for name, is_it in one.categories.items() if is_it}
+        return sorted(names) or ["flagged"] * bool(flagged)
+
+    async def _ask(
+        self, model: str, seconds: float, send: Callable[[OpenAIConnection], Awaitable[bytes]]
+    ) -> dict[str, Any]:
+        """Return the JSON of a small request's response; raises `BackendUnavailable`."""
         try:
             with translated_failures(self._endpoint, model):
-                body = await self._connections.send(
-                    lambda one: one.transcribe(model, name, audio, _TRANSCRIPTION_SECONDS)
-                )
-            return str(msgspec.json.decode(body, type=dict[str, Any])["text"]).strip()
+                body = await self._connections.send(send)
+            return msgspec.json.decode(body, type=dict[str, Any])
         except RequestFailed as error:
             raise BackendUnavailable(str(error)) from None
         except TimeoutError:
-            reason = f"{self._endpoint} took over {_TRANSCRIPTION_SECONDS:.0f} s"
-            raise BackendUnavailable(reason) from None
-        except (msgspec.DecodeError, KeyError):
-            raise BackendUnavailable(str(errors.malformed(self._endpoint, "no text"))) from None
+            raise BackendUnavailable(f"{self._endpoint} took over {seconds:.0f} s") from None
+        except msgspec.DecodeError as error:
+            raise BackendUnavailable(str(errors.malformed(self._endpoint, str(error)))) from None
 
     @override
     async def check_models(self, models: Sequence[str]) -> str:

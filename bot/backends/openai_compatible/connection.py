@@ -117,6 +117,14 @@ class OpenAIConnection(KeyedConnection):
             )
         return response.content
 
+    async def moderate(self, model: str, texts: list[str], seconds: float) -> bytes:
+        """Return the response to a moderation request; raises as `post` does."""
+        with _translated_errors():
+            response = await self._client.moderations.with_raw_response.create(
+                model=model, input=texts, extra_headers=self._headers, timeout=seconds
+            )
+        return response.content
+
     @override
     async def close(self) -> None:
         await self._client.close()

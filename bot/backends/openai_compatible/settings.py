@@ -41,6 +41,12 @@ class OpenAISettings(HttpProviderSettings):
         description="The model that turns voice messages into text, such as whisper-1, if the"
         " service has /audio/transcriptions; by default voice messages are not understood.",
     )
+    moderation_model: str | None = Field(
+        None,
+        description="The model that checks each answer before it is shown, such as"
+        " omni-moderation-latest, if the service has /moderations; by default none does. Answers of"
+        " providers without one are checked by any that has one.",
+    )
     session_header: str | None = Field(
         None,
         pattern="^[A-Za-z0-9-]*$",

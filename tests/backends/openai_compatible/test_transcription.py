@@ -1,4 +1,4 @@
-"""Speech is turned into text by a service with OpenAI's transcriptions API."""
+"""Test transcriptions and moderations by a service with OpenAI's API."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -20,6 +20,11 @@ class TranscriptionServer:
     keys: list[str] = field(default_factory=list)
     response: web.Response = field(default_factory=web.Response)
 
+    async def judge(self, request: web.Request) -> web.Response:
+        self.keys.append(request.headers["Authorization"])
+        self.forms.append(await request.json())
+        return self.response
+
     async def answer(self, request: web.Request) -> web.Response:
         form = await request.post()
         sent = form["file"]
@@ -34,6 +39,7 @@ async def server() -> AsyncIterator[TranscriptionServer]:
     running = TranscriptionServer()
     app = web.Application()
     app.router.add_post("/v1/audio/transcriptions", running.answer)
+    app.router.add_post("/v1/moderations", running.judge)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -44,7 +50,8 @@ async def server() -> AsyncIterator[TranscriptionServer]:
 
 @pytest.fixture
 async def backend(server: TranscriptionServer) -> AsyncIterator[OpenAICompatibleBackend]:
-    settings = {"base_url": server.base_url, "api_key": "sk-a", "transcription_model": "whisper-1"}
+    models = {"transcription_model": "whisper-1", "moderation_model": "omni"}
+    settings = {"base_url": server.base_url, "api_key": "sk-a", **models}
     made = OpenAICompatibleBackend(OpenAISettings.model_validate(settings), "acme")
     yield made
     await made.close()
@@ -80,8 +87,40 @@ async def test_what_is_no_text_is_an_error(
         await backend.transcribe("voice.ogg", b"OggS")
 
 
+CALM = {"flagged": False, "categories": {"violence": False, "illicit": None}}
+ANGRY = {"flagged": True, "categories": {"violence": True, "harassment": True, "hate": False}}
+UNNAMED = {"flagged": True, "categories": {}}
+
+
+@pytest.mark.parametrize(
+    ("results", "refused_for"),
+    [([CALM, CALM], []), ([CALM, ANGRY], ["harassment", "violence"]), ([UNNAMED], ["flagged"])],
+)
+async def test_moderation_says_what_texts_are_refused_for(
+    server: TranscriptionServer,
+    backend: OpenAICompatibleBackend,
+    results: list[dict[str, object]],
+    refused_for: list[str],
+) -> None:
+    server.response = web.json_response({"id": "modr-1", "model": "omni", "results": results})
+    assert backend.can_moderate
+    assert await backend.moderate(["Hello.", "Go away!"]) == refused_for
+    assert server.forms == [{"model": "omni", "input": ["Hello.", "Go away!"]}]
+    assert server.keys == ["Bearer sk-a"]
+
+
+@pytest.mark.parametrize("text", ["no JSON", "{}", '{"results": []}', '{"results": [{}]}'])
+async def test_moderation_without_a_verdict_is_an_error(
+    server: TranscriptionServer, backend: OpenAICompatibleBackend, text: str
+) -> None:
+    server.response = web.Response(text=text)
+    with pytest.raises(BackendUnavailable, match="acme"):
+        await backend.moderate(["Hello."])
+
+
 async def test_service_without_a_model_for_it_transcribes_nothing() -> None:
     settings = OpenAISettings.model_validate({"base_url": "http://127.0.0.1:9/v1"})
     backend = OpenAICompatibleBackend(settings, "acme")
     assert not backend.can_transcribe
+    assert not backend.can_moderate
     await backend.close()

@@ -1,0 +1,164 @@
+"""Check an answer before it is shown: words that admins list, and a provider's moderation."""
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import structlog
+
+from bot.errors import BackendUnavailable
+from bot.ports import Backend
+from bot.telemetry.metrics import CHECKED_ANSWERS
+from bot.texts.text import StoredPattern, marked, translatable
+from bot.value_class import value_class
+
+_log = structlog.get_logger(__name__)
+SHOWN_INSTEAD = translatable("I would rather not say that here. Let’s talk about something else.")
+_BY_WORDS = marked("withheld: it has a word from this chat's list")
+_BY_MODERATION = StoredPattern(marked("withheld by the moderation of {provider}: {categories}"))
+_WITHHELD_UNCHECKED = marked("withheld: the moderation did not answer")
+_SHOWN_UNCHECKED = marked("shown without a check: the moderation did not answer")
+_MODERATION_SECONDS = 5.0
+_WINDOW_CHARS = 300
+"""How much of a growing answer is judged at once."""
+_OVERLAP_CHARS = 300
+"""How much of what was judged before is read again with it."""
+_MAX_PIECE_CHARS = 2000  # longer texts are judged less accurately
+_SENTENCE_END = re.compile(r"[.!?。！？\n]\s*")
+_MAX_SPACES = 3  # between the words of a phrase
+# Scripts from here on have no spaces between words, or join endings to them: Thai, CJK, Korean.
+_FIRST_UNSPACED = "\u0e00"
+_LETTER = rf"(?![{_FIRST_UNSPACED}-\U0010ffff])[^\W_]"
+
+
+@value_class
+class WordList:
+    """A pattern that finds the words of a list, and the length of the longest match."""
+
+    pattern: re.Pattern[str]
+    longest: int
+
+    def is_in(self, text: str, start: int = 0, *, is_whole: bool = True) -> bool:
+        """Return whether a word stands in a text; at the end of a part it may go on."""
+        found = self.pattern.finditer(text, start)
+        return any(is_whole or one.end() < len(text) for one in found)
+
+
+@lru_cache(maxsize=256)
+def read_word_list(words: str) -> WordList | None:
+    """Parse a list, one word or phrase a line; one that ends in * also matches longer words."""
+    phrases = [one.split() for one in words.splitlines() if one.strip("* ")]
+    if not phrases:
+        return None
+    longest = max(sum(map(len, one)) + _MAX_SPACES * (len(one) - 1) for one in phrases)
+    return WordList(re.compile("|".join(map(_expression, phrases)), re.IGNORECASE), longest)
+
+
+def _expression(phrase: Sequence[str]) -> str:
+    text = rf"\s{{1,{_MAX_SPACES}}}".join(map(re.escape, phrase))
+    is_open = text.endswith(r"\*")
+    text = text.removesuffix(r"\*")
+    first, last = phrase[0][0], phrase[-1][-1]
+    begin = rf"(?<!{_LETTER})" if first < _FIRST_UNSPACED else ""
+    end = "" if is_open or last >= _FIRST_UNSPACED else rf"(?!{_LETTER})"
+    return begin + text + end
+
+
+@dataclass(eq=False)
+class AnswerCheck:
+    """Checks one answer: releases its text once nothing in it can be refused any more."""
+
+    words: WordList | None
+    moderator: str = ""
+    """The provider whose moderation is asked; empty: none."""
+    backend: Backend | None = None
+    withholds_unchecked: bool = False
+
+    def __post_init__(self) -> None:
+        self.note = ""
+        """For the receipt, in English."""
+        self.is_refused = False
+        self._show: Callable[[str], None] | None = None
+        self._text = ""
+        self._released = self._judged = 0
+
+    def filtered(
+        self, show: Callable[[str], None], replace_shown: Callable[[str], None]
+    ) -> tuple[Callable[[str], None], Callable[[str], None]]:
+        """Return functions that show only what was checked."""
+
+        def show_checked(text: str) -> None:
+            begin = max(0, len(self._text) - self._held_chars)
+            self._text += text
+            if self.words is not None and self.words.is_in(self._text, begin, is_whole=False):
+                self._refuse(_BY_WORDS, "words")
+            self._release()
+
+        def replace_checked(text: str) -> None:
+            self._text = text
+            self._released, self._judged = (
+                min(len(text), one) for one in (self._released, self._judged)
+            )
+            replace_shown(text[: self._released])
+
+        self._show = show
+        return show_checked, replace_checked
+
+    async def follow(self) -> None:
+        """Ask the moderation about the growing text, if enough was added."""
+        if self._is_moderated and len(self._text) - self._judged >= _WINDOW_CHARS:
+            ends = [one.end() for one in _SENTENCE_END.finditer(self._text, self._judged)]
+            read, judged = len(self._text), ends[-1] if ends else len(self._text)
+            await self._moderate([self._text[max(0, self._judged - _OVERLAP_CHARS) : read]])
+            self._judged = judged
+            self._release()
+
+    async def finish(self, text: str) -> None:
+        """Check the whole text that readers would see."""
+        if not self.is_refused and self.words is not None and self.words.is_in(text):
+            self._refuse(_BY_WORDS, "words")
+        if self._is_moderated:
+            begins = range(0, len(text), _MAX_PIECE_CHARS)
+            pieces = [text[max(0, at - _OVERLAP_CHARS) : at + _MAX_PIECE_CHARS] for at in begins]
+            await self._moderate(pieces)
+
+    @property
+    def _is_moderated(self) -> bool:
+        return self.backend is not None and not self.note
+
+    @property
+    def _held_chars(self) -> int:
+        return self.words.longest + 1 if self.words is not None else 0
+
+    def _release(self) -> None:
+        end = len(self._text) - self._held_chars
+        if self._is_moderated:
+            end = min(end, self._judged)
+        if self._show is not None and not self.is_refused and end > self._released:
+            self._show(self._text[self._released : end])
+            self._released = end
+
+    async def _moderate(self, texts: Sequence[str]) -> None:
+        assert self.backend is not None  # noqa: S101 -- see `_is_moderated`
+        try:
+            async with asyncio.timeout(_MODERATION_SECONDS):
+                categories = await self.backend.moderate(texts)
+        except (BackendUnavailable, TimeoutError) as error:
+            reason = str(error) or "no answer in time"
+            _log.warning("answer_not_checked", provider=self.moderator, reason=reason)
+            if self.withholds_unchecked:
+                self._refuse(_WITHHELD_UNCHECKED, "unchecked")
+            else:
+                self.note = _SHOWN_UNCHECKED
+                CHECKED_ANSWERS.labels("unchecked").inc()
+            return
+        if categories:
+            names = {"provider": self.moderator, "categories": ", ".join(categories)}
+            self._refuse(_BY_MODERATION.with_values(**names), "moderation")
+
+    def _refuse(self, note: str, outcome: str) -> None:
+        if not self.is_refused:
+            self.note, self.is_refused = note, True
+            CHECKED_ANSWERS.labels(outcome).inc()

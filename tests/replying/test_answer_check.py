@@ -1,0 +1,135 @@
+"""Test that no text is shown before it is checked, however an answer arrives."""
+
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from bot.errors import BackendUnavailable
+from bot.replying.answer_check import AnswerCheck, read_word_list
+from tests.fakes import FakeBackend
+
+WORDS = "bad\nvery worse\n坏话"
+REFUSED = re.compile(r"(?<![a-z])(bad|very\s{1,3}worse)(?![a-z])|坏话", re.IGNORECASE)
+
+
+class Moderator(FakeBackend):
+    """Refuses texts with FORBIDDEN in them, or fails."""
+
+    def __init__(self, *errors: BackendUnavailable | TimeoutError) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self._errors = list(errors)
+
+    def fail(self, error: BackendUnavailable) -> None:
+        self._errors.append(error)
+
+    @property
+    @override
+    def can_moderate(self) -> bool:
+        return True
+
+    @override
+    async def moderate(self, texts: Sequence[str]) -> Sequence[str]:
+        self.asked += texts
+        if self._errors:
+            raise self._errors.pop()
+        return ["harassment"] if any("FORBIDDEN" in one for one in texts) else []
+
+
+async def feed(check: AnswerCheck, pieces: Sequence[str]) -> list[str]:
+    """Let an answer grow as far as it may; return what was shown after each piece."""
+    shown: list[str] = []
+    show, _ = check.filtered(shown.append, lambda _: None)
+    growing = []
+    for piece in pieces:
+        show(piece)
+        await check.follow()
+        growing.append("".join(shown))
+        if check.is_refused:
+            break
+    return growing
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "is_found"),
+    [
+        ("idiot", "You Idiot!", True),
+        ("idiot", "idiots", False),
+        ("idiot*", "idiots", True),
+        ("bad", "badminton", False),
+        ("bad", "_bad_", True),
+        ("bad", "你bad好", True),
+        ("坏话", "说坏话了", True),
+        ("two words", "two\n words", True),
+        ("a.b", "axb", False),
+        ("*\n ", "*", False),
+    ],
+)
+def test_words_are_found_as_people_mean_them(words: str, text: str, *, is_found: bool) -> None:
+    found = read_word_list(words)
+    assert bool(found and found.is_in(text)) is is_found
+
+
+@given(
+    st.lists(st.sampled_from(["bad", "BAD", "ly", "very", " ", "\n", "worse", "坏", "话", "x"])),
+    st.data(),
+)
+async def test_no_letter_of_a_word_is_shown_however_an_answer_is_cut(
+    parts: list[str], data: st.DataObject
+) -> None:
+    answer = "".join(parts)
+    cuts = data.draw(st.lists(st.integers(0, len(answer))).map(sorted))
+    pieces = [answer[a:b] for a, b in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
+    check = AnswerCheck(read_word_list(WORDS))
+    growing = await feed(check, pieces)
+    await check.finish(answer)
+    found = REFUSED.search(answer)
+    assert check.is_refused == bool(found)
+    assert all(answer.startswith(one) for one in growing)
+    if found is not None:
+        assert all(len(one) <= found.start() for one in growing)
+
+
+@given(st.integers(0, 2000), st.integers(1, 400))
+async def test_nothing_is_shown_before_the_moderation_has_read_it(at: int, size: int) -> None:
+    words = [*["Nothing."] * (at // 9), "FORBIDDEN", *["Nothing."] * 50]
+    answer = " ".join(words)
+    check = AnswerCheck(None, "m", Moderator())
+    growing = await feed(check, [answer[a : a + size] for a in range(0, len(answer), size)])
+    await check.finish(answer)
+    assert check.is_refused
+    assert not any("FORBIDDEN" in one for one in growing)
+    assert check.note == "withheld by the moderation of m: harassment"
+
+
+@pytest.mark.parametrize("error", [BackendUnavailable("it is down"), TimeoutError()])
+@pytest.mark.parametrize("withholds", [False, True])
+async def test_failed_moderation_is_asked_once_and_the_setting_decides(
+    error: BackendUnavailable | TimeoutError, *, withholds: bool
+) -> None:
+    moderator = Moderator(error)
+    check = AnswerCheck(None, "m", moderator, withholds)
+    answer = "Nothing to see. " * 100
+    growing = await feed(check, [answer[a : a + 40] for a in range(0, len(answer), 40)])
+    await check.finish(answer)
+    assert len(moderator.asked) == 1
+    assert check.is_refused == withholds
+    assert growing[-1] == ("" if withholds else answer)
+    assert check.note.startswith("withheld: " if withholds else "shown without a check")
+
+
+async def test_text_that_was_reasoning_is_taken_back() -> None:
+    shown: list[str] = []
+    check = AnswerCheck(read_word_list("bad"))
+    show, replace_shown = check.filtered(
+        shown.append, lambda text: shown.__setitem__(slice(None), [text])
+    )
+    show("I think about it. ")
+    replace_shown("")
+    show("Then a")
+    show(" bad one.")
+    assert (check.is_refused, "".join(shown)) == (True, "Th")

@@ -1,0 +1,171 @@
+"""Test that a refused answer is never shown, stored or repeated, in every way that answers come."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from bot.chat.command import ButtonAction
+from bot.chat.prompt import FinishReason, ReasoningDelta
+from bot.chat.receipt import Receipt
+from bot.errors import BackendUnavailable
+from bot.storage.database import Database
+from tests.fakes import LIMITS, FakeBackend, ScriptStep
+from tests.replying.test_answer_check import Moderator
+from tests.samples import ALICE, make_incoming
+from tests.turn.setup import CHAT, Setup, pass_time_until, pressed, working
+
+INSTEAD = "I would rather not say that here. Let’s talk about something else."
+CLEAN = "Long ago there was a sailor who knew many words. " * 2
+LONG = " ".join(f"Chapter {number} tells of storm {number**3}." for number in range(90))
+LISTED = "withheld: it has a word from this chat's list"
+GROWING: list[ScriptStep] = [CLEAN, "He was called Scoun", "drel by", " all."]
+
+
+async def listing(database: Database, *scripts: Sequence[ScriptStep], **given: Any) -> Setup:
+    """A channel whose admins do not want to read one word."""
+    setup = Setup(database, *scripts, **given)
+    await setup.say(make_incoming("/access words scoundrel here", key="5:99"))
+    assert setup.texts == ["An answer with one of these words is not shown (here): scoundrel"]
+    setup.surface.messages.clear()
+    setup.surface.contents.clear()
+    return setup
+
+
+def ever_shown(setup: Setup) -> str:
+    """Everything that was readable at any time, whether sent or edited."""
+    return "\n".join(f"{one.text}\n{one.thoughts}" for one in setup.surface.contents)
+
+
+async def receipts(setup: Setup) -> list[Receipt]:
+    return [one for _, one in await setup.container.receipts.newest(CHAT)]
+
+
+def count(outcome: str) -> float:
+    return REGISTRY.get_sample_value("troupe_checked_total", {"outcome": outcome}) or 0.0
+
+
+async def test_growing_answer_is_replaced_by_a_sentence(database: Database) -> None:
+    go_on, before = asyncio.Event(), count("words")
+    setup = await listing(database, [CLEAN, go_on, *GROWING[1:]])
+    async with working(setup, "Tell me") as worker:
+        await pass_time_until(setup, lambda: setup.texts)
+        assert CLEAN.startswith(setup.texts[0].rstrip("… "))
+        go_on.set()
+        await worker
+    assert setup.texts == [INSTEAD]
+    assert "scoun" not in ever_shown(setup).lower()
+    assert await setup.history() == [("user", "Tell me"), ("assistant", INSTEAD)]
+    [receipt] = await receipts(setup)
+    assert (receipt.answer, receipt.check, receipt.is_withheld) == (INSTEAD, LISTED, True)
+    assert receipt.reason is FinishReason.FILTERED
+    assert receipt.usage.output_tokens == 0, "the model was stopped"
+    assert setup.backend.closed_early == 1
+    assert count("words") == before + 1
+    await setup.say("/context")
+    assert LISTED in setup.texts[-1]
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [
+        {"stream": False},
+        {"thoughts": "folded"},
+        {"regex_scripts": [{"find": "/rogue/", "replace": "scoundrel"}]},
+        {"long_answer": "file"},
+    ],
+    ids=["single", "thoughts", "scripts", "file"],
+)
+async def test_answer_that_is_shown_at_once_is_checked(
+    database: Database, preset: dict[str, object]
+) -> None:
+    scripts: dict[str, list[ScriptStep]] = {
+        "thoughts": [ReasoningDelta("A scoundrel!"), "He was nice."],
+        "regex_scripts": ["He was a rogue."],
+    }
+    script = scripts.get(next(iter(preset)), [LONG, "He was a scoundrel."])
+    limits = replace(LIMITS, folds_thoughts=True)
+    setup = await listing(database, script, preset=preset, limits=limits)
+    await setup.say("Tell me")
+    assert setup.texts == [INSTEAD]
+    assert "scoundrel" not in ever_shown(setup)
+    assert "scoundrel" not in repr(await receipts(setup))
+
+
+async def test_buttons_show_and_continue_nothing_that_was_refused(database: Database) -> None:
+    setup = await listing(database, ["Fine."], ["You scoundrel!"], ["It goes on."])
+    await setup.say(make_incoming("Tell me", key="5:1"))
+    await setup.clock.advance(1)
+    await setup.say(pressed(ButtonAction.RETRY))
+    assert setup.texts == [INSTEAD]
+    await setup.say(pressed(ButtonAction.VERSION, number=1, key="2"))
+    assert setup.texts == ["Fine."]
+    await setup.say(pressed(ButtonAction.VERSION, number=2, key="3"))
+    assert setup.texts == [INSTEAD]
+    await setup.say(pressed(ButtonAction.CONTINUE, key="4"))
+    assert setup.texts == [INSTEAD, "It goes on."]
+    assert "scoundrel" not in ever_shown(setup)
+    assert "scoundrel" not in repr(setup.backend.prompts)
+
+
+async def test_others_answer_below_one_that_was_refused(database: Database) -> None:
+    nils: dict[str, object] = {"name": "nils", "provider": "p", "model": "m"}
+    go_on = asyncio.Event()
+    story: list[ScriptStep] = [LONG, go_on, "You scoundrel!"]
+    setup = Setup(database, story, ["Well, well."], others=[nils])
+    await setup.say("/preset add nils", "/access words scoundrel here")
+    setup.surface.messages.clear()
+    setup.surface.contents.clear()
+    async with working(setup, "nora and nils, hi") as worker:
+        await pass_time_until(setup, lambda: len(setup.texts) == 2)
+        go_on.set()
+        await worker
+    assert setup.texts == [f"**nora**\n{INSTEAD}", "**nils**\nWell, well."]
+    assert "scoundrel" not in ever_shown(setup)
+
+
+@pytest.mark.parametrize("withholds", [False, True])
+async def test_moderation_of_another_provider_is_asked(
+    database: Database, *, withholds: bool
+) -> None:
+    moderator, answer = Moderator(), FakeBackend([CLEAN, "FORBIDDEN."], ["Fine."])
+    settings = {"withhold_unchecked": withholds}
+    setup = Setup(database, backend=answer, fallback=moderator, settings=settings)
+    await setup.say("Tell me")
+    assert setup.texts == [INSTEAD]
+    [receipt] = await receipts(setup)
+    assert receipt.check == "withheld by the moderation of q: harassment"
+    moderator.fail(BackendUnavailable("it is down"))
+    before = count("unchecked")
+    await setup.say("Again")
+    assert setup.texts[1:] == [INSTEAD if withholds else "Fine."]
+    assert "FORBIDDEN" not in ever_shown(setup)
+    [receipt] = await receipts(setup)
+    assert receipt.is_withheld is withholds
+    assert "the moderation did not answer" in receipt.check
+    assert count("unchecked") == before + 1
+
+
+async def test_list_is_inherited_until_a_narrower_place_has_another(database: Database) -> None:
+    chosen = {"admins": frozenset({ALICE.id})}
+    setup = Setup(database, ["A rogue."], settings=chosen)
+    thread, server = f"{CHAT}:7", "discord:guild:1"
+
+    async def order(line: str) -> str:
+        said = replace(make_incoming(line, key=line), scopes=(thread, CHAT, server))
+        await setup.say(said)
+        return setup.texts[-1]
+
+    assert await order("/access words") == "Answers here may have any words."
+    assert "everywhere): knave" in await order("/access words knave everywhere")
+    shown = await order("/access words  scoundrel ,  two   words")
+    assert shown.endswith("(in the server or group): scoundrel, two words")
+    assert "(here): rogue*" in await order("/access words rogue* here")
+    assert await order("Tell me") == INSTEAD
+    assert await order("/access words none here") == "Answers here may have any words."
+    assert await order("Tell me again") == "A rogue."
+    assert "group): scoundrel" in await order("/access words reset here")
+    assert "everywhere): knave" in await order("/access words reset")
