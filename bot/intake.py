@@ -29,6 +29,7 @@ from bot.chat.incoming import (
     Reacted,
     Said,
     SayRequested,
+    ThreadTitle,
     address_of,
     make_storable,
 )
@@ -45,6 +46,7 @@ _OF_ALL = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
 """The scopes with one history for a channel or thread; None: nobody chose a scope."""
 
 T = TypeVar("T", Said, Pressed, Deleted)
+InThread = TypeVar("InThread", bound=Said | Pressed | Reacted)
 
 
 class HistoryRouter:
@@ -344,6 +346,8 @@ def withhold(event: Incoming, off: Collection[str]) -> Incoming | None:
     """Remove the words of people who are off from an event; None if nothing is left of it."""
     if not off:
         return event
+    if isinstance(event, Pressed | Reacted):
+        event = _without_title(event, off)
     match event:
         case Said():
             return withhold_said(event, off)
@@ -380,7 +384,7 @@ def withhold_said(said: Said, off: Collection[str]) -> Said | None:
         is_withheld=not command,
         quote=quote,
         attachments=(),
-        thread_title="",
+        thread_title=None,
         mentions=(),
         album=None,
         is_forward=False,
@@ -389,13 +393,18 @@ def withhold_said(said: Said, off: Collection[str]) -> Said | None:
 
 
 def _without_words_of(said: Said, off: Collection[str]) -> Said:
-    quote = said.quote
+    said, quote = _without_title(said, off), said.quote
     if quote is not None and quote.author is not None and quote.author.id in off:
         unnamed = replace(quote.author, name="")
         said = replace(said, quote=replace(quote, author=unnamed, text="", attachments=()))
     elif quote is not None and quote.forwarded_from in off:
         said = replace(said, quote=replace(quote, text="", attachments=()))
     return replace(said, text="", attachments=()) if said.forwarded_from in off else said
+
+
+def _without_title(event: InThread, off: Collection[str]) -> InThread:
+    is_theirs = event.thread_title is not None and event.thread_title.person in off
+    return replace(event, thread_title=None) if is_theirs else event
 
 
 def _own_command(said: Said) -> str:
@@ -430,9 +439,11 @@ def with_storable_text(incoming: Incoming) -> Incoming:
                 has_masked_token=incoming.has_masked_token or masked != values,
                 thread_title=_storable_title(incoming.thread_title),
             )
-        case Reacted() | Joined(author=Person()):
-            assert incoming.author is not None  # noqa: S101 # the pattern says so
-            return replace(incoming, author=_storable_person(incoming.author))
+        case Reacted():
+            author, title = incoming.author, _storable_title(incoming.thread_title)
+            return replace(incoming, author=_storable_person(author), thread_title=title)
+        case Joined(author=Person() as author):
+            return replace(incoming, author=_storable_person(author))
         case SayRequested(text=text):
             return replace(incoming, text=mask_pasted_tokens(make_storable(text)))
         case Joined() | Deleted() | ForgetRequested():
@@ -468,8 +479,8 @@ def storable_said(said: Said) -> Said:
     )
 
 
-def _storable_title(title: str) -> str:
-    return mask_pasted_tokens(make_storable(title)) if title else title
+def _storable_title(title: ThreadTitle | None) -> ThreadTitle | None:
+    return title and replace(title, text=mask_pasted_tokens(make_storable(title.text)))
 
 
 def _storable_person(person: Person) -> Person:

@@ -139,6 +139,15 @@ class Quote:
 
 
 @value_class
+class ThreadTitle:
+    """The title of a thread or forum post, which is what a person wrote."""
+
+    text: str
+    person: str
+    """The id of the person who opened the thread."""
+
+
+@value_class
 class Said:
     """A message or command in platform-independent form; stored in the inbox as JSON."""
 
@@ -159,8 +168,8 @@ class Said:
     author_is_bot: bool = False
     author_is_admin: bool | None = None
     """None: the platform must be asked when it matters."""
-    author_roles: tuple[str, ...] = ()
-    """Ids of the author's roles in the server: "discord:41771983423143937"."""
+    author_roles: tuple[str, ...] | None = ()
+    """Ids of the author's roles in the server: "discord:41771983423143937"; None: unknown."""
     quote: Quote | None = None
     interaction: str | None = None
     """What a response to a native command needs; on Discord its token."""
@@ -171,7 +180,7 @@ class Said:
     """Whether the channel is a thread or a forum post that belongs to one topic of talk."""
     opened_from: str | None = None
     """The message that the thread was opened from, if the bot has opened it for a long answer."""
-    thread_title: str = ""
+    thread_title: ThreadTitle | None = None
     """The title of the thread or forum post, if people have opened it."""
     mentions: tuple[str, ...] = ()
     """Ids of the people, bots and roles that the text mentions, this bot not included."""
@@ -276,14 +285,14 @@ class Pressed:
     values: tuple[str, ...] = ()
     """What was chosen from a menu, or entered into a form."""
     author_is_admin: bool | None = None
-    author_roles: tuple[str, ...] = ()
+    author_roles: tuple[str, ...] | None = ()
     interaction: str | None = None
     locale: str | None = None
     is_private: bool = False
     is_age_restricted: bool | None = None
     has_masked_token: bool = False
     in_thread: bool = False
-    thread_title: str = ""
+    thread_title: ThreadTitle | None = None
     shown_at: datetime | None = None
     """When the message with the button was sent, if the platform tells."""
     is_ephemeral: bool = False
@@ -322,11 +331,11 @@ class Reacted:
     scopes: tuple[str, ...]
     is_removed: bool = False
     author_is_admin: bool | None = None
-    author_roles: tuple[str, ...] = ()
+    author_roles: tuple[str, ...] | None = ()
     is_private: bool = False
     is_age_restricted: bool | None = None
     in_thread: bool = False
-    thread_title: str = ""
+    thread_title: ThreadTitle | None = None
     interaction: None = None
     locale: None = None
 
@@ -413,12 +422,13 @@ def people_of(event: Incoming) -> tuple[str, ...]:
             if said.quote is not None:
                 quoted = said.quote.author
                 found += [quoted.id if quoted else "", said.quote.forwarded_from]
+            found += [said.thread_title.person] if said.thread_title else []
             return tuple(one for one in found if one)
         case (
-            Pressed(author=Person(id=person))
-            | Reacted(author=Person(id=person))
-            | Joined(author=Person(id=person))
+            Pressed(author=author, thread_title=title) | Reacted(author=author, thread_title=title)
         ):
+            return (author.id,) if title is None else (author.id, title.person)
+        case Joined(author=Person(id=person)):
             return (person,)
         case _:
             return ()

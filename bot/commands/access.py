@@ -2,19 +2,39 @@
 
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Incoming, Person, Said, WakeReason, address_of, source_of
-from bot.chat.session import ACCESS, WORDS_KEY
+from bot.chat.command import CommandOption
+from bot.chat.command import CommandSpec
+from bot.chat.incoming import Incoming
+from bot.chat.incoming import Person
+from bot.chat.incoming import Said
+from bot.chat.incoming import WakeReason
+from bot.chat.incoming import address_of
+from bot.chat.incoming import source_of
+from bot.chat.session import ACCESS
+from bot.chat.session import WORDS_KEY
 from bot.commands.authority import AdminCheck
-from bot.commands.request import CommandRequest, CommandResult, command
+from bot.commands.request import CommandRequest
+from bot.commands.request import CommandResult
+from bot.commands.request import command
 from bot.errors import UserError
-from bot.ports import ChatSettings, Clock
-from bot.routing.decide import PAIRING, Access, AccessRules
-from bot.routing.presets import ADULTS_KEY, INSTALLATION
-from bot.texts.text import Text, joined, marked, translatable
+from bot.ports import ChatSettings
+from bot.ports import Clock
+from bot.routing.decide import PAIRING
+from bot.routing.decide import Access
+from bot.routing.decide import AccessRules
+from bot.routing.presets import ADULTS_KEY
+from bot.routing.presets import INSTALLATION
+from bot.texts.text import Text
+from bot.texts.text import joined
+from bot.texts.text import marked
+from bot.texts.text import translatable
+
 
 _CHANGE = translatable("change who may use me")
 _EVERYWHERE = "everywhere"
@@ -33,6 +53,7 @@ ACCESS_GROUP = CommandSpec(
     is_for_admins=True,
     default_action="show",
 )
+_STILL_OFF = marked("I am still switched off: {place}.")
 _DM = ("open", "closed", "pairing")
 _CODE, _WRONG = "code ", "wrong "
 """Begin the names of settings: the code of a person, an operator's wrong codes."""
@@ -302,9 +323,7 @@ class AccessHandlers:
         if access.rule != "off":
             text = translatable("I am switched on here.")
         elif value is None:
-            text = translatable(
-                "I am still switched off: {place}.", place=_place(access.scope, request.incoming)
-            )
+            text = translatable(_STILL_OFF, place=_place(access.scope, request.incoming))
         return CommandResult(text, changes_channel=True)
 
     async def _scope(self, request: CommandRequest, where: str) -> str:
@@ -356,6 +375,8 @@ def describe(access: Access, said: Said) -> Text:
     """Say what applies to the author of a message, and why."""
     if not access.rule:
         return translatable("You may use me here: no rule applies to you.")
+    if access.rule == "off":
+        return translatable(_STILL_OFF, place=_place(access.scope, said))
     figures = {"rule": access.rule, "where": _place(access.scope, said)}
     if access.is_allowed:
         return translatable("You may use me here: {rule} ({where}).", **figures)

@@ -41,7 +41,7 @@ _ANONYMOUS = translatable(
 
 @dataclass(eq=False)
 class AdminCheck:
-    """Asks the platform at each command; only refusals are cached, for 30 seconds."""
+    """Asks the platform at each command; what it says is cached for 30 seconds for other uses."""
 
     admin_ids: Collection[str]
     is_platform_admin: Callable[[Request], Awaitable[bool]]
@@ -60,11 +60,18 @@ class AdminCheck:
     """Records what admins do to others' messages; None: nothing is recorded."""
 
     def __post_init__(self) -> None:
-        self._refused_until = BoundedDict[tuple[str, str], float](_MAX_CACHED)
+        self._known = BoundedDict[tuple[str, str], tuple[float, bool]](_MAX_CACHED)
+        """Until when an answer of the platform counts; a refusal also counts at commands."""
 
     async def is_admin(self, incoming: Request) -> bool:
         """Return whether the author is known to be an admin."""
         return bool(await self.is_known_admin(incoming))
+
+    async def was_admin(self, incoming: Request) -> bool:
+        """Return whether the author is an admin or was one 30 seconds ago."""
+        until, is_one = self._known.get(_key_of(incoming), (0.0, False))
+        is_known = is_one and until > self.clock.monotonic()
+        return is_known or await self.is_admin(incoming)
 
     async def is_known_admin(self, incoming: Request) -> bool | None:
         """Return whether the author is an admin; None if the platform did not answer."""
@@ -86,12 +93,12 @@ class AdminCheck:
             return is_one and await self._accepts_anonymous(incoming.scopes)
         if incoming.author_is_admin is not None:  # the message itself tells
             return await self.is_platform_admin(incoming)
-        key, now = (incoming.author.id, incoming.address.lane), self.clock.monotonic()
-        if self._refused_until.get(key, now) > now:
+        key, now = _key_of(incoming), self.clock.monotonic()
+        until, is_one = self._known.get(key, (now, True))
+        if until > now and not is_one:
             return False
         allowed = await self.is_platform_admin(incoming)
-        if not allowed:
-            self._refused_until[key] = now + _CACHE_SECONDS
+        self._known[key] = now + _CACHE_SECONDS, allowed
         return allowed
 
     async def _accepts_anonymous(self, scopes: Sequence[str]) -> bool:
@@ -173,6 +180,10 @@ class AdminCheck:
             )
         if audited_as is not None:
             await self.note(incoming, audited_as)
+
+
+def _key_of(incoming: Request) -> tuple[str, str]:
+    return incoming.author.id, incoming.address.lane
 
 
 def unknown_admin_notice(incoming: Request, action: str) -> Text:

@@ -301,7 +301,8 @@ def _scope_row(at: int, scopes: Sequence[str], chosen: MadeSetting | None) -> _R
     return {
         "scope": scopes[at],
         "kind": kind,
-        "presets": chosen.value.splitlines() if chosen else [],
+        # A line names a preset and, of a character of its own, whose behavior it has.
+        "presets": [one.partition("\t")[0] for one in chosen.value.splitlines()] if chosen else [],
         "by": chosen.by if chosen else "",
         "at": chosen.at if chosen else None,
     }

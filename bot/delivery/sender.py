@@ -244,7 +244,7 @@ class Sender:
             return await self._reconcile(row)
         if row.private is not None and _is_on_its_way(row) and row.interaction is None:
             return await self._deliver_elsewhere(row, row.private, "")
-        if _needs_opening(row, self._limits(row)):
+        if await self._needs_opening(row):
             return await self.outbox.edit_opened(row, await self._open(row))
         return await self._mark_sent(row, await self._carry_out(row))
 
@@ -323,8 +323,9 @@ class Sender:
 
     async def _reconcile(self, row: OutboxRow) -> OutboxRow | None:
         found = None
-        # Edits, deletions and responses to interactions can simply be repeated.
-        if row.op is OutboxOperation.SEND and row.interaction is None and not _is_on_its_way(row):
+        # Edits, deletions, openings and responses to interactions can simply be repeated.
+        is_repeatable = row.interaction is not None or _is_on_its_way(row)
+        if row.op is OutboxOperation.SEND and not (is_repeatable or await self._needs_opening(row)):
             found = await self._find(row)
             if not self._is_harmless_to_repeat(row):
                 self.late_duplicates.note_search(row, found)
@@ -372,11 +373,23 @@ class Sender:
                 await surface.delete(row.address, _target_id(row))
         return None
 
+    async def _needs_opening(self, row: OutboxRow) -> bool:
+        """Return whether a private row is sent without its content first, and then edited."""
+        if row.private is None or row.op is not OutboxOperation.SEND:
+            return False
+        limits = self._limits(row)
+        if _is_on_its_way(row):  # a file is not added by an edit
+            is_text_response = row.interaction is not None and row.file is None
+            return is_text_response and limits.opens_responses
+        # Where nothing of ours is known, a message of unknown outcome cannot be found.
+        return not (limits.can_repeat_sends or await self.outbox.known_ids(row.address))
+
     async def _open(self, row: OutboxRow) -> str:
-        """Open a private response with words that anybody may read; return its id."""
+        """Send the words that stand for private content; return the id of their message."""
         locale = row.private.locale if row.private else None
         content = MessageContent(translate(_FOR_YOU_ALONE, language_of(locale)))
-        return await self.surfaces[row.address.source].send(_to_message(row, content, None))
+        message = replace(_to_message(row, content, None), file=None)
+        return await self.surfaces[row.address.source].send(message)
 
     def _is_notice_due(self, lane: str) -> bool:
         now = self.clock.monotonic()
@@ -478,12 +491,6 @@ def _to_message(
 def _is_on_its_way(row: OutboxRow) -> bool:
     """Whether a private row is still where others read, so that only a response may show it."""
     return row.private is not None and not row.private.group
-
-
-def _needs_opening(row: OutboxRow, limits: Limits) -> bool:
-    is_response = row.op is OutboxOperation.SEND and row.interaction is not None
-    is_text = row.file is None  # a file is not added by an edit
-    return is_response and is_text and _is_on_its_way(row) and limits.opens_responses
 
 
 def _target_id(row: OutboxRow) -> str:

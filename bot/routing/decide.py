@@ -153,6 +153,10 @@ def decide_access(targets: Collection[str], levels: Mapping[str, Mapping[str, st
     return Access()
 
 
+async def _no_roles(_event: Request) -> None:
+    return None
+
+
 @dataclass(eq=False)
 class AccessRules:
     """Who may use the bot where, from the chat settings and those of the installation."""
@@ -169,6 +173,8 @@ class AccessRules:
     """The installation's rules from the environment, with the keys of chat settings."""
     tells_refused: bool = True
     """Whether a refused person hears that once."""
+    read_roles: Callable[[Request], Awaitable[tuple[str, ...] | None]] = _no_roles
+    """Asks the platform for the author's roles, where an event does not tell; None: unknown."""
 
     async def load(self, scopes: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the rules of a chat's scopes and the installation, without `ACCESS`."""
@@ -197,7 +203,12 @@ class AccessRules:
         if person in self.operators:
             return Access()
         channels = (f"channel {one}" for one in event.scopes)
-        access = decide_access({f"person {person}", *_roles(event), *channels}, levels)
+        own, roles = {f"person {person}", *channels}, await self._roles(event, levels)
+        found = [decide_access(own | (roles or set()), levels)]
+        if roles is None:  # the strictest decision that the person's roles could lead to
+            named = {one for rules in levels.values() for one in rules if one.startswith("role ")}
+            found += [decide_access({*own, one}, levels) for one in sorted(named)]
+        access = next((one for one in found if not one.is_allowed), found[0])
         if event.is_private and not access.rule.startswith(("allow ", "block ")):
             rules = levels[INSTALLATION]
             if f"paired person {person}" in rules:
@@ -208,9 +219,9 @@ class AccessRules:
 
     async def may_run(self, said: Said, name: str) -> bool:
         """Return whether a rule lets the author run a command for admins: "preset use"."""
-        own = {f"person {said.author.id}", *_roles(said)}
         what = [f"command {name}", f"command {name.partition(' ')[0]}"]
         levels = await self.load(() if said.is_private else said.scopes)
+        own = {f"person {said.author.id}", *(await self._roles(said, levels) or ())}
         return any(own & _holders(rules, one) for rules in levels.values() for one in what)
 
     async def may_use(self, said: Said, what: str) -> bool:
@@ -224,9 +235,19 @@ class AccessRules:
             return True
         levels = await self.load(() if said.is_private else said.scopes)
         holders = next((one for rules in levels.values() if (one := _holders(rules, what))), None)
-        if holders is None or holders & set(_roles(said)):
+        if holders is None or holders & (await self._roles(said, levels) or set()):
             return True
         return {f"person {one}" for one in people} <= holders
+
+    async def _roles(
+        self, event: Request, levels: Mapping[str, Mapping[str, str]]
+    ) -> set[str] | None:
+        """Return the author's roles as targets; None if they are unknown and a rule names any."""
+        roles = event.author_roles
+        if roles is None:
+            is_named = any(" role " in f" {one}" for rules in levels.values() for one in rules)
+            roles = await self.read_roles(event) if is_named else ()
+        return None if roles is None else {f"role {one}" for one in roles}
 
     async def refusal(self, event: Request) -> Access | None:
         """Return why an event is refused, or None; an admin follows the installation's rules."""
@@ -252,10 +273,6 @@ class AccessRules:
             return before == rule + said.external_key  # it is refused again after a crash
         await self.chat_settings.set(scope, TOLD, rule + said.external_key, said.author.id)
         return True
-
-
-def _roles(event: Request) -> Sequence[str]:
-    return [f"role {one}" for one in event.author_roles]
 
 
 def _holders(rules: Mapping[str, str], what: str) -> set[str]:

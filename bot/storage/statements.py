@@ -39,6 +39,7 @@ _ONLY_POSTGRESQL = re.compile(r"::\w+| FOR UPDATE( SKIP LOCKED)?| MATERIALIZED")
 _IN_SQLITE = {
     "jsonb_array_elements_text": "json_each",
     "strpos": "instr",
+    "nextval(pg_get_serial_sequence('outbox', 'id'))": "(SELECT max(id) + 1 FROM outbox)",
     "IS NOT DISTINCT FROM": "IS",
     "~>=~": ">=",  # by code point, as the index for prefixes orders texts
     "~<~": "<",

@@ -324,14 +324,15 @@ WHERE id = :row AND owner = :sender AND attempts = :attempt AND state NOT IN ('s
 RETURNING lane
 
 -- name: edit_opened_row
--- Its message has been opened without the content, which is an edit of it.
-UPDATE outbox SET op = 'edit', state = 'pending', external_id = :arrived_as, owner = NULL,
+-- Its message has been opened without the content, which is an edit of it; a file replaces it.
+UPDATE outbox SET op = CASE WHEN file_name IS NULL THEN 'edit' ELSE op END, state = 'pending', external_id = :arrived_as, owner = NULL,
     attempts = 0, not_before = 0
 WHERE id = :row AND owner = :sender AND attempts = :attempt AND state NOT IN ('sent', 'dead')
 RETURNING lane
 
 -- name: move_row
-UPDATE outbox SET op = 'send', state = 'pending', platform = :platform, bot_id = :bot_id,
+-- Its number is a new one: older rows of the private chat may be on their way.
+UPDATE outbox SET id = nextval(pg_get_serial_sequence('outbox', 'id')), op = 'send', state = 'pending', platform = :platform, bot_id = :bot_id,
     chat = :chat, thread = :thread, lane = :lane, buttons = :buttons, reply_to = NULL,
     interaction = NULL, external_id = NULL, owner = NULL, attempts = 0, not_before = 0
 WHERE id = :row AND owner = :sender AND attempts = :attempt AND state NOT IN ('sent', 'dead')

@@ -356,6 +356,12 @@ def has_private_response(message: InboxMessage) -> bool:
     return isinstance(incoming, Said) and incoming.interaction is not None
 
 
+def waits_alone(message: InboxMessage) -> bool:
+    """Return whether nobody else sees the response to a native command."""
+    said = message.incoming
+    return isinstance(said, Said) and bool(said.interaction) and not said.has_public_response
+
+
 def with_response(
     message: InboxMessage, result: TurnResult, text: Text = _ANSWERED_AGAIN
 ) -> TurnResult:

@@ -310,8 +310,8 @@ class Gathering:
         before = [asked.incoming, *(one.said for one in taken[:-1])]
         files = [file for said in before for file in (*said.earlier_files, *said.attachments)]
         askers = [one.said.author.id for one in taken if isinstance(one.decision, Answer)]
-        shared = set(asked.incoming.author_roles).intersection(
-            *(one.said.author_roles for one in taken if isinstance(one.decision, Answer))
+        shared = set(asked.incoming.author_roles or ()).intersection(
+            *(one.said.author_roles or () for one in taken if isinstance(one.decision, Answer))
         )
         newest = replace(
             taken[-1].said,

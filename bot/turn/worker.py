@@ -58,7 +58,7 @@ from bot.texts.text import translatable, translatable_count
 from bot.turn.claims import LEASE_SECONDS, IsolationGate, LeaseKeeper, is_set_aside
 from bot.turn.commands import Commands
 from bot.turn.edits import Edits
-from bot.turn.finishing import Outcome, QuestionAnswers, TurnFinisher, TurnStages
+from bot.turn.finishing import Outcome, QuestionAnswers, TurnFinisher, TurnStages, waits_alone
 from bot.turn.message_groups import (
     MessageGroup,
     MessageParts,
@@ -180,14 +180,15 @@ class ConversationWorker:
                 return await self._handle(group)
             own = message.own_crashes
             _log.error("set_aside", turn=message.turn, crashes=message.crashes, own=own)
-            return "set_aside", await finisher.finish_with_text(group, _SET_ASIDE)
+            told = finisher.finish_with_text(group, _SET_ASIDE, is_private=waits_alone(message))
+            return "set_aside", await told
         except (Fenced, StoreError):
             raise
         except AlreadyNotified:
             return "told", await finisher.finish(group, TurnResult())
         except UserError as error:
             text = translatable("⚠ {problem}", problem=error.text)
-            is_private = isinstance(error, PrivateError)
+            is_private = isinstance(error, PrivateError) or waits_alone(message)
             return "told", await finisher.finish_with_text(group, text, is_private=is_private)
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("turn_failed", turn=message.turn, error_id=message.error_id)

@@ -90,6 +90,10 @@ async def test_presets_are_changed_for_a_channel_and_noted(playground: Playgroun
     assert await active() == ["nora"]
     _, page = await read(playground, path)
     assert "applies here" in page
+    own = "web:alice/mine\tnora"
+    await playground.service.container.chat_settings.set(key, "preset", own, "web:alice")
+    found = json.loads((await read(playground, f"/api/v1{path}"))[1])
+    assert found["scopes"][0]["presets"] == ["web:alice/mine"]
     assert await choose("reset") == 303
     assert (await resolver.resolve([key])).first.scope is None
     assert await choose("use", "nobody") == 422

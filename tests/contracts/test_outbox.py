@@ -25,7 +25,7 @@ from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.errors import Fenced
 from bot.storage.outbox import SqlOutbox
 from bot.storage.tables import outbox
-from tests.samples import ALICE
+from tests.samples import ALICE, make_incoming
 from tests.support.store import (
     LANE,
     Store,
@@ -133,9 +133,17 @@ async def test_private_row_goes_from_its_channel_to_a_private_chat_or_is_emptied
 
     to = Address("telegram", "77")
     moved = replace(present(second.private), group=LANE)
+    await store.inbox.receive([make_incoming(key="77:1", chat=to.chat)], {})
+    [begun] = await store.conversations.begin([to.lane], "me", 60)
+    waiting = TurnResult(outgoing=in_parts("on its way"))
+    await store.conversations.finish(begun.claim, begun.message, waiting)
+    [on_its_way] = await store.outbox.take([to.lane])
     assert await store.outbox.move(second, moved, to) is None
-    [there] = await store.outbox.take([to.lane])
-    assert (there.id, there.address, there.content.text) == (second.id, to, "b")
+    await store.outbox.mark_unknown(on_its_way, 0)  # what is moved comes after it
+    [on_its_way] = await store.outbox.take([to.lane])
+    assert on_its_way.content.text == "on its way"
+    there = present(await store.outbox.mark_sent(on_its_way, "m9"))
+    assert (there.address, there.content.text) == (to, "b")
     assert (there.reply_to, there.private) == (None, moved)
     assert await store.outbox.set_aside(there, "blocked", "open a chat") is None
     notice = await taken(store)

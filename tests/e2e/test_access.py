@@ -2,14 +2,20 @@
 
 import re
 from typing import Any
-
 import pytest
-
-from tests.support.chats import Chat, Platforms, TelegramChat
-from tests.support.features import GROUPS, ON_THE_WIRES, at
+from tests.support.chats import Chat
+from tests.support.chats import Platforms
+from tests.support.chats import TelegramChat
+from tests.support.features import GROUPS
+from tests.support.features import ON_THE_WIRES
+from tests.support.features import at
 from tests.support.model_server import Model
-from tests.support.service_process import TESTER, Service
+from tests.support.service_process import TESTER
+from tests.support.service_process import Service
 from tests.support.shapes import Installer
+from tests.support.chats import DiscordChat
+from tests.support.service_process import preset_json
+
 
 pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER)]
 
@@ -64,6 +70,41 @@ async def test_blocked_role_on_discord(running: Service, platforms: Platforms) -
     assert f"here: block role discord:{role.id}" in shown.content
     why = await where.slash(platforms.admin, "settings why")
     assert f"bob may not use me here: block role discord:{role.id}" in why.content
+
+
+@at("channel")
+@pytest.mark.runs_with(preset_json("tester", context="all"))
+@pytest.mark.parametrize("fault", [{}, {"status": 404, "code": 10007}])
+async def test_blocked_role_is_not_read_after_an_outage(
+    where: DiscordChat, running: Service, model: Model, fault: dict[str, Any]
+) -> None:
+    platforms, wire = where.platforms, where.platforms.discord
+    bob, other = platforms.people[1], platforms.channel()
+    await where.ask_and_wait()
+    wire.log.clear()
+    await wire.forget()
+    await other.ask_and_wait(who=1)  # what is missed has no roles, and no rule needs them
+    asked_for_members = f"/guilds/{platforms.guild.id}/members/{bob.id}"
+    assert not [one for one in wire.log if one["path"] == asked_for_members]
+
+    role = platforms.guild.create_role("spammers")
+    wire.b.add_member_role(platforms.guild.id, bob.id, role.id)
+    target = {"target": f"<@&{role.id}>", "where": "server"}
+    await where.slash(platforms.admin, "access block", **target)
+    said, asked = where.texts(), where.platforms.channel()
+    if fault:
+        wire.fault("GET", asked_for_members, times=None, **fault)
+    await running.kill()
+    await wire.forget()
+    missed, among_people = where.ask(who=1), asked.say("among us", 1)
+    await running.start_and_wait()
+    answer = (await where.ask_and_wait()).answer
+    assert where.texts() == [*said, answer]
+    await asked.ask_and_wait()  # the channel's earlier messages are listed for it
+    assert missed.token not in str(model.requests)
+    assert among_people.content not in str(model.requests)
+    wire.faults.clear()
+    await where.slash(platforms.admin, "access reset", **target)
 
 
 async def test_role_on_discord_runs_a_command_for_admins(

@@ -122,6 +122,22 @@ async def test_person_switches_the_bot_off_and_on_again(
     await say(where, "again Te07:3")
 
 
+@at("discord_thread")
+async def test_title_of_a_thread_is_left_out_once_who_opened_it_is_off(
+    where: DiscordChat, model: Model
+) -> None:
+    await say(where, "hello Te11:3", who=1)
+    assert "plans" in str(model.requests[-1])
+    where.tell("/settings me off")
+    await is_told(where, "From now on I store nothing")
+    await say(where, "hello Te12:3", who=1)
+    model.requests.clear()
+    await where.press("🔄 Retry", 1)
+    await wait_until(lambda: model.requests)
+    assert "hello Te12:3" in str(model.requests[-1])
+    assert "plans" not in str(model.requests[-1])
+
+
 async def is_told(where: Chat, beginning: str, times: int = 1) -> None:
     """Wait until somebody is told something so often, and nobody else in the group sees it."""
     await where.wait_until(lambda: sum(one.startswith(beginning) for one in where.alone()) == times)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, MediaItem, MediaKind, Pressed, Quote, Said
+from bot.chat.incoming import Incoming, MediaItem, MediaKind, Pressed, Quote, Said, ThreadTitle
 from bot.errors import StoreError
 from bot.intake import InboxIntake, storable_said
 from bot.runtime.clock import SystemClock
@@ -65,21 +65,25 @@ async def test_failed_store_raises_and_wakes_no_conversation(database: Database)
 async def test_text_that_no_database_stores_is_replaced(database: Database) -> None:
     inbox = RecordingInbox(database, SystemClock())
 
-    said = replace(make_incoming("a\0b", quote="\0"), thread_title="\0 sk-" + "a1B2" * 12)
+    title = ThreadTitle("\0 sk-" + "a1B2" * 12, "telegram:2")
+    said = replace(make_incoming("a\0b", quote="\0"), thread_title=title)
     await InboxIntake(inbox, RecordingWaker().wake).receive([said], {})
 
     [stored] = inbox.received
     assert isinstance(stored, Said)
-    assert stored.thread_title.startswith("\ufffd ")
-    assert "a1B2a1B2" not in stored.thread_title
+    assert stored.thread_title is not None
+    assert stored.thread_title.text.startswith("\ufffd ")
+    assert "a1B2a1B2" not in stored.thread_title.text
     assert (stored.text, stored.quote) == ("a\ufffdb", Quote(None, None, "\ufffd"))
     scope = (said.address.lane,)
-    pressed = Pressed(said.address, "p\0", "1", said.author, "x", said.at, scope, thread_title="\0")
+    pressed = Pressed(
+        said.address, "p\0", "1", said.author, "x", said.at, scope, thread_title=title
+    )
     await InboxIntake(inbox, RecordingWaker().wake).receive([pressed], {})
     [*_, stored_press] = inbox.received
     assert isinstance(stored_press, Pressed)
     assert stored_press.external_key == "p\ufffd"
-    assert stored_press.thread_title == "\ufffd"
+    assert stored_press.thread_title == stored.thread_title
 
 
 def test_token_in_the_name_of_a_file_is_masked() -> None:

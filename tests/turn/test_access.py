@@ -40,11 +40,13 @@ class Group(Setup):
             surface=surface,
             platforms={"telegram": PrivatePlatform("telegram", surface)},
         )
-        self.count = 0
+        self.count = self.asked_about_admins = 0
+        self.admins = {ALICE}
 
     @override
     async def _is_platform_admin(self, asked: Request) -> bool:
-        return bool(asked.author_is_admin) or asked.author == ALICE
+        self.asked_about_admins += 1
+        return bool(asked.author_is_admin) or asked.author in self.admins
 
     def said(self, text: str, by: Person = BOB, **changes: object) -> Said:
         self.count += 1
@@ -110,6 +112,7 @@ async def test_channel_that_is_off_answers_nobody_until_it_is_on(group: Group) -
     for by in (BOB, ALICE, OPERATOR):
         assert await group.hears("hello", by) == []
     assert await group.hears("/access on", BOB) == []
+    assert await group.hears("/access show", ALICE) == ["here: off\nI am still switched off: here."]
     assert await group.hears("/access on", ALICE) == ["I am switched on here."]
     assert await group.hears("hello") == ["Hi."]
 
@@ -153,6 +156,17 @@ async def test_level_that_allows_somebody_refuses_the_others_but_no_admins(group
     ]
     await group.hears("/access reset telegram:2", ALICE)
     assert await group.hears("hello", author_roles=("telegram:7",)) == ["Hi."]
+
+
+async def test_platform_is_seldom_asked_about_an_admin_under_an_allow_list(group: Group) -> None:
+    await group.hears("/access allow telegram:3", ALICE)
+    asked = group.asked_about_admins
+    for _ in range(3):
+        assert await group.hears("hello", ALICE) == ["Hi."]
+    assert group.asked_about_admins <= asked + 1
+    await group.clock.advance(31)
+    group.admins.clear()
+    assert await group.hears("hello", ALICE) == []
 
 
 async def test_admins_follow_the_rules_of_operators(group: Group) -> None:

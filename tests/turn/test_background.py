@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bot.chat.incoming import Deleted, Edited, Quote, Said, WakeReason
+from bot.chat.incoming import Deleted, Edited, Quote, Said, ThreadTitle, WakeReason
 from bot.errors import PlatformError, Refused, Unreachable
 from bot.storage.database import Database
 from bot.storage.retention import delete_expired_turns
@@ -134,7 +134,7 @@ async def test_thread_begins_with_what_it_was_opened_about(database: Database) -
 
     setup = Setup(database, ["Hm.", "Ho."], read_start=read_start)
     line, *questions = (
-        replace(one, in_thread=True, thread_title="Ferns\n[Help]")
+        replace(one, in_thread=True, thread_title=ThreadTitle("Ferns\n[Help]", BOB.id))
         for one in (
             make_incoming("what now?", key="5:8", author=BOB, wake=None),
             *(QUESTION, make_incoming("more", key="5:10", wake=WakeReason.MENTION)),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bot.chat.command import ButtonAction, ButtonData, encode_button, read_button
-from bot.chat.incoming import Address, Person, Pressed
+from bot.chat.incoming import Address, Person, Pressed, ThreadTitle
 from bot.chat.outgoing import Menu, MessageContent
 from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable
@@ -88,8 +88,9 @@ async def test_continue_asks_to_go_on(database: Database) -> None:
 @pytest.mark.parametrize("action", [ButtonAction.RETRY, ButtonAction.CONTINUE])
 async def test_press_has_the_title_of_its_thread(database: Database, action: ButtonAction) -> None:
     setup = Setup(database, ["one"], ["two"])
-    asked = replace(make_incoming("a", key="5:1"), in_thread=True, thread_title="Ferns")
-    await setup.say(asked, replace(pressed(action), in_thread=True, thread_title="Ferns"))
+    thread: dict[str, Any] = {"in_thread": True, "thread_title": ThreadTitle("Ferns", BOB.id)}
+    asked = replace(make_incoming("a", key="5:1"), **thread)
+    await setup.say(asked, replace(pressed(action), **thread))
     titles = [one.messages[-1].content.partition("\n\n")[0] for one in setup.backend.prompts]
     assert titles == ["[The title of this thread]\n> Ferns"] * 2
 

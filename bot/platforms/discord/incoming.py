@@ -20,6 +20,7 @@ from bot.chat.incoming import (
     Quote,
     Reacted,
     Said,
+    ThreadTitle,
     WakeReason,
     read_reaction,
 )
@@ -54,7 +55,7 @@ def message_to_said(
         wake=_wake_reason(message, original, bot),
         scopes=_scopes(address, message.channel, message.guild),
         author_is_admin=True if _is_private(message) else None,
-        author_roles=_roles(message.author),
+        author_roles=() if _is_private(message) else _roles(message.author),
         is_private=_is_private(message),
         is_age_restricted=_is_age_restricted(message.channel, is_private=_is_private(message)),
         quote=_quote(original, bot),
@@ -146,7 +147,7 @@ def reaction_to_incoming(
         scopes=_scopes(address, channel, guild),
         is_removed=is_removed,
         author_is_admin=True if is_private else None,
-        author_roles=_roles(event.member) if event.member else (),
+        author_roles=() if is_private else _roles(event.member),
         is_private=is_private,
         is_age_restricted=_is_age_restricted(channel, is_private=is_private),
         in_thread=isinstance(channel, discord.Thread),
@@ -167,7 +168,7 @@ def _origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[str, A
         "at": interaction.created_at,
         "scopes": _scopes(address, interaction.channel, interaction.guild),
         "author_is_admin": is_admin,
-        "author_roles": _roles(interaction.user),
+        "author_roles": () if is_private else _roles(interaction.user),
         "is_private": is_private,
         "is_age_restricted": _is_age_restricted(interaction.channel, is_private=is_private),
         "locale": str(interaction.locale),
@@ -247,10 +248,10 @@ def _to_person(user: discord.abc.User) -> Person:
     return Person(id=f"discord:{user.id}", name=user.display_name)
 
 
-def _roles(user: discord.abc.User) -> tuple[str, ...]:
-    """Return the ids of a member's roles, without the one that everybody has."""
-    if not isinstance(user, discord.Member):
-        return ()
+def _roles(user: discord.abc.User | None) -> tuple[str, ...] | None:
+    """Return the ids of a member's roles, without the one that everybody has; None: unknown."""
+    if not isinstance(user, discord.Member) or user.guild.unavailable:
+        return None
     return tuple(f"discord:{role.id}" for role in user.roles if not role.is_default())
 
 
@@ -261,10 +262,10 @@ def _own_thread_starter(channel: object, bot: Snowflake) -> str | None:
     return None
 
 
-def _thread_title(channel: object, bot: Snowflake | None) -> str:
+def _thread_title(channel: object, bot: Snowflake | None) -> ThreadTitle | None:
     if isinstance(channel, discord.Thread) and (bot is None or channel.owner_id != bot.id):
-        return channel.name
-    return ""
+        return ThreadTitle(channel.name, f"discord:{channel.owner_id}")
+    return None
 
 
 def _scopes(address: Address, channel: object, guild: discord.Guild | None) -> tuple[str, ...]:

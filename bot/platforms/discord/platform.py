@@ -31,6 +31,7 @@ from bot.platforms.spec import PlatformContext
 from bot.platforms.tokens import BotToken
 from bot.ports import FileSource, HistoryReader, Intake, PrivateChats, ShardedPlatform
 from bot.runtime.http_client import ConnectionFailed, download_file
+from bot.runtime.in_process import BoundedDict
 from bot.runtime.tasks import cancel_and_wait
 from bot.texts.text import Text, translatable
 
@@ -40,6 +41,8 @@ _log = structlog.get_logger(__name__)
 _API_HOSTS = frozenset({"discord.com", "discordapp.com"})
 _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _DOWNLOAD_SECONDS = 20.0
+_ROLES_SECONDS = 30.0
+_MAX_MEMBERS = 1000  # whose roles are remembered
 _HOW_TO_OPEN = translatable(
     "My reply is for you alone, and I cannot message you. In this server's privacy settings, allow"
     " direct messages from its members, then ask again."
@@ -67,6 +70,9 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         )
         self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by the shard's name
         self._rejection: str | None = None  # of the token, until one is accepted
+        self._roles = BoundedDict[tuple[str | None, str], tuple[float, tuple[str, ...]]](
+            _MAX_MEMBERS
+        )
 
     @property
     @override
@@ -145,6 +151,18 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
             return False
         person = incoming.author.id.removeprefix("discord:")
         return await manages_guild(self._rest, guild_id, person, self._context.clock.now())
+
+    @override
+    async def read_roles(self, asked: Request) -> tuple[str, ...]:
+        key = guild, person = self._guild_id(asked), asked.author.id.removeprefix("discord:")
+        if guild is None:
+            raise Refused("the server of a message is not known")
+        now, (until, roles) = self._context.clock.monotonic(), self._roles.get(key, (0.0, ()))
+        if until <= now:
+            member = decode_response(await self._rest.call(_MEMBER, guild, person), dict[str, Any])
+            roles = tuple(f"discord:{one}" for one in member["roles"])
+            self._roles[key] = now + _ROLES_SECONDS, roles
+        return roles
 
     @override
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:

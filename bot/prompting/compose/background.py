@@ -38,7 +38,8 @@ def build_background(
 
     lines = _fitting_lines(observed, tag, inputs.max_input_tokens)
     parts = []
-    if title := " ".join(strip_hidden_text(said.thread_title).split()):
+    opened = said.thread_title
+    if opened and (title := " ".join(strip_hidden_text(opened.text).split())):
         parts.append(PromptPart("thread", f"{_THREAD}\n> {title[:_MAX_QUOTE_CHARS]}", priority=1))
     if lines:
         parts.append(PromptPart("observed", "\n".join([_HEADING, *lines])))

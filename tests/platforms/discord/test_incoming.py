@@ -7,7 +7,16 @@ from typing import Any
 import discord
 import pytest
 
-from bot.chat.incoming import Address, MediaItem, MediaKind, Person, Quote, Said, WakeReason
+from bot.chat.incoming import (
+    Address,
+    MediaItem,
+    MediaKind,
+    Person,
+    Quote,
+    Said,
+    ThreadTitle,
+    WakeReason,
+)
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import (
     command_to_incoming,
@@ -193,7 +202,7 @@ async def test_message_in_a_guild_does_not_wake(cache: CachedGuild) -> None:
 
 
 async def test_thread_has_its_title_unless_the_bot_has_opened_it(cache: CachedGuild) -> None:
-    for owner, title in ((ALICE, "plans"), (BOT, "")):
+    for owner, title in ((ALICE, ThreadTitle("plans", f"discord:{ALICE}")), (BOT, None)):
         thread = cache.guild.get_thread(THREAD)
         assert thread is not None
         thread.owner_id = owner

@@ -3,7 +3,9 @@
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
+import pytest
 from aiogram.types import User
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,7 +13,10 @@ from hypothesis import strategies as st
 from bot.chat.incoming import Incoming, Request
 from bot.commands.handlers import COMMAND_NAMES
 from bot.platforms.telegram.incoming import parse_updates
+from bot.runtime.clock import SystemClock
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
+from bot.turn.limits.rate_limits import CommandLimits
 from bot.value_class import value_class
 from tests.platforms.telegram.conftest import Rig
 from tests.rigs.tgwire import TgWire
@@ -33,7 +38,7 @@ _chats = itertools.count(1)
 class Chats:
     """A group and its people's private chats, on a server that may not know ephemeral messages."""
 
-    def __init__(self, database: Database, wire: TgWire) -> None:
+    def __init__(self, database: Database, wire: TgWire, **parts: Any) -> None:
         number = next(_chats)
         self.wire, self.group = wire, -1000 - number
         self.people = {ADMIN: 2 * number, MEMBER: 2 * number + 1}
@@ -48,6 +53,7 @@ class Chats:
             rate_limited_surfaces=lambda **_: surfaces,
             is_platform_admin=self._is_admin,
             settings={"admins": frozenset({f"telegram:{self.people[ADMIN]}"})},
+            **parts,
         )
 
     async def _is_admin(self, asked: Request) -> bool:
@@ -82,9 +88,9 @@ class Chats:
 
 
 @asynccontextmanager
-async def opened_chats(database: Database, wire: TgWire) -> AsyncIterator[Chats]:
+async def opened_chats(database: Database, wire: TgWire, **parts: Any) -> AsyncIterator[Chats]:
     """Open a group where the bot has answered; whoever has a private chat keeps it."""
-    chats = Chats(database, wire)
+    chats = Chats(database, wire, **parts)
     wire.say(chats.people[MEMBER], "@sim_bot hello", chat=chats.group)
     await chats.work()
     assert chats.group_texts() == ["Hello."]
@@ -148,6 +154,36 @@ async def test_private_reply_reaches_its_author_alone(
             assert told == ((1, 0) if is_shown or use.person in opened else (0, 1)), use
         for text in chats.group_texts()[1:]:
             assert text == LOCK or text.startswith(HINT)
+
+
+@pytest.mark.parametrize("line", ["/settings me maybe", "/export"])
+@pytest.mark.parametrize("losses", [1, 2])
+async def test_first_private_message_arrives_once_and_changes_no_older_one(
+    database: Database, telegram: TgWire, line: str, losses: int
+) -> None:
+    async with opened_chats(database, telegram) as chats:
+        member = chats.people[MEMBER]
+        telegram.chat(member)
+        telegram._new(member, telegram.me, text="of a former life")
+        telegram.chats[member]["_last"] = 1000
+        for method in ("sendMessage", "editMessageText", "sendDocument")[-losses:]:
+            telegram.fault(method, drop=True, after=True)
+        await chats.use(Use(line, MEMBER, is_ephemeral=False, is_late=False), is_ephemeral=False)
+        older, told = chats.alone(MEMBER)
+        assert older == "of a former life"
+        assert told
+
+
+async def test_ephemeral_commands_over_the_limit_are_answered_alone(
+    database: Database, telegram: TgWire
+) -> None:
+    limits = CommandLimits(InProcessRateLimits(SystemClock()), per_person=2, seconds=3600)
+    async with opened_chats(database, telegram, command_limits=limits) as chats:
+        for _ in range(4):
+            use = Use("/context", MEMBER, is_ephemeral=True, is_late=False)
+            await chats.use(use, is_ephemeral=True)
+        assert chats.group_texts() == ["Hello."]
+        assert sum("more than 2 commands" in one for one in chats.alone(MEMBER)) == 2
 
 
 async def test_who_writes_as_the_group_is_told_to_write_as_themselves(
