@@ -3,39 +3,23 @@
 Each has a contract test in tests/contracts/ that runs for all its implementations.
 """
 
-from collections.abc import AsyncGenerator
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Protocol
-from typing import TypeAlias
-from typing import runtime_checkable
-from bot.chat.incoming import Address
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import MediaItem
-from bot.chat.incoming import Request
-from bot.chat.incoming import Said
-from bot.chat.operation import ModelHealth
-from bot.chat.operation import ModelInMemory
-from bot.chat.operation import RefusedCalls
-from bot.chat.outgoing import Limits
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import MessageSearch
-from bot.chat.outgoing import OutboxRow
-from bot.chat.outgoing import OutgoingMessage
-from bot.chat.prompt import GenerationEvent
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import PromptDescription
-from bot.chat.prompt import PromptToken
-from bot.chat.prompt import TemplateChoice
-from bot.chat.prompt import ToolSpec
-from bot.chat.rate import CallScope
-from bot.chat.rate import Rate
-from bot.chat.rate import Waiter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
+from bot.chat.operation import ModelHealth, ModelInMemory, RefusedCalls
+from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutboxRow, OutgoingMessage
+from bot.chat.prompt import (
+    GenerationEvent,
+    Prompt,
+    PromptDescription,
+    PromptToken,
+    TemplateChoice,
+    ToolSpec,
+)
+from bot.chat.rate import CallScope, Rate, Waiter
 from bot.chat.session import ChatSetting
-from bot.chat.story import PackedVector
-from bot.chat.story import Story
-from bot.chat.story import StoryVector
+from bot.chat.story import PackedVector, Story, StoryVector
 from bot.errors import BackendUnavailable
 from bot.texts.text import Text
 

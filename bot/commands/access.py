@@ -2,39 +2,19 @@
 
 import re
 import secrets
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from bot.chat.command import CommandOption
-from bot.chat.command import CommandSpec
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import Person
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
-from bot.chat.incoming import address_of
-from bot.chat.incoming import source_of
-from bot.chat.session import ACCESS
-from bot.chat.session import WORDS_KEY
-from bot.commands.authority import AdminCheck
-from bot.commands.request import CommandRequest
-from bot.commands.request import CommandResult
-from bot.commands.request import command
-from bot.errors import UserError
-from bot.ports import ChatSettings
-from bot.ports import Clock
-from bot.routing.decide import PAIRING
-from bot.routing.decide import Access
-from bot.routing.decide import AccessRules
-from bot.routing.presets import ADULTS_KEY
-from bot.routing.presets import INSTALLATION
-from bot.texts.text import Text
-from bot.texts.text import joined
-from bot.texts.text import marked
-from bot.texts.text import translatable
 
+from bot.chat.command import CommandOption, CommandSpec
+from bot.chat.incoming import Incoming, Person, Said, WakeReason, address_of, source_of
+from bot.chat.session import ACCESS, WORDS_KEY
+from bot.commands.authority import AdminCheck
+from bot.commands.request import CommandRequest, CommandResult, command
+from bot.errors import UserError
+from bot.ports import ChatSettings, Clock
+from bot.routing.decide import PAIRING, Access, AccessRules
+from bot.routing.presets import ADULTS_KEY, INSTALLATION
+from bot.texts.text import Text, joined, marked, translatable
 
 _CHANGE = translatable("change who may use me")
 _EVERYWHERE = "everywhere"

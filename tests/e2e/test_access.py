@@ -2,20 +2,14 @@
 
 import re
 from typing import Any
-import pytest
-from tests.support.chats import Chat
-from tests.support.chats import Platforms
-from tests.support.chats import TelegramChat
-from tests.support.features import GROUPS
-from tests.support.features import ON_THE_WIRES
-from tests.support.features import at
-from tests.support.model_server import Model
-from tests.support.service_process import TESTER
-from tests.support.service_process import Service
-from tests.support.shapes import Installer
-from tests.support.chats import DiscordChat
-from tests.support.service_process import preset_json
 
+import pytest
+
+from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat
+from tests.support.features import GROUPS, ON_THE_WIRES, at
+from tests.support.model_server import Model
+from tests.support.service_process import TESTER, Service, preset_json
+from tests.support.shapes import Installer
 
 pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER)]
 
