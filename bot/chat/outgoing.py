@@ -60,6 +60,8 @@ class Limits:
     opens_responses: bool = False
     """Whether a private reply is sent empty and then edited: a send of unknown outcome must not be
     repeated with its content, and an older server would show it to the whole group."""
+    message_link: str = ""
+    """The address of a message, with {server}, {chat} and {message}; empty: there is none."""
     has_threads: bool = False
     """Whether a thread can be opened from a message, for the rest of a long answer."""
     repeats_faces: bool = True

@@ -15,6 +15,7 @@ from bot.commands.menus import HistoryScopeHandlers, SettingMenus
 from bot.commands.personas import UserPersonas
 from bot.commands.presets import PRESET, PresetHandlers, with_greeting
 from bot.commands.privacy import PRIVACY, Forgetting, PrivacyHandlers, PrivacyNotice
+from bot.commands.recap import Recaps
 from bot.commands.reports import AnswerReports, ContextView, UsageView
 from bot.commands.request import (
     CommandRequest,
@@ -68,6 +69,7 @@ class CommandHandlers:
     access: AccessRules
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
     characters: CharacterHandlers
+    recaps: Recaps
     dice: random.Random = field(default_factory=random.Random)
     """Selects greetings."""
 
@@ -83,7 +85,7 @@ class CommandHandlers:
         self.pairing = Pairing(self.access.chat_settings, self.admins.clock)
         access = AccessHandlers(*(self.access, self.admins, _GRANTABLE, self.pairing, self.receive))
         reports = AnswerReports(self.context, self.admins.admin_ids)
-        groups = (self.characters, questions, *services, access, reports)
+        groups = (self.characters, self.recaps, questions, *services, access, reports)
         self._handlers = handlers_of(self, presets, *groups)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
@@ -361,10 +363,11 @@ _OWNERS = (
     UsageView,
     AccessHandlers,
     AnswerReports,
+    Recaps,
 )
 _FIRST = (
-    *("new", "stop", "retry", "undo", "me", "forget", "export", "context", "preset"),
-    *("character", "settings", "access"),
+    *("new", "stop", "retry", "undo", "me", "forget", "export", "recap", "context"),
+    *("preset", "character", "settings", "access"),
 )
 COMMANDS = listed_commands(_OWNERS, (PRESET, CHARACTER, SETTINGS, ACCESS_GROUP, PRIVACY), _FIRST)
 """The listed commands, in the order of /help."""

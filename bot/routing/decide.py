@@ -157,6 +157,11 @@ async def _no_roles(_event: Request) -> None:
     return None
 
 
+MODEL_NOT_GIVEN = translatable(
+    "Only some roles may use this character's model here, and it has no other one."
+)
+
+
 @dataclass(eq=False)
 class AccessRules:
     """Who may use the bot where, from the chat settings and those of the installation."""

@@ -11,6 +11,7 @@ from bot.chat.incoming import source_of
 from bot.chat.session import ClaimedMessage
 from bot.commands.handlers import CommandHandlers
 from bot.commands.privacy import Forgetting, PrivacyNotice, SharedMemories, StoragePolicy
+from bot.commands.recap import Recaps
 from bot.commands.reports import ContextView, UsageView
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
@@ -28,6 +29,7 @@ from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
 from bot.turn.finishing import TurnStages
 from bot.turn.limits.refusals import OperatorNotes, QueueLimit
+from bot.turn.limits.slots import Urgency
 from bot.turn.limits.spending import BudgetedSummaries
 from bot.turn.model_requests import ModelRequests
 from bot.turn.prompt_inputs import AnswerTools, ChannelReader, PromptSources
@@ -60,6 +62,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.access,
             self.receive,
             self.characters,
+            Recaps(self._summarizer(Urgency.QUESTION), self.access, self.replies.limits),
         )
 
     @cached_property
@@ -144,7 +147,10 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def summarizer(self) -> Summarizer:
-        pay = BudgetedSummaries(self.spending, self.usage_log, self.provider_slots).paid
+        return self._summarizer(Urgency.BACKGROUND)
+
+    def _summarizer(self, urgency: Urgency) -> Summarizer:
+        pay = BudgetedSummaries(self.spending, self.usage_log, self.provider_slots, urgency).paid
         summaries = SqlSummaries(self.database)
         return Summarizer(summaries, self.backends, pay, self.resolver.readable)
 

@@ -60,6 +60,17 @@ SELECT id, role, speaker_id, speaker_name, text, at, preset, preset_version, mes
     observed, files
 FROM turn WHERE conversation = :of AND session = :in_session AND active ORDER BY id
 
+-- name: newest_own_turn
+SELECT session, id, at FROM turn
+WHERE speaker_id = :person AND conversation = :of AND active ORDER BY id DESC LIMIT 1
+
+-- name: newest_turns_after
+SELECT id, role, speaker_id, speaker_name, text, at, preset, preset_version, message_id, sent_as,
+    observed, files
+FROM turn
+WHERE conversation = :of AND (session, id) > (:in_session, :last_own) AND active
+ORDER BY session DESC, id DESC LIMIT 400
+
 -- name: summary
 SELECT session, covers_to, fingerprint, text FROM summary
 WHERE conversation = :of AND session = :in_session

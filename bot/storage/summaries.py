@@ -29,6 +29,25 @@ class SqlSummaries(Store):
         rows = yield SQL["current_summary"].query_alone(of=conversation_key)
         return decode(_to_summary, rows[0]) if rows else None
 
+    @reading
+    def turns_since(
+        self, conversation_key: str, person: str, since: float | None
+    ) -> Unit[tuple[float | None, Sequence[StoredTurn]]]:
+        """Return the newest 400 turns since a moment, in all sessions; None: since their own last.
+
+        Returns also that moment in Unix seconds; None if the person has said nothing here.
+        """
+        of, session, own_id = {"of": conversation_key}, 0, 0
+        if since is None:
+            own = yield SQL["newest_own_turn"].query({**of, "person": person})
+            if not own:
+                return None, ()
+            [(session, own_id, since)] = own
+        place = {"in_session": session, "last_own": own_id}
+        rows = yield SQL["newest_turns_after"].query({**of, **place})
+        turns = decode_all("turn", rows, lambda row: StoredTurn(row[0], to_turn(row[1:])))
+        return since, [one for one in reversed(turns) if one.turn.at.timestamp() >= since]
+
     @transaction
     def save(self, conversation_key: str, new: Summary) -> Unit[bool]:
         """Replace the summary; return False if the turns that it covers have changed."""

@@ -31,7 +31,14 @@ from bot.replying.answer_parts import age_button, answer_buttons, forget_buttons
 from bot.routing.decide import PAIRING, Access
 from bot.texts.text import joined, language_of, translatable, translatable_count, translate
 from bot.turn.edits import Edits
-from bot.turn.finishing import Outcome, QuestionAnswers, TurnFinisher, TurnStages, with_response
+from bot.turn.finishing import (
+    PAUSED,
+    Outcome,
+    QuestionAnswers,
+    TurnFinisher,
+    TurnStages,
+    with_response,
+)
 from bot.turn.message_groups import MessageGroup, user_turn
 from bot.value_class import value_class
 
@@ -81,6 +88,8 @@ class Commands:
             case _ if is_report and is_on_message:
                 place = await self.stages.buttons.find_quoted(said)
                 request = replace(request, answered_at=_answered_at(*place))
+            case "recap" if self.stages.is_paused(group.claim.conversation):
+                raise UserError(PAUSED)
         result = await self.stages.commands.handle(request)
         result = replace(result, is_private=result.is_private or is_private(request.command))
         if result.repeats is not None:

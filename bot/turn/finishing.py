@@ -44,7 +44,7 @@ _ANSWERED_AGAIN = translatable("The question is answered again below.")
 _REFUSED = translatable("⚠ This chat refuses my answers; /settings why shows why (admins).")
 _SENT_ALONE = translatable("My reply is for you alone. I am sending it in a private chat.")
 _SECONDS_BETWEEN_PAUSE_NOTICES = 600.0
-_PAUSED = translatable(
+PAUSED = translatable(
     "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"
     " later."
 )
@@ -310,11 +310,11 @@ class QuestionAnswers:
         """Store questions as background during a pause; native commands always get a notice."""
         said, result = gathering.asked.incoming, _as_background(gathering, is_new=is_new)
         if has_private_response(group.message):
-            return with_response(group.message, result, _PAUSED)
+            return with_response(group.message, result, PAUSED)
         name = f"paused:{said.address.channel}"
         if not await self.stages.notices.is_due(name, _SECONDS_BETWEEN_PAUSE_NOTICES):
             return result
-        outgoing = self.stages.replies.notice_parts(said.address, _PAUSED, said.locale)
+        outgoing = self.stages.replies.notice_parts(said.address, PAUSED, said.locale)
         return replace(result, outgoing=outgoing)
 
     async def _answer_all(

@@ -29,7 +29,7 @@ from bot.replying.generate import (
     logged_steps,
 )
 from bot.replying.live_reply import LiveReply
-from bot.routing.decide import AccessRules
+from bot.routing.decide import MODEL_NOT_GIVEN, AccessRules
 from bot.routing.presets import INSTALLATION, ActivePreset
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import language_of, translatable, translate
@@ -51,9 +51,6 @@ _LIMIT_SPENT = translatable(
 )
 _FILTERED = translatable(
     "The model's provider blocked its answer (content filter). Please try other words."
-)
-_MODEL_NOT_GIVEN = translatable(
-    "Only some roles may use this character's model here, and it has no other one."
 )
 _EMPTY = translatable("The model gave an empty answer. Please try again or rephrase your message.")
 
@@ -123,7 +120,7 @@ class ModelRequests:
         others = preset.with_fallbacks[1:]
         found = others[0] if others else self.spending.cheaper(preset)
         if found is None:
-            raise UserError(_MODEL_NOT_GIVEN)
+            raise UserError(MODEL_NOT_GIVEN)
         return found.model_copy(update={"fallbacks": preset.fallbacks[1:]})
 
     async def _try_models(self, request: AnswerRequest) -> Receipt:

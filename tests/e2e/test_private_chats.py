@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.chats import DiscordChat, Platforms, TelegramChat
+from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat
 from tests.support.features import ON_THE_WIRES, at
 from tests.support.model_server import Model
 from tests.support.service_process import TESTER, Service
@@ -71,6 +71,36 @@ async def test_refusal_of_a_typed_command_comes_by_direct_message(
     await where.wait_until(where.alone)
     assert where.alone() == ["⚠ Only an admin can see why I answer messages here."]
     assert len(where.texts()) == 1
+
+
+@at("channel", "telegram_group")
+@pytest.mark.parametrize("point", ["before_finish", "after_take", "after_http"])
+async def test_recap_is_told_once_to_its_author_alone(
+    where: Chat, running: Service, point: str
+) -> None:
+    await where.ask_and_wait()
+    missed = await where.ask_and_wait(who=1)
+    before = where.texts()
+    async with running.killed_at(point):
+        if isinstance(where, TelegramChat):
+            where.platforms.telegram.whisper(where.people[0], "/recap", where.chat)
+            link = f"https://t.me/c/{str(where.chat).removeprefix('-100')}/"
+            link += str(missed.message["message_id"])
+        else:
+            where.tell("/recap")
+            link = f"https://discord.com/channels/{where.platforms.guild.id}/{where.chat}/"
+            link += str(missed.message.id)
+
+    def told() -> list[str]:
+        return [one for one in where.alone() if missed.answer in one]
+
+    await where.wait_until(told)
+    await where.ask_and_wait()
+    [recap] = told()
+    assert recap.startswith("1 message here since ")
+    assert recap.endswith(f"It begins here: {link}")
+    assert where.texts()[: len(before)] == before
+    assert len(where.texts()) == len(before) + 1
 
 
 @at("telegram_dm_topic")

@@ -88,7 +88,9 @@ class Chat:
 
     async def look_back(self) -> object:
         await self.conversations.load_session(self.claim, 40)
-        await SqlSummaries(self.database).current(LANE)
+        summaries = SqlSummaries(self.database)
+        await summaries.current(LANE)
+        await summaries.turns_since(LANE, ALICE.id, None)
         return await Receipts(self.database).newest(LANE)
 
 

@@ -54,6 +54,7 @@ LIMITS = Limits(
     render=to_dialect,
     shows_faces=True,
     repeats_faces=False,
+    message_link="https://discord.com/channels/{server}/{chat}/{message}",
     has_threads=True,
     has_private_chats=True,
     folds_thoughts=True,

@@ -51,13 +51,17 @@ class TelegramSurface(Surface, DraftingSurface):
         self._chats = chats or MovedChats()
         self._private = replace(PRIVATE, has_drafts=has_drafts)
         self._group = replace(GROUP, has_private_chats=True, opens_responses=True)
+        link = "https://t.me/c/{chat}/{message}"
+        self._supergroup = replace(self._group, message_link=link)
         self._has_ephemeral = True  # until the server shows one to everybody
         self._searched = BoundedDict[tuple[int, str], int](_MAX_SEARCHES)
         """By chat and nonce: how far an interrupted search has come."""
 
     @override
     def limits(self, address: Address) -> Limits:
-        return self._private if _is_private(address) else self._group
+        if _is_private(address):
+            return self._private
+        return self._supergroup if address.chat.startswith("-100") else self._group
 
     @override
     async def send(self, message: OutgoingMessage) -> str:

@@ -282,6 +282,8 @@ class BudgetedSummaries:
     spending: Spending
     log: UsageLog
     slots: ProviderSlots
+    urgency: Urgency = Urgency.BACKGROUND
+    """QUESTION: it counts as a request of the chat, too."""
 
     @contextlib.asynccontextmanager
     async def paid(
@@ -290,8 +292,11 @@ class BudgetedSummaries:
         """Reserve a summary's cost during the block, and record the real cost; see `PaySummary`."""
         async with self.spending.reserved(preset, said, prompt, prompt_tokens) as reservation:
             request = SummaryRequest(reservation.prompt)
-            urgency = Urgency.BACKGROUND
-            async with self.slots.hold(preset.provider, StopFlag(), _ignore, urgency=urgency):
+            urgency = self.urgency
+            chat = said.address.lane if urgency is Urgency.QUESTION else ""
+            async with self.slots.hold(
+                preset.provider, StopFlag(), _ignore, chat=chat, urgency=urgency
+            ):
                 yield request
             usage = counted(request.usage, prompt_tokens, request.text)
             charge = self.spending.charged(reservation, preset, [usage])
@@ -300,4 +305,4 @@ class BudgetedSummaries:
 
 
 def _ignore(_position: object) -> None:
-    """Show nothing: nobody waits for a summary."""
+    """Show nothing while a summary waits."""

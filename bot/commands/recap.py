@@ -1,0 +1,130 @@
+"""/recap: tell somebody in private what they missed in a channel."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import dropwhile
+
+import structlog
+
+from bot.chat.command import CommandOption
+from bot.chat.incoming import Address, Said
+from bot.chat.outgoing import Limits
+from bot.chat.session import StoredTurn, Turn
+from bot.commands.request import CommandRequest, CommandResult, command
+from bot.errors import BackendError, UserError
+from bot.memory import Summarizer
+from bot.routing.decide import MODEL_NOT_GIVEN, AccessRules
+from bot.texts.text import joined, marked, translatable, translatable_count
+
+_DURATION = re.compile(r"(\d{1,4}) ?(m|min|minutes?|h|hours?|d|days?|w|weeks?)")
+_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DAYS = {"today": timedelta(), "yesterday": timedelta(days=1)}
+_NEVER_SPOKE = timedelta(days=1)
+_CITED = re.compile(r"\[(\d{1,3})\]")
+_HOW = translatable(
+    "Use /recap alone, or say since when: 30m, 2h, 3d, 1w, today or yesterday (UTC)."
+)
+_NOTHING = translatable("Nothing new here since then, as far as I have read.")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False)
+class Recaps:
+    """Sums up what a person may have missed: only what was said in their own conversation."""
+
+    summarizer: Summarizer
+    access: AccessRules
+    limits: Callable[[Address], Limits]
+
+    @command(
+        "recap",
+        marked("tell you alone what you missed here; `/recap 2h` or `yesterday`: since then"),
+        CommandOption(
+            "since", marked("30m, 2h, 3d or yesterday; else since you last wrote"), required=False
+        ),
+        is_private=True,
+    )
+    async def recap(self, request: CommandRequest) -> CommandResult:
+        """Ask the model of the preset that answers here, at the author's cost."""
+        said, preset = request.incoming, request.active.first.preset
+        since, new = await self._find_new(request)
+        if not new:
+            return CommandResult(_NOTHING)
+        if not await self.access.may_use(said, "model"):
+            raise UserError(MODEL_NOT_GIVEN)
+        try:
+            text, covered = await self.summarizer.recap(preset, new, said)
+        except BackendError as error:
+            _log.warning("recap_failed", conversation=said.address.conversation, reason=str(error))
+            raise UserError(error.notice) from None
+        link = self._link_of(said)
+        links = [link(one.turn) for one in covered]
+        heading = translatable_count(
+            "1 message here since {moment} UTC:",
+            "{count} messages here since {moment} UTC:",
+            sum(one.turn.role == "user" for one in new),
+            moment=f"{since:%Y-%m-%d %H:%M}",
+        )
+        lines: list[str] = [heading, _CITED.sub(lambda cited: _linked(int(cited[1]), links), text)]
+        if first := next(filter(None, links), None):
+            lines.append(translatable("It begins here: {link}", link=first))
+        if left_out := len(new) - len(covered):
+            lines.append(
+                translatable_count(
+                    "1 older message was too much to read.",
+                    "{count} older messages were too much to read.",
+                    left_out,
+                )
+            )
+        return CommandResult(joined(lines))
+
+    async def _find_new(self, request: CommandRequest) -> tuple[datetime, Sequence[StoredTurn]]:
+        """Return since when, and what is new; nothing of people who are off, or answers to them."""
+        said, asked = request.incoming, _read_since(request.argument, request.now)
+        load = self.summarizer.summaries.turns_since
+        conversation, person = said.address.conversation, said.author.id
+        since, found = await load(conversation, person, asked.timestamp() if asked else None)
+        if since is None:
+            asked = request.now - _NEVER_SPOKE
+            since, found = await load(conversation, person, asked.timestamp())
+        if asked:  # an answer at its beginning is to somebody unknown
+            found = list(dropwhile(lambda one: one.turn.role == "assistant", found))
+        read = {id(one) for one in await self.summarizer.readable([one.turn for one in found])}
+        new = [one for one in found if id(one.turn) in read]
+        has_news = any(not one.turn.is_said_by(said.author) for one in new if one.turn.speaker)
+        has_news = has_news or (asked is not None and said.is_private)
+        moment = datetime.fromtimestamp(since or 0, UTC)
+        return moment, new if has_news else ()
+
+    def _link_of(self, said: Said) -> Callable[[Turn], str]:
+        """Return a function that links to a person's message; its link is empty if it has none."""
+        pattern = self.limits(said.address).message_link
+        place = {"server": said.scopes[-1].rpartition(":")[2]}
+        place |= {"chat": said.address.chat.removeprefix("-100")}  # as Telegram writes it in links
+
+        def link(turn: Turn) -> str:
+            is_linked = not said.is_private and (turn.message_id or "").isdecimal()
+            return pattern.format(**place, message=turn.message_id) if is_linked else ""
+
+        return link
+
+
+def _linked(number: int, links: Sequence[str]) -> str:
+    """Return a link in place of a cited number; nothing if there is none."""
+    link = links[number - 1] if 1 <= number <= len(links) else ""
+    return f"[#{number}]({link})" if link else ""
+
+
+def _read_since(given: str, now: datetime) -> datetime | None:
+    """Read since when; None: since the author's last message. Raises `UserError`."""
+    text = " ".join(given.lower().split())
+    if not text:
+        return None
+    if text in _DAYS:
+        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        return today - _DAYS[text]
+    if (found := _DURATION.fullmatch(text)) is None:
+        raise UserError(_HOW)
+    return now - timedelta(seconds=int(found[1]) * _SECONDS[found[2][0]])

@@ -1,0 +1,193 @@
+"""Test /recap: what a person missed in a channel, told to them alone."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from bot.chat.incoming import Person, WakeReason
+from bot.chat.session import Consent
+from bot.errors import BackendUnavailable
+from bot.storage.database import Database
+from bot.storage.operation import Pauses
+from bot.storage.usage import UsageTotals
+from tests.fakes import LIMITS, FakeBackend, FakeSurface, PrivatePlatform
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.budgets import DONE, PERSON_A_DAY, make_setup
+from tests.turn.setup import Setup
+
+CAROL = Person("telegram:3", "Carol")
+LINKS = replace(LIMITS, has_private_chats=True, message_link="https://x.test/{chat}/{message}")
+ALL = {"context": "all"}
+
+
+class Group:
+    """A group where Alice, Bob and Carol write; who is alone with the bot reads in a chat `dm-`."""
+
+    def __init__(self, database: Database, *scripts: Sequence[Any], **options: Any) -> None:
+        self.surface = FakeSurface(LINKS)
+        platform = PrivatePlatform("telegram", self.surface)
+        backend = FakeBackend(*scripts)
+        self.setup: Setup = make_setup(
+            database,
+            backend=backend,
+            surface=self.surface,
+            platforms={"telegram": platform},
+            **{"preset": ALL, **options},
+        )
+        self.backend, self.clock = backend, self.setup.clock
+        self._number = 0
+
+    async def say(
+        self, text: str, by: Person = ALICE, wake: WakeReason | None = None, chat: str = "5"
+    ) -> None:
+        self._number += 1
+        at = datetime.fromtimestamp(self.clock.now(), UTC)
+        said = make_incoming(text, key=f"5:{self._number}", author=by, wake=wake, chat=chat)
+        await self.setup.receive(replace(said, at=at))
+        await self.setup.work(f"telegram:{chat}")
+
+    async def recap(self, since: str = "", by: Person = ALICE) -> str:
+        """Ask for a recap; return what its author alone reads."""
+        before = len(self.surface.sent)
+        await self.say(f"/recap {since}".strip(), by, WakeReason.COMMAND)
+        lane = f"telegram:dm-{by.id.rpartition(':')[2]}"
+        while rows := await self.setup.sender.take([lane]):
+            await self.setup.sender.work(rows[lane])
+        [told] = self.surface.sent[before:]
+        assert told.address.lane == lane
+        return told.content.text
+
+    @property
+    def read(self) -> str:
+        """What the model read last."""
+        return self.backend.prompts[-1].messages[-1].content
+
+
+@pytest.fixture
+def group(database: Database) -> Group:
+    return Group(database, ["Lunch is at one [2], says Bob [1] [9].", DONE])
+
+
+async def test_recap_covers_what_others_said_since_the_author_wrote(group: Group) -> None:
+    await group.say("before that", BOB)
+    await group.say("I am off")
+    await group.say("lunch?\n[9] Carol: I pay", BOB)
+    await group.clock.advance(60)
+    await group.say("at one", CAROL)
+    await group.say("a secret of another chat", BOB, chat="6")
+    told = await group.recap()
+    assert told == (
+        "2 messages here since 2023-11-14 22:13 UTC:\n"
+        "Lunch is at one [#2](https://x.test/5/4), says Bob [#1](https://x.test/5/3) .\n"
+        "It begins here: https://x.test/5/3"
+    )
+    assert group.read == ("Conversation:\n[1] Bob: lunch?\n> [9] Carol: I pay\n[2] Carol: at one")
+    assert not [one for one in group.surface.sent if one.address.chat == "5"]
+    assert await group.setup.history() == [
+        ("user", text) for text in ("before that", "I am off", "lunch?\n[9] Carol: I pay", "at one")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("since", "lines"),
+    [
+        ("", []),
+        ("90m", ["new", "my own"]),
+        ("3 Hours", ["old", "new", "my own"]),
+        ("yesterday", ["old", "new", "my own"]),
+        ("today", ["new", "my own"]),
+    ],
+)
+async def test_recap_can_begin_at_a_time_and_in_an_earlier_session(
+    group: Group, since: str, lines: list[str]
+) -> None:
+    await group.say("old", BOB)
+    await group.clock.advance(7200)
+    await group.say("new", BOB)
+    await group.say("/new", BOB, WakeReason.COMMAND)
+    await group.say("my own")
+    told = await group.recap(since)
+    if lines:
+        assert [line.partition(": ")[2] for line in group.read.splitlines()[1:]] == lines
+    else:
+        assert told == "Nothing new here since then, as far as I have read."
+        assert not group.backend.prompts
+
+
+async def test_recap_of_somebody_who_never_wrote_covers_a_day(group: Group) -> None:
+    await group.say("old", BOB)
+    await group.clock.advance(86_000)
+    await group.say("new", BOB)
+    await group.clock.advance(3_600)
+    assert (await group.recap()).startswith("1 message here since 2023-11-14 23:06 UTC:\n")
+    assert group.read.endswith("[1] Bob: new")
+
+
+@pytest.mark.parametrize("off_after", [False, True])
+async def test_recap_has_nothing_of_people_who_are_off(
+    database: Database, *, off_after: bool
+) -> None:
+    group = Group(database, ["Ho."])
+    scopes = group.setup.history_scopes
+    await group.say("hello")
+    if not off_after:
+        await scopes.set_consent(BOB.id, Consent.OFF)
+    await group.say("from bob", BOB)
+    await group.say("nora?", BOB, WakeReason.MENTION)
+    await group.say("from carol", CAROL)
+    await group.say("nora!", CAROL, WakeReason.MENTION)
+    await scopes.set_consent(BOB.id, Consent.OFF)
+    for since in ("", "1h"):
+        await group.recap(since)
+        shown = group.read.splitlines()
+        assert shown[-3:-1] == [
+            f"[{len(shown) - 3}] Carol: from carol",
+            f"[{len(shown) - 2}] Carol: nora!",
+        ]
+        assert "ob" not in group.read.lower()
+    if off_after:  # else he was told a moment ago
+        told = await group.recap("1h", BOB)
+        assert told.startswith("You have switched me off for yourself")
+    await scopes.set_consent(CAROL.id, Consent.OFF)
+    assert (await group.recap()).startswith("Nothing new here")
+
+
+async def test_newest_messages_that_fit_are_read(database: Database) -> None:
+    preset = {**ALL, "max_input_tokens": 200}
+    group = Group(database, ["A recap [1]."], preset=preset)
+    await group.say("hello")
+    for number in range(20):
+        await group.say(f"{number} is a number that somebody writes", BOB)
+    told = await group.recap()
+    covered = len(group.read.splitlines()) - 1
+    assert 2 < covered < 15
+    assert group.read.endswith("Bob: 19 is a number that somebody writes")
+    assert told.startswith("20 messages here")
+    assert f"[#1](https://x.test/5/{22 - covered})" in told
+    assert told.endswith(f"\n{20 - covered} older messages were too much to read.")
+
+
+async def test_recap_is_charged_to_its_author_alone(database: Database) -> None:
+    group = Group(database, ["A recap.", DONE], budgets={PERSON_A_DAY: 4_500})
+    await group.say("lunch?", BOB)
+    assert "A recap." in await group.recap()
+    totals = UsageTotals(database)
+    spent = await totals.of_person(ALICE.id, datetime.fromtimestamp(0, UTC))
+    assert (spent.cost, spent.prompt_tokens, spent.answers) == (2000, 1000, 0)
+    assert await group.recap() == (
+        "⚠ Your budget of $0.0045 is used up today. It is renewed at 2023-11-15 00:00 UTC."
+    )
+    assert "A recap." in await group.recap("1h", CAROL)
+
+
+async def test_failure_and_mistake_are_told_in_private(database: Database) -> None:
+    group = Group(database, [BackendUnavailable("down")])
+    await group.say("lunch?", BOB)
+    assert await group.recap() == ("⚠ I could not reach the model. Please try again in a moment.")
+    assert (await group.recap("monday")).startswith("⚠ Use /recap alone, or say since when")
+    await Pauses(database, group.clock).begin("all", "anna")
+    await group.setup.pauses.refresh()
+    assert (await group.recap()).startswith("⚠ ⏸ I am paused")
