@@ -203,7 +203,7 @@ SELECT DISTINCT conversation FROM turn WHERE speaker_id = :person ORDER BY conve
 
 -- name: page_of_waiting
 SELECT conversation, id, kind, payload FROM inbox
-WHERE state = 'new' AND (conversation, id) > (:after, :last) ORDER BY conversation, id LIMIT 500
+WHERE state = 'new' AND (conversation, id) > (:last_key, :last) ORDER BY conversation, id LIMIT 500
 
 -- name: consent_of_person
 SELECT value FROM choice WHERE key = 'consent' AND scope = :person

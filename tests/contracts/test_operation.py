@@ -1,5 +1,6 @@
 """Contract of what operators see and do, on both databases."""
 
+import asyncio
 import json
 from datetime import UTC, datetime
 
@@ -218,6 +219,14 @@ async def test_who_is_forgotten_leaves_no_dead_letter(store: Store, *, is_channe
         await data.forget_outside_histories(ALICE.id)
         assert await words_in(store) == set()
     assert await store.letters.all() == []
+
+
+async def test_waiting_messages_of_a_person_are_found_page_by_page(store: Store) -> None:
+    said = [make_incoming(chat=str(one % 7), key=f"{one}") for one in range(1100)]
+    await store.inbox.receive([*said, make_incoming(chat="8", key="8", author=BOB)], {})
+    data = PersonalData(store.database, SystemClock())
+    async with asyncio.timeout(120):
+        assert sorted(await data.conversations(ALICE.id)) == [f"telegram:{one}" for one in range(7)]
 
 
 async def test_characters_of_a_server_are_forgotten_with_it(store: Store) -> None:
