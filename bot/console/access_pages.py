@@ -34,6 +34,12 @@ from bot.value_class import value_class
 _YEAR_SECONDS = 365 * 86_400
 # Browsers read "\\" as "/", and skip tabs and line breaks: "/\t/evil.example" is another site.
 _IS_LOCAL_PATH = re.compile(r"/(?:[^\s\\/\x00-\x20\x7f][^\s\\\x00-\x20\x7f]*)?")
+_Path = Annotated[str, Field(max_length=2000)]
+
+
+def _local_path(given: str) -> str:
+    """Return a path of this site as it is, and an empty text for anything else."""
+    return given if _IS_LOCAL_PATH.fullmatch(given) else ""
 
 
 @value_class
@@ -67,9 +73,12 @@ class SessionPages(RouteGroup):
         return response
 
     @route("POST /login", None)
-    async def log_in(self, token: Annotated[str, Field(max_length=200)]) -> web.Response:
-        session = await self.logins.log_in(token)
-        response = redirect(self.home)
+    async def log_in(
+        self, token: Annotated[str, Field(max_length=500)], back: _Path = ""
+    ) -> web.Response:
+        """Log in with a token, or with the link that ends in it, and go `back`."""
+        session = await self.logins.log_in(token.rpartition("#")[2].strip())
+        response = redirect(_local_path(back) or self.home)
         self._set_session(response, session, int(SESSION_SECONDS))
         return response
 
@@ -96,10 +105,10 @@ class SessionPages(RouteGroup):
         self,
         language: Literal["en", "zh"] | None = None,
         theme: Literal["system", "light", "dark"] | None = None,
-        back: Annotated[str, Field(max_length=2000)] = "/",
+        back: _Path = "/",
     ) -> web.Response:
         """Store the language and theme in cookies; omitted values stay unchanged."""
-        response = redirect(back if _IS_LOCAL_PATH.fullmatch(back) else "/")
+        response = redirect(_local_path(back) or "/")
         for name, value in ((LANGUAGE_COOKIE, language), (THEME_COOKIE, theme)):
             if value is not None:
                 response.set_cookie(

@@ -32,13 +32,16 @@ from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup,
 from bot.errors import BackendError, BackendUnavailable, RequestRefused
 from bot.ports import Backend
 from bot.prompting.fit import prompt_tokens, tokens_by_section
+from bot.storage.operation import SqlMessageNotes
 from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.reports import AnswerLog
+from bot.telemetry.logs import ERROR_NOTES, read_failures
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _ANSWERS_PER_PAGE = 50
 _EXCERPT_CHARS = 200
+_MAX_ERRORS = 200
 _MAX_NUMBER = 2**62
 _NO_TOKENS = translatable(
     "Only local models show their tokens; this provider counts tokens itself."
@@ -71,7 +74,7 @@ class AnswerQuery(BaseModel):
             conversation=self.channel,
             min_cost=None if self.cost == "" else _to_micros(self.cost),
             min_seconds=None if self.seconds == "" else self.seconds,
-            **self.model_dump(exclude={"channel", "cost", "seconds"}),
+            **self.model_dump(exclude={"channel", "cost", "seconds", "state"}),
         )
 
 
@@ -145,6 +148,12 @@ def answer_row(one: StoredAnswer) -> AnswerRow:
     )
 
 
+class ListQuery(AnswerQuery):
+    """What the page lists."""
+
+    state: Literal["", "errors"] = ""
+
+
 Replay: TypeAlias = Callable[[StoredAnswer, str, str], Awaitable[OperatorAnswer]]
 _Preset = Annotated[str, Field(max_length=500, description="Whose model and parameters are used.")]
 _Draft = Annotated[
@@ -169,6 +178,7 @@ class AnswerPages(RouteGroup):
     presets: Collection[str]
     drafts: PresetDrafts
     replay: Replay
+    notes: SqlMessageNotes
 
     @route("GET /api/v1/answers", Scope.READ)
     async def list_answers(
@@ -180,7 +190,10 @@ class AnswerPages(RouteGroup):
         return {"answers": [answer_row(one) for one in masked], "next_before": found.next_before}
 
     @route("GET /answers", Scope.READ)
-    async def list_page(self, request: ConsoleRequest, query: AnswerQuery) -> Page:
+    async def list_page(self, request: ConsoleRequest, query: ListQuery) -> Page:
+        if query.state:
+            notes = await self.notes.newest_of_kind(ERROR_NOTES, _MAX_ERRORS)
+            return Page("errors.html", {"errors": read_failures(notes)})
         found = await self.list_answers(query)
         before = found["next_before"]
         older = urlencode({**dict(request.http.query), "before": before})

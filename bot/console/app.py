@@ -100,7 +100,8 @@ class RequestGate:
             raise RequestRefused(
                 401, translatable("Log in first; `troupe console url` prints a link for that.")
             )
-        check_scope(caller, route.scope)
+        if route.also not in caller.scopes:
+            check_scope(caller, route.scope)
         return caller
 
     async def _is_admitted(self, http: web.Request, route: Route) -> bool:
@@ -185,13 +186,15 @@ class Console:
 
     def _handler(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(http: web.Request) -> web.StreamResponse:
+            request = ConsoleRequest(http, NOBODY)
             try:
                 request, given = await self._gate.admit(http, route)
                 answer = await route.handle(request, given)
             except (RequestRefused, UserError, StoreError) as error:
-                return self._refusal(http, route, error)
+                return self._refusal(request, route, error)
             except web.HTTPRequestEntityTooLarge as error:
-                return self._refusal(http, route, RequestRefused(413, error.text or "too large"))
+                refusal = RequestRefused(413, error.text or "too large")
+                return self._refusal(request, route, refusal)
             return self._respond(answer, request)
 
         return handle
@@ -216,13 +219,15 @@ class Console:
         return protected(response, nonce)
 
     def _refusal(
-        self, http: web.Request, route: Route, error: RequestRefused | UserError | StoreError
+        self,
+        reader: ConsoleRequest,
+        route: Route,
+        error: RequestRefused | UserError | StoreError,
     ) -> web.Response:
         if isinstance(error, StoreError):
             error = RequestRefused(503, _DATABASE_FAILED)
         status = error.status if isinstance(error, RequestRefused) else 422
         text = error.text
-        reader = ConsoleRequest(http, NOBODY)
         if route.is_api:  # the scripts of pages show it as it is
             told = translate(text, reader.language)
             return protected(web.json_response({"error": told}, status=status))

@@ -14,8 +14,8 @@ from bot.errors import StoreError
 from bot.ports import Clock
 from bot.storage.web_channels import SqlWebChannels
 
-RenderChanges = Callable[[Sequence[WebMessage]], Awaitable[Sequence[str]]]
-"""Returns the HTML of each message; empty for one that is not shown."""
+RenderChanges = Callable[[Sequence[WebMessage]], Awaitable[tuple[Sequence[str], str]]]
+"""Returns the HTML of each message, empty for one that is not shown, and that of the header."""
 
 _MAX_CHANGES = 50
 _POLL_SECONDS = 5.0  # for changes of other processes whose signal was lost
@@ -71,9 +71,10 @@ async def channel_events(
         while True:
             is_changed.clear()
             changes = await channels.changed(channel_id, after, _MAX_CHANGES)
-            for one, html in zip(changes, await render(changes), strict=True):
-                shown = json.dumps({"id": one.id, "position": one.position, "html": html})
-                yield f"id: {one.revision}\ndata: {shown}\n\n"
+            pages, about = await render(changes)
+            for one, html in zip(changes, pages, strict=True):
+                shown = {"id": one.id, "position": one.position, "html": html, "about": about}
+                yield f"id: {one.revision}\ndata: {json.dumps(shown)}\n\n"
                 after = one.revision
             if not changes:
                 yield ": waiting\n\n"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from zlib import crc32
 
 from markupsafe import Markup
 
@@ -10,6 +11,7 @@ from bot.chat.incoming import Person
 from bot.chat.outgoing import Button
 from bot.chat.web_channel import WebMessage
 from bot.markup.styled_text import Style, StyledSpan, StyledText, style_markdown
+from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
 _TAGS: Mapping[Style, str] = {
@@ -23,7 +25,14 @@ _LINK = Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>')
 _WITHOUT_LINKS = frozenset({Style.LINK, Style.CODE, Style.CODE_BLOCK})
 _ADDRESS = re.compile(r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]")
 _MAX_QUOTE_CHARS = 80
-_FACE_COLORS = 6
+_FACE_COLORS = 10
+_LABELS: Mapping[str, Text] = {
+    ButtonAction.STOP: translatable("Stop"),
+    ButtonAction.RETRY: translatable("Retry"),
+    ButtonAction.CONTINUE: translatable("Continue"),
+    ButtonAction.DELETE: translatable("Delete"),
+}
+"""In the language of whoever reads; the messages have that of whoever asked."""
 _BOT_NAME = "Troupe"  # speaks where no character does
 
 
@@ -35,7 +44,12 @@ class MessageView:
     html: Markup
     quote: str
     """The beginning of the message that it replies to; empty if there is none."""
-    rows: Sequence[Sequence[Button]]
+    tools: Sequence[tuple[Button, str, Text | str]]
+    """Buttons of the toolbar, with their actions and labels."""
+    versions: Sequence[Button]
+    """Buttons that show another version of the answer."""
+    rows: Sequence[Sequence[tuple[Button, Text | str]]]
+    """All other buttons."""
 
     @property
     def initial(self) -> str:
@@ -56,14 +70,23 @@ def view_message(message: WebMessage, known: Mapping[str, WebMessage]) -> Messag
     if message.author is not None and replied is not None:
         quote = f"{_name(replied)}: {_shorten(replied.text)}"
     html = Markup.escape(message.text) if message.author else _styled_html(message.text)
-    rows: dict[int, list[Button]] = {}
+    rows: dict[int, list[tuple[Button, Text | str]]] = {}
+    tools, versions = [], []
     for button in message.buttons:
-        rows.setdefault(button.row, []).append(button)
-    return MessageView(message, name, color_of(name), html, quote, list(rows.values()))
+        action = button.data.partition(":")[0].rstrip("0123456789")
+        label = _LABELS.get(action, button.label)
+        if action in _LABELS and len(message.buttons) > 1:
+            tools.append((button, action, label))
+        elif action == ButtonAction.VERSION:
+            versions.append(button)
+        else:
+            rows.setdefault(button.row, []).append((button, label))
+    others = list(rows.values())
+    return MessageView(message, name, color_of(name), html, quote, tools, versions, others)
 
 
 def color_of(name: str) -> int:
-    return sum(name.encode()) % _FACE_COLORS
+    return crc32(name.encode()) % _FACE_COLORS
 
 
 def view_people(people: Sequence[Person]) -> Sequence[tuple[Person, int, str]]:

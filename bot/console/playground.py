@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import quote
 
 from aiohttp import web
@@ -101,19 +101,16 @@ class PlaygroundPages(RouteGroup):
         found = await self._find(channel)
         messages = await self.channels.newest(found.id, _MAX_SHOWN)
         known = {one.id: one for one in messages}
-        active = await self.resolver.resolve((found.address.lane,))
         edited = known.get(edit)
         return Page(
             "playground/channel.html",
             {
-                "channel": found,
+                **await self._header(found),
                 "channels": await self.channels.all(),
                 "conversations": await self.copies.recent(_MAX_COPIES),
                 "messages": [view_message(one, known) for one in messages if one.is_shown],
                 "people": view_people(found.people),
                 "author": author or found.people[0].id,
-                "characters": [one.preset for one in active.members],
-                "is_inherited": active.first.scope is None,
                 "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN],
                 "replied": known.get(reply),
                 "edited": edited if edited is not None and edited.author is not None else None,
@@ -121,6 +118,20 @@ class PlaygroundPages(RouteGroup):
                 "commands": self._command_list(request.language),
             },
         )
+
+    async def _header(self, channel: WebChannel) -> dict[str, Any]:
+        active = await self.resolver.resolve((channel.address.lane,))
+        channel = await self.channels.get(channel.id) or channel
+        characters = [one.preset for one in active.members]
+        return {
+            "channel": channel,
+            "characters": characters,
+            "is_inherited": active.first.scope is None,
+            "names": [
+                *(one.character_name for one in characters),
+                *(one.name for one in channel.people),
+            ],
+        }
 
     @route(f"POST {_PATH}", Scope.OPERATE)
     async def create(
@@ -191,7 +202,9 @@ class PlaygroundPages(RouteGroup):
         if not is_number(given):
             raise RequestRefused(422, translatable("Nothing has this number."))
 
-        async def render(changes: Sequence[WebMessage]) -> Sequence[str]:
+        async def render(changes: Sequence[WebMessage]) -> tuple[Sequence[str], str]:
+            if not changes:
+                return (), ""
             ids = {one.reply_to for one in changes if one.author is not None and one.reply_to}
             replied = [await self.channels.find(found.id, one) for one in sorted(ids)]
             known = {one.id: one for one in replied if one is not None}
@@ -202,7 +215,8 @@ class PlaygroundPages(RouteGroup):
                 values = {"one": view_message(message, known), "channel": found}
                 return self.renderer.render(Page("playground/message.html", values), request, "")
 
-            return list(map(rendered, changes))
+            about = Page("playground/about.html", await self._header(found))
+            return list(map(rendered, changes)), self.renderer.render(about, request, "")
 
         events = channel_events(self.channels, found.id, int(given), render)
         return await stream_events(request, events, self.clock)
@@ -342,7 +356,8 @@ def _with_text(message: WebMessage, text: str) -> WebMessage:
 
 
 def _flatten(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
-    for spec in commands:
+    """Yield each command with its action; first those without actions, which are used most."""
+    for spec in sorted(commands, key=lambda one: bool(one.actions)):
         yield from ((f"/{spec.name} {one.name}", one) for one in spec.actions)
         if not spec.actions:
             yield f"/{spec.name}", spec

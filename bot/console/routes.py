@@ -142,6 +142,8 @@ class Route:
     the request's path or of the answer, such as "/presets/{name}"."""
     template: str = ""
     """Of the page that shows the answer as `found`."""
+    also: Scope | None = None
+    """Another scope that suffices."""
 
     @property
     def is_api(self) -> bool:
@@ -199,6 +201,7 @@ def route(
     *,
     then: str = "",
     template: str = "",
+    also: Scope | None = None,
 ) -> Callable[[Handler], Handler]:
     """Register a `RouteGroup` method as the handler of a route: `@route("GET /answers", ...)`.
 
@@ -221,6 +224,7 @@ def route(
             None if isinstance(kind, type) and issubclass(kind, web.StreamResponse) else kind,
             then,
             template,
+            also,
         )
         vars(handler)["routes"] = (added, *vars(handler).get("routes", ()))
         return handler

@@ -88,6 +88,7 @@ class ConsoleContainer:
                 c.resolver.presets,
                 c.preset_drafts,
                 self.replay.replay,
+                c.message_notes,
             ),
             PresetPages(
                 editing,

@@ -9,43 +9,30 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from datetime import UTC
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-import msgspec
-from bot.chat.incoming import HISTORY_MARK
-from bot.chat.incoming import Edited
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Reacted
-from bot.chat.incoming import Said
-from bot.chat.incoming import address_of
-from bot.chat.incoming import requests_to_forget
-from bot.chat.session import OWNER_END
-from bot.chat.session import Turn
-from bot.chat.session import shown_name
-from bot.errors import StoreError
-from bot.errors import Undecodable
-from bot.ports import Clock
-from bot.storage.database import ClockStore
-from bot.storage.database import Database
-from bot.storage.database import reading
-from bot.storage.inbox import SqlInbox
-from bot.storage.rows import decode
-from bot.storage.rows import decode_all
-from bot.storage.rows import decode_event
-from bot.storage.rows import to_turn
-from bot.storage.statements import SQL
-from bot.storage.statements import Rows
-from bot.storage.statements import Unit
-from bot.storage.statements import pairs
 
+import msgspec
+
+from bot.chat.incoming import (
+    HISTORY_MARK,
+    Edited,
+    Incoming,
+    Pressed,
+    Reacted,
+    Said,
+    address_of,
+    requests_to_forget,
+)
+from bot.chat.session import OWNER_END, Turn, shown_name
+from bot.errors import StoreError, Undecodable
+from bot.ports import Clock
+from bot.storage.database import ClockStore, Database, reading
+from bot.storage.inbox import SqlInbox
+from bot.storage.rows import decode, decode_all, decode_event, to_turn
+from bot.storage.statements import SQL, Rows, Unit, pairs
 
 FILE_NAME = "forgotten.jsonl"
 _OF_SERVER = ("forget_characters", "forget_list_of_characters", "forget_changes_of_characters")

@@ -119,6 +119,12 @@ class SqlMessageNotes(ClockStore):
         rows = yield SQL["newest_notes"].query_alone(key=key, most=limit)
         return [decode(lambda row: str(row[0]), row) for row in reversed(rows)]
 
+    @reading
+    def newest_of_kind(self, kind: str, limit: int) -> Unit[Sequence[str]]:
+        """Return the newest notes whose keys begin with `kind`, newest first."""
+        rows = yield SQL["newest_notes_of_kind"].query_alone(kind=kind, most=limit)
+        return [decode(lambda row: str(row[0]), row) for row in rows]
+
     @transaction
     def forget(self, key: str, person_id: str | None = None) -> Unit[None]:
         """Delete a key's notes, of one person or of all."""

@@ -65,6 +65,9 @@ INSERT INTO message_note (key, at, content, person) VALUES (:key, :at, :content,
 -- name: newest_notes
 SELECT content FROM message_note WHERE key = :key ORDER BY id DESC LIMIT :most
 
+-- name: newest_notes_of_kind
+SELECT content FROM message_note WHERE strpos(key, :kind) = 1 ORDER BY id DESC LIMIT :most
+
 -- name: forget_notes
 DELETE FROM message_note WHERE key = :key
 
@@ -106,7 +109,7 @@ ORDER BY at DESC, id DESC
 -- name: earlier_turns
 -- A prompt holds no more than a part of a thousand turns.
 SELECT role, speaker_id, speaker_name, text, at, preset, preset_version, message_id, sent_as,
-    observed, files, id, parent FROM turn
+    observed, files, active, id, parent FROM turn
 WHERE conversation = :of AND session = :in_session AND id <= :newest
 ORDER BY id DESC LIMIT 1000
 

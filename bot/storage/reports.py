@@ -149,12 +149,12 @@ def _stored_answer(row: Sequence[Any]) -> StoredAnswer:
 
 
 def _ancestors(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
-    """Return the turns after any deleted one up to `newest`, oldest first."""
+    """Return the turns up to `newest`, oldest first; before a deleted one, those shown now."""
     found: list[Turn] = []
     wanted: int | None = newest
     for row in rows:
-        *_, id_, parent = row
-        if id_ == wanted:
+        *_, is_active, id_, parent = row
+        if wanted is not None and (id_ == wanted or (id_ < wanted and is_active)):
             found += decode_all("turn", [row], to_turn)
             wanted = parent
     return found[::-1]

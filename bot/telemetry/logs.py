@@ -1,5 +1,6 @@
 """Configure structured logs with masked secrets, and keep recent warnings for the console."""
 
+import contextlib
 import logging
 import math
 import re
@@ -251,15 +252,23 @@ async def find_failure(
     read_notes: Callable[[str, int], Awaitable[Sequence[str]]], error_id: str
 ) -> FailedMessage | None:
     """Return a failed message, from any process; raises `StoreError`."""
-    found = await read_notes(_key(error_id), 1)
-    try:
-        return _decode(found[0]) if found else None
-    except msgspec.DecodeError:  # of another version of Troupe
-        return None
+    return next(iter(read_failures(await read_notes(_key(error_id), 1))), None)
+
+
+def read_failures(notes: Iterable[str]) -> Sequence[FailedMessage]:
+    """Return the failed messages of notes, without those of another version of Troupe."""
+    found = []
+    for one in notes:
+        with contextlib.suppress(msgspec.DecodeError):
+            found.append(_decode(one))
+    return found
+
+
+ERROR_NOTES = "error:"
 
 
 def _key(error_id: str) -> str:
-    return f"error:{error_id}"
+    return f"{ERROR_NOTES}{error_id}"
 
 
 RECENT_EVENTS = RecentEvents()

@@ -10,10 +10,12 @@ from sqlalchemy import insert
 from bot.chat.access import Scope
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem, PromptSpan
-from bot.chat.session import PresetVersion
+from bot.chat.session import MessageNote, PresetVersion, error_id_of
 from bot.runtime.clock import SystemClock
+from bot.storage.operation import SqlMessageNotes
 from bot.storage.presets import PresetVersions
 from bot.storage.tables import feedback
+from bot.telemetry.logs import RecentEvents, describe_failure
 from tests.attacks import expanded, with_ours
 from tests.support.console import (
     ConsoleUnderTest,
@@ -52,6 +54,17 @@ async def test_list_shows_answers_and_keeps_the_filter(console: ConsoleUnderTest
     assert "And I am Nils." in filtered
     assert filtered.count('<td class="num nowrap"><a href="/answers/') == 1
     assert 'value="i AM"' in filtered
+
+
+async def test_errors_of_earlier_runs_are_listed(console: ConsoleUnderTest) -> None:
+    events, turn = RecentEvents(), "telegram:5:1"
+    events(None, "warning", {"event": "not_answered", "turn": turn, "reason": "503 <b>"})
+    notes = [describe_failure(events, turn), MessageNote("error:new", "{}")]
+    await SqlMessageNotes(console.database, console.clock).add(notes)
+    await console.log_in()
+    page = await console.page("/answers?state=errors")
+    assert f'href="/operation/errors/{error_id_of(turn)}"' in page
+    assert "503 &lt;b&gt;" in page
 
 
 async def test_answer_shows_what_it_was_made_of(console: ConsoleUnderTest) -> None:

@@ -50,7 +50,7 @@ async def test_first_visitor_finds_a_channel_and_is_answered_once(playground: Pl
     assert len(await channel.messages()) == 2
     page = await playground.open(playground.path)
     assert page.count('class="msg') == 2
-    assert "🔄 Retry" in page
+    assert "Retry Nora" in page
     assert page.count("hello") >= 2
 
 

@@ -115,7 +115,8 @@ async def test_answer_is_found_with_the_one_before_it(store: Store) -> None:
 
 async def test_scene_of_an_answer_is_what_was_said_before(store: Store) -> None:
     now = datetime.now(UTC)
-    for key, question, answer in (("5:1", "hello", "Hi."), ("5:2", "and now?", "Rain.")):
+    said = [("5:1", "hello", "Hi."), ("5:2", "and now?", "Rain."), ("5:3", "and then?", "Sun.")]
+    for key, question, answer in said:
         turns = [
             Turn("user", question, ALICE, now, message_id=key),
             Turn("assistant", answer, None, now, "nora", 3),
@@ -123,7 +124,7 @@ async def test_scene_of_an_answer_is_what_was_said_before(store: Store) -> None:
         receipt = replace(PLAIN, answer=answer, scopes=("telegram:5", "telegram"))
         await finish(store, key, turns=turns, outgoing=in_parts(answer), receipts=[receipt])
     log = AnswerLog(store.database)
-    second, first = (await log.search(AnswerSearch(), 2)).answers
+    third, second, first = (await log.search(AnswerSearch(), 3)).answers
 
     scene = present(await log.find_scene(second))
     assert [one.text for one in scene.before.turns] == ["hello", "Hi."]
@@ -131,6 +132,10 @@ async def test_scene_of_an_answer_is_what_was_said_before(store: Store) -> None:
     assert (scene.said.scopes, scene.answered_by) == (("telegram:5", "telegram"), "nora")
     changed = replace(first, receipt=replace(first.receipt, answer="Ho."))
     assert await log.find_scene(changed) is None
+
+    await finish(store, "5:4", change=HistoryChange(deleted=[3, 4]))  # the second exchange
+    scene = present(await log.find_scene(third))
+    assert [one.text for one in scene.before.turns] == ["hello", "Hi."]
 
     assert await log.find_delivery(first) is None
     [row] = await store.outbox.take(["telegram:5"])

@@ -32,6 +32,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.service.run import Service, running
 from bot.settings import Settings
 from bot.storage.database import Database
+from bot.storage.operation import SqlMessageNotes
 from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.reports import AnswerLog
 from bot.storage.tokens import ConsoleTokens
@@ -242,7 +243,9 @@ def answer_pages(database: Database, folder: Path, replay: Replay = no_replay) -
     writer = ExactPromptWriter({}, folder, Renderer(), mask_secret)
     versions = PresetVersions(database, SystemClock())
     drafts = PresetDrafts(database)
-    return AnswerPages(AnswerLog(database), writer, {}, versions, PROVIDERS, (), drafts, replay)
+    notes = SqlMessageNotes(database, SystemClock())
+    answers = AnswerLog(database)
+    return AnswerPages(answers, writer, {}, versions, PROVIDERS, (), drafts, replay, notes)
 
 
 async def store_answers(console: ConsoleUnderTest, *receipts: Receipt) -> None:

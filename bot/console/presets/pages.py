@@ -141,7 +141,7 @@ class PresetPages(RouteGroup):
     ask_model: Ask
     providers: Sequence[str]
 
-    @route("GET /api/v1/presets", Scope.READ)
+    @route("GET /api/v1/presets", Scope.READ, also=Scope.PRESETS)
     async def list_presets(self) -> Mapping[str, Sequence[ListedPreset]]:
         """List presets and drafts."""
         return {"presets": await self.editing.all()}
@@ -151,17 +151,17 @@ class PresetPages(RouteGroup):
         listed = await self.editing.all()
         return Page("presets/list.html", {**_sorted_list(listed, query.find), "count": len(listed)})
 
-    @route("GET /api/v1/preset-schema", Scope.READ)
+    @route("GET /api/v1/preset-schema", Scope.READ, also=Scope.PRESETS)
     async def send_schema(self) -> web.Response:
         """Get the JSON schema of presets."""
         return protected(web.json_response(Preset.model_json_schema()))
 
-    @route("POST /api/v1/preset-check", Scope.READ)
+    @route("POST /api/v1/preset-check", Scope.READ, also=Scope.PRESETS)
     async def check(self, content: PresetText) -> Mapping[str, Sequence[PresetProblem]]:
         """Check a preset's text without storing it; problems have line numbers."""
         return {"problems": (await self.editing.check(content)).problems}
 
-    @route(f"GET {_API}", Scope.READ)
+    @route(f"GET {_API}", Scope.READ, also=Scope.PRESETS)
     async def show(self, name: str) -> PresetDetail:
         """Get a preset and its draft."""
         return await self._to_detail(await self.editing.open(name))
@@ -245,18 +245,18 @@ class PresetPages(RouteGroup):
         shown = await self.previews.show(edited, scene, may_spend=request.caller.may_spend)
         return Page("presets/prompt.html", {"shown": shown})
 
-    @route(f"GET {_API}/versions", Scope.READ)
+    @route(f"GET {_API}/versions", Scope.READ, also=Scope.PRESETS)
     async def list_versions(self, name: str) -> Mapping[str, Sequence[Mapping[str, float]]]:
         """List a preset's versions, newest first, with the time each was first used."""
         found = await self.editing.versions.history(name, _MAX_VERSIONS)
         return {"versions": [{"version": number, "first_seen_at": at} for number, at in found]}
 
-    @route(f"GET {_API}/versions/{{number}}", Scope.READ)
+    @route(f"GET {_API}/versions/{{number}}", Scope.READ, also=Scope.PRESETS)
     async def show_version(self, name: str, number: int) -> Mapping[str, int | str]:
         """Get the text of a version."""
         return {"version": number, "content": await self.editing.version_text(name, number)}
 
-    @route(f"GET {_API}/tokens", Scope.READ)
+    @route(f"GET {_API}/tokens", Scope.READ, also=Scope.PRESETS)
     async def count_tokens(
         self, name: str, entry: OpenEntry = 0
     ) -> Mapping[str, Mapping[str, int] | int | None]:
@@ -266,7 +266,7 @@ class PresetPages(RouteGroup):
         tokens = await self.previews.count(edited, entry)
         return {"tokens": tokens, "limit": preset.max_input_tokens if preset else None}
 
-    @route(f"GET {_PAGE}/export", Scope.READ)
+    @route(f"GET {_PAGE}/export", Scope.READ, also=Scope.PRESETS)
     async def export(self, name: str, form: ExportForm = ExportForm.JSON) -> web.Response:
         """Download a preset as a file."""
         return await send_preset(self.editing, await self.editing.open(name), form)

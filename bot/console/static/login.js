@@ -1,7 +1,13 @@
 // Send the one-time token of the link's fragment by POST, and take it out of the history.
-const token = location.hash.slice(1);
-if (token) {
+const next = document.getElementById("next");
+if (next.value) localStorage.next = next.value;  // for a link that is opened in another tab
+else next.value = localStorage.next || "";
+const logIn = () => {
+  const token = location.hash.slice(1);
+  if (!token) return;
   history.replaceState(null, "", location.pathname);
   document.getElementById("token").value = token;
   document.getElementById("login").submit();
-}
+};
+addEventListener("hashchange", logIn);
+logIn();

@@ -1,11 +1,11 @@
 // The playground. Without it, every form works by loading the page again.
-const one = (selector, root = document) => root.querySelector(selector);
-const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const play = one(".play");
 const log = one("#log");
 const composer = one("#composer");
 const say = one("#say");
 const csrf = one("input[name=csrf]", composer).value;
+const replyTo = one("input[name=reply_to]", composer);
+const mode = one("#mode");
 
 const newKey = () => [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 const send = (address, fields) => fetch(address, {
@@ -13,69 +13,165 @@ const send = (address, fields) => fetch(address, {
   body: new URLSearchParams(fields),
   headers: { "X-CSRF-Token": csrf },
   redirect: "manual",
+  keepalive: fields instanceof FormData && !fields.has("text"),  // a delete, also while the page closes
 });
 
 // --- what is said: forms that do not load the page again ------------------------------------
 const problem = one("#problem");
 const tell = (text) => { problem.textContent = text; problem.hidden = !text; };
-const failed = async (response) => {
-  if (response.type === "opaqueredirect" || response.ok) return "";
-  const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  return (one("main", page) || page.body).textContent.trim().replace(/\s+/g, " ");
-};
 const author = () => one("input[name=author]:checked")?.value || "";
 let isSending = false;
+let isFollowing = false;
 
+const submit = async (form, fields) => {
+  try {
+    const response = await send(form.getAttribute("action"), fields);
+    if (response.status === 401) checkSession();
+    const isDone = response.type === "opaqueredirect" || response.ok;
+    tell(isDone ? "" : problemIn(await response.text()));
+    return isDone;
+  } catch {
+    tell(composer.dataset.away);  // the same key is sent again
+    return false;
+  }
+};
 document.addEventListener("submit", async (event) => {
   const form = event.target;
   const isPress = form.hasAttribute("data-press");
   if (!isPress && !form.hasAttribute("data-live")) return;
   event.preventDefault();
-  if (form === composer && isSending) return;
   const fields = new FormData(form);
-  if (isPress) { if (event.submitter.name === "data") fields.set("data", event.submitter.value); fields.set("author", author()); fields.set("key", newKey()); }
-  isSending = form === composer;
-  try {
-    const text = await failed(await send(form.action, fields));
-    tell(text);
-    if (form === composer && !text) {
-      say.value = "";
-      one("input[name=key]", form).value = newKey();
-      one("#replying")?.remove();
-      resize();
-      preview();
-      say.focus();
-    }
-  } catch (error) {
-    tell(String(error));  // the service is away; the same key is sent again
-  } finally {
-    isSending = false;
+  if (isPress) {
+    if (event.submitter?.name === "data") fields.set("data", event.submitter.value);
+    fields.set("author", author());
+    fields.set("key", newKey());
   }
+  if (form !== composer) {
+    if (event.submitter?.hasAttribute("data-delete")) deleteLater(form, fields);
+    else submit(form, fields);
+    return;
+  }
+  if (isSending) return;
+  isSending = true;
+  if (await submit(form, fields)) {
+    const wasEdit = isEditing();
+    leaveMode();
+    if (!wasEdit) { say.value = ""; isFollowing = true; toEnd(); }
+    one("input[name=key]", form).value = newKey();
+    resize();
+    preview();
+    say.focus();
+  }
+  isSending = false;
 });
 
-// --- what is shown: each event replaces one message ------------------------------------------
+// --- replying and editing: in place; what was being written comes back ------------------------
+let draft = null;
+const isEditing = () => composer.getAttribute("action") !== composer.dataset.say;
+const enterMode = (text, { reply = "", edit = "" }) => {
+  if (isEditing()) leaveMode();
+  one("span", mode).textContent = text;
+  mode.hidden = false;
+  replyTo.value = reply;
+  if (edit) {
+    draft = say.value;
+    composer.setAttribute("action", `${composer.dataset.say}/${edit}/edit`);
+    say.value = one(".text", document.getElementById(`m-${edit}`)).textContent;
+  }
+  resize();
+  preview();
+  say.focus();
+  say.setSelectionRange(say.value.length, say.value.length);
+};
+const leaveMode = () => {
+  if (isEditing()) say.value = draft || "";
+  draft = null;
+  composer.setAttribute("action", composer.dataset.say);
+  replyTo.value = "";
+  mode.hidden = true;
+  resize();
+  preview();
+};
+const nameIn = (message) => one(".who b", message).textContent;
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("[data-reply], [data-edit], #mode a");
+  if (!link) return;
+  event.preventDefault();
+  const message = link.closest(".msg");
+  if (!message) {
+    leaveMode();
+    say.focus();
+  } else if (link.dataset.reply) enterMode(`↱ ${nameIn(message)}: ${one(".text", message).textContent.slice(0, 80)}`, { reply: link.dataset.reply });
+  else enterMode(mode.dataset.edit.replace("%name%", () => nameIn(message)), { edit: link.dataset.edit });
+});
+
+// --- deleting: can be undone for some seconds, and is sent then ---------------------------------
+const toast = one("#toast");
+let deletion = null;
+const deleteLater = (form, fields) => {
+  finishDeletion();
+  const message = form.closest(".msg");
+  message.hidden = true;
+  deletion = { id: message.id, form, fields, timer: setTimeout(finishDeletion, 6000) };
+  one("span", toast).textContent = composer.dataset.deleted;
+  toast.hidden = false;
+};
+const finishDeletion = async () => {
+  if (!deletion) return;
+  const { id, form, fields } = undelete();
+  const message = document.getElementById(id);
+  if (message) message.hidden = true;
+  if (!await submit(form, fields) && message) message.hidden = false;
+};
+const undelete = () => {
+  const undone = deletion;
+  clearTimeout(undone.timer);
+  deletion = null;
+  toast.hidden = true;
+  const message = document.getElementById(undone.id);
+  if (message) message.hidden = false;
+  return undone;
+};
+one("button", toast).addEventListener("click", () => undelete());
+addEventListener("pagehide", finishDeletion);
+
+// --- what is shown: each event changes one message -------------------------------------------
 const isAtEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 80;
-const show = ({ id, position, html }) => {
-  const wasAtEnd = isAtEnd();
+const fresh = one("#fresh");
+let unseen = 0;
+const toEnd = () => { log.scrollTop = log.scrollHeight; unseen = 0; fresh.hidden = true; };
+const show = ({ id, position, html, about }) => {
+  const wasAtEnd = isAtEnd() || isFollowing;
   const old = document.getElementById(`m-${id}`);
   const holder = document.createElement("template");
   holder.innerHTML = html;  // rendered on the server, where every text is escaped
-  const fresh = holder.content.firstElementChild;
-  const hadFocus = old?.contains(document.activeElement) ? document.activeElement.textContent : null;
-  if (!fresh) old?.remove();
-  else if (old) old.replaceWith(fresh);
+  const changed = holder.content.firstElementChild;
+  if (!changed) {
+    if (old && old === current) choose(old.previousElementSibling);
+    old?.remove();
+  } else if (old) morph(old, changed);
   else {
     const next = [...log.children].find((other) => Number(other.dataset.position) > position);
-    log.insertBefore(fresh, next || null);
+    log.insertBefore(changed, next || null);
+    if (!wasAtEnd) { unseen += 1; fresh.textContent = `↓ ${composer.dataset.new.replace("%count%", unseen)}`; fresh.hidden = false; }
+    if (!next && (!current || current === changed.previousElementSibling) && !log.contains(document.activeElement)) choose(changed);
+    isFollowing = false;
   }
-  if (fresh && hadFocus !== null) (all("a, button", fresh).find((each) => each.textContent === hadFocus) || one("a, button", fresh))?.focus();
-  if (fresh && !fresh.hasAttribute("aria-busy")) speak(fresh);
-  if (wasAtEnd) log.scrollTop = log.scrollHeight;
+  const shown = document.getElementById(`m-${id}`);
+  if (shown) {
+    if (deletion?.id === shown.id) shown.hidden = true;
+    reach(shown, shown === current);
+    if (!shown.hasAttribute("aria-busy")) speak(shown);
+  }
+  if (about && one("#about").innerHTML !== about) one("#about").innerHTML = about;
+  if (wasAtEnd) toEnd();
 };
 const speak = (message) => {  // finished messages only, for those who listen
   const name = one(".who b", message)?.textContent || "";
   one("#spoken").textContent = `${name} ${(one(".text", message) || message).textContent}`.trim();
 };
+fresh.addEventListener("click", toEnd);
+log.addEventListener("scroll", () => { if (isAtEnd()) { unseen = 0; fresh.hidden = true; } });
 const events = new EventSource(play.dataset.events);
 let lastTimer = 0;
 events.onmessage = (event) => {
@@ -83,6 +179,38 @@ events.onmessage = (event) => {
   clearTimeout(lastTimer);
   lastTimer = setTimeout(loadLast, 500);
 };
+events.onerror = () => { if (events.readyState === EventSource.CLOSED) checkSession(); };
+
+// --- the keyboard in the conversation: one stop, arrows go from message to message ---------------
+let current = null;
+const reach = (message, isCurrent) => {
+  message.tabIndex = isCurrent ? 0 : -1;
+  for (const each of all("a, button, select, summary, .spoiler", message)) each.tabIndex = isCurrent ? 0 : -1;
+};
+const choose = (message) => {
+  if (current?.isConnected) reach(current, false);
+  current = message;
+  if (message) reach(message, true);
+};
+for (const message of log.children) reach(message, false);
+choose(log.lastElementChild);
+const turnVersion = (message, step) => {
+  const button = message && all(".versions button", message).find((each) => each.textContent === (step < 0 ? "‹" : "›"));
+  button?.click();
+  return Boolean(button);
+};
+log.addEventListener("focusin", (event) => { const message = event.target.closest("#log > li"); if (message !== current) choose(message); });
+log.addEventListener("keydown", (event) => {
+  const shown = [...log.children].filter((each) => each.offsetParent);
+  const at = shown.indexOf(current);
+  const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: shown.length - 1 }[event.key];
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (step && turnVersion(current, step)) event.preventDefault();
+  if (to === undefined || event.target.matches("select")) return;
+  event.preventDefault();
+  choose(shown[Math.min(Math.max(to, 0), shown.length - 1)]);
+  current.focus();
+});
 
 // --- the next prompt, as one writes -----------------------------------------------------------
 let timer = 0;
@@ -90,8 +218,8 @@ let asked = 0;
 const preview = () => { clearTimeout(timer); timer = setTimeout(ask, 150); };
 const ask = async () => {
   const number = ++asked;
-  const fields = { author: author(), text: say.value, reply_to: one("input[name=reply_to]")?.value || "" };
-  if (!fields.author) return;
+  const fields = { author: author(), text: say.value, reply_to: replyTo.value };
+  if (!fields.author || isEditing()) return;
   try {
     const response = await send(play.dataset.next, fields);
     if (!response.ok || number !== asked) return;
@@ -102,29 +230,35 @@ const ask = async () => {
 };
 const loadLast = async () => {
   if (one("#pane-last").hidden) return;
-  const response = await fetch(play.dataset.last);
-  if (response.ok) one("#pane-last").innerHTML = await response.text();
+  const response = await fetch(play.dataset.last).catch(() => null);
+  if (response?.ok) one("#pane-last").innerHTML = await response.text();
 };
 
-// --- the composer: Enter sends, a slash opens the commands -------------------------------------
+// --- the composer: Enter sends, "/" opens the commands, "@" the names ---------------------------
 const commands = JSON.parse(one("#commands").textContent);
 const slash = one("#slash");
 const list = one("#slash-list");
 let chosen = 0;
 let options = [];
 const resize = () => { say.rows = Math.min(8, say.value.split("\n").length); };
+const matching = (values, typed) => values.filter((value) => value.toLowerCase().startsWith(typed.toLowerCase()) && value !== typed);
 const suggestions = () => {
   const typed = say.value;
+  const before = typed.slice(0, say.selectionEnd);
+  const name = /(?:^|\s)@([^\s@]*)$/u.exec(before);
+  if (name) {
+    const names = JSON.parse(one("#about [data-names]").dataset.names);
+    const begin = before.slice(0, before.length - name[1].length);
+    return matching(names, name[1]).map((value) => ({ text: `${begin}${value} ${typed.slice(before.length)}`, shown: `@${value}`, detail: "", summary: "", caret: begin.length + value.length + 1 }));
+  }
   if (!typed.startsWith("/") || typed.includes("\n")) return [];
   const found = commands.filter((each) => each.text.startsWith(typed) && each.text !== typed)
     .map((each) => ({ text: each.text + (each.options.length ? " " : ""), shown: each.text, detail: each.options.join(" "), summary: each.summary }));
   for (const each of commands) {
-    const rest = typed.slice(each.text.length + 1);
-    if (typed.startsWith(`${each.text} `)) found.push(...each.values
-      .filter((value) => value.toLowerCase().startsWith(rest.toLowerCase()) && value !== rest)
+    if (typed.startsWith(`${each.text} `)) found.push(...matching(each.values, typed.slice(each.text.length + 1))
       .map((value) => ({ text: `${each.text} ${value}`, shown: `${each.text} ${value}`, detail: "", summary: "" })));
   }
-  return found.slice(0, 8);
+  return found;
 };
 const close = () => { slash.hidden = true; say.setAttribute("aria-expanded", "false"); say.removeAttribute("aria-activedescendant"); };
 const suggest = () => {
@@ -150,23 +284,44 @@ const suggest = () => {
 const mark = () => {
   all("li", list).forEach((item, index) => item.setAttribute("aria-selected", String(index === chosen)));
   say.setAttribute("aria-activedescendant", `slash-${chosen}`);
+  list.children[chosen].scrollIntoView({ block: "nearest" });
 };
-const take = (index) => { say.value = options[index].text; suggest(); preview(); };
+const take = (index) => {
+  const { text, caret } = options[index];
+  say.value = text;
+  if (caret) say.setSelectionRange(caret, caret);
+  suggest();
+  preview();
+};
+const escape = () => {
+  const stop = all("[data-stop]", log).pop();
+  if (!slash.hidden) close();
+  else if (!mode.hidden) leaveMode();
+  else if (stop) stop.click();
+  else return false;
+  return true;
+};
 say.addEventListener("input", () => { resize(); suggest(); preview(); });
+say.addEventListener("blur", close);
 say.addEventListener("keydown", (event) => {
-  if (!slash.hidden) {
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step) { chosen = (chosen + step + options.length) % options.length; mark(); event.preventDefault(); return; }
-    if (event.key === "Escape") { close(); event.preventDefault(); return; }
-    if (event.key === "Tab") { take(chosen); event.preventDefault(); return; }
-  }
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+  if (event.isComposing) return;
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const turn = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!slash.hidden && step) { chosen = (chosen + step + options.length) % options.length; mark(); event.preventDefault(); return; }
+  if (!slash.hidden && event.key === "Tab" && !event.shiftKey) { take(chosen); event.preventDefault(); return; }
+  if (!say.value && event.key === "ArrowUp") { event.preventDefault(); all("[data-edit]", log).pop()?.click(); return; }
+  if (!say.value && turn) { turnVersion(all("#log > .ours").pop(), turn); return; }
+  if (event.key === "Enter" && !event.shiftKey) {
     event.preventDefault();
     close();
     if (say.value.trim()) composer.requestSubmit();
   }
 });
+document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.isComposing && escape()) event.preventDefault(); });
 all("input[name=author]").forEach((each) => each.addEventListener("change", preview));
+const kept = `say:${composer.dataset.say}`;  // what is written survives another page
+addEventListener("pagehide", () => { sessionStorage[kept] = isEditing() ? draft || "" : say.value; });
+if (!say.value) say.value = sessionStorage[kept] || "";
 
 // --- tabs by the ARIA pattern; on a phone one part of the page at a time -----------------------
 const tabs = all("[role=tab]");
@@ -195,6 +350,6 @@ all("[data-view-to]").forEach((button) => button.addEventListener("click", () =>
   if (button.dataset.viewTo !== "log") open(one(`#tab-${button.dataset.viewTo}`));
 }));
 
-log.scrollTop = log.scrollHeight;
+toEnd();
 resize();
-if (composer.hasAttribute("data-live")) preview();
+preview();

@@ -1,6 +1,4 @@
 // The editor of presets. Without it, a preset can be read and published, but not edited.
-const one = (selector, root = document) => root.querySelector(selector);
-const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const form = one("#field-form, #json-form");
 const csrf = one("input[name=csrf]").value;
 const kept = one("#kept");  // absent in the list
@@ -48,12 +46,15 @@ const check = async () => {
 // --- drafts: kept every two seconds while one types -----------------------------------------------
 let revision = Number(publish ? one("input[name=revision]", publish).value : 0);
 let saving = Promise.resolve();
-const setRevision = (number) => {
+const setRevision = async (number) => {
+  const wasNew = revision === 0;
   revision = number;
   for (const input of all("input[name=revision]")) input.value = number;
-  one("button", publish).disabled = number === 0;
-  const state = one("#no-draft");
-  if (state) state.textContent = state.dataset.draft;
+  const page = parsed(await (await fetch(location.href)).text());  // the header with what can be done now
+  if (number !== revision) return;
+  one("#about").innerHTML = one("#about", page).innerHTML;
+  one("#tabs").innerHTML = one("#tabs", page).innerHTML;
+  if (wasNew) for (const id of ["discard", "publish"]) morph(document.getElementById(id), page.getElementById(id));
 };
 const saveNow = async () => {
   const now = written();
@@ -64,7 +65,7 @@ const saveNow = async () => {
     const answer = await response.json();
     if (!response.ok) { tell(answer.error); return; }
     stored = JSON.stringify(now);
-    setRevision(answer.revision);
+    setRevision(answer.revision).catch(() => {});
     showProblems(answer.problems);
     tell(isStored() ? kept.dataset.kept : kept.dataset.waiting);
     document.dispatchEvent(new Event("kept"));
@@ -122,6 +123,8 @@ const openEditor = async () => {
     ".cm-activeLine, .cm-activeLineGutter": { backgroundColor: "var(--hover)" },
     "&.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground, .cm-selectionBackground": { backgroundColor: "var(--soft)" },
     ".cm-panels, .cm-tooltip": { backgroundColor: "var(--panel)", color: "var(--ink)", border: "1px solid var(--line-strong)" },
+    ".cm-deletedChunk .cm-chunkButtons": { position: "static", float: "right" },
+    ".cm-deletedChunk .cm-chunkButtons button": { color: "var(--ink)", backgroundColor: "var(--panel)", border: "1px solid var(--line-strong)", padding: "3px 9px" },
     ".cm-changedLine": { backgroundColor: "var(--added-bg)" },
     ".cm-deletedChunk": { backgroundColor: "var(--removed-bg)" },
     ".cm-collapsedLines": { background: "var(--hover)", color: "var(--dim)" },
@@ -180,7 +183,7 @@ const showPreview = async () => {
   const html = await response.text();  // rendered on the server, where every text is escaped
   if (number !== previewed) return;
   if (response.ok) preview.innerHTML = html;
-  else preview.textContent = (one("main", new DOMParser().parseFromString(html, "text/html")) || document.createElement("p")).textContent.trim();
+  else preview.textContent = problemIn(html);
 };
 const showTokens = async () => {
   const places = all("[data-tokens]");
@@ -216,7 +219,7 @@ const showAnswers = async (asking) => {
     const response = await fetch(asking.action, { method: "POST", body: fields, headers: { "X-CSRF-Token": csrf } });
     const html = await response.text();  // rendered on the server, where every text is escaped
     if (response.ok) place.innerHTML = html;
-    else place.textContent = one("main", new DOMParser().parseFromString(html, "text/html"))?.textContent.trim() || String(response.status);
+    else place.textContent = problemIn(html);
   } catch (error) {
     place.textContent = String(error);
   } finally {

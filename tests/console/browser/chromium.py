@@ -162,6 +162,32 @@ class Tab:
             await self.press("Tab")
         raise AssertionError(f"{selector} is not reached by Tab")
 
+    async def place(self, selector: str) -> dict[str, float]:
+        """Scroll to an element, and return its middle in the window."""
+        return dict(
+            await self.run(
+                f"(() => {{ const one = document.querySelector({json.dumps(selector)});"
+                " one.scrollIntoView({block: 'nearest'}); const box = one.getBoundingClientRect();"
+                " return {x: box.x + box.width / 2, y: box.y + box.height / 2}; })()"
+            )
+        )
+
+    async def mouse(self, event: str, place: Mapping[str, float]) -> None:
+        """Let the mouse do something: `mousePressed`, `mouseReleased`, `mouseMoved`."""
+        button = {"button": "left", "clickCount": 1} if event != "mouseMoved" else {}
+        await self.send("Input.dispatchMouseEvent", type=event, **place, **button)
+
+    async def click(self, selector: str) -> None:
+        place = await self.place(selector)
+        for event in ("mouseMoved", "mousePressed", "mouseReleased"):
+            await self.mouse(event, place)
+
+    async def tap(self, selector: str) -> None:
+        """Touch the middle of an element, whatever lies above it."""
+        place = await self.place(selector)
+        await self.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[place])
+        await self.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
     async def screenshot(self, file: Path) -> None:
         made = await self.send("Page.captureScreenshot", format="png")
         await asyncio.to_thread(file.write_bytes, base64.b64decode(made["data"]))
@@ -188,6 +214,8 @@ async def open_tab(folder: Path) -> AsyncIterator[Tab]:
         *("chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic"),
         *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
         *("--disable-sync", "--hide-scrollbars", "--force-color-profile=srgb"),
+        # With a mouse, which a browser without a screen has not.
+        "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4",
         *("--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,

@@ -27,7 +27,12 @@ async def tab(browser: Browser) -> Tab:
 
 
 async def press_labelled(tab: Tab, label: str, within: str = _NEWEST) -> None:
-    """Go with Tab to the button or link of a label in a part of the page, and press it."""
+    """Go to a message with Tab and arrows, and press its button or link with a label."""
+    await tab.tab_to("#log > li")
+    for key in ("ArrowUp", "ArrowDown"):
+        for _ in range(await tab.run(count("#log > li"))):
+            if not await tab.run(f"document.activeElement.matches({within!r})"):
+                await tab.press(key)
     script = (
         f"[...document.querySelectorAll({within!r} + ' :is(button, a)')]"
         f".find((one) => one.textContent.includes({label!r}))?.setAttribute('data-wanted', '')"
@@ -72,7 +77,7 @@ async def test_buttons_under_an_answer(tab: Tab) -> None:
     await tab.wait_for(f"{text(_NEWEST)}.includes('1/2')")
     shown = await tab.run(count("#log > li.msg"))
     await press_labelled(tab, "Delete")
-    await tab.wait_for(f"{count('#log > li.msg')} < {shown}")
+    await tab.wait_for(f"{count('#log > li.msg')} < {shown}")  # when it can no longer be undone
 
 
 async def test_answer_is_continued_and_another_one_stopped(tab: Tab, browser: Browser) -> None:
@@ -88,23 +93,19 @@ async def test_answer_is_continued_and_another_one_stopped(tab: Tab, browser: Br
     await tab.type("@troupe tell me more")
     await tab.press("Enter")
     await tab.wait_for(f"{text(_NEWEST)}.includes('Stop')")
-    await tab.tab_to(f"{_NEWEST} button[value*='stop']")  # also while the message grows
-    await tab.press("Enter")
+    await press_labelled(tab, "Stop")  # also while the message grows
     await tab.wait_for(f"{text(_NEWEST)}.includes('(stopped)')")
 
 
 async def test_messages_are_replied_to_edited_and_deleted(tab: Tab, browser: Browser) -> None:
     await press_labelled(tab, "Reply")
-    await tab.wait_for("document.querySelector('#replying')")
+    await tab.wait_for("!document.querySelector('#mode').hidden")
     await tab.type("a reply")
     await tab.press("Enter")
     await tab.wait_for(f"{text('#log')}.includes('↱')")
 
-    own = "#log > li.msg:not(.ours)"
-    await browser.open(browser.playground.path)
+    own = "#log > li.msg:nth-child(2)"
     await press_labelled(tab, "Edit", own)
-    await tab.wait_for("document.querySelector('#composer:not([data-live])')")
-    await tab.tab_to("#say")
     await tab.type(" changed")
     await tab.press("Enter")
     await tab.wait_for(f"{text('#log')}.includes('(edited)')")

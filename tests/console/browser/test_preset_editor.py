@@ -85,6 +85,15 @@ async def test_form_is_kept_previewed_and_published_by_keys(browser: Browser, ta
     await tab.type("You mend clocks of the harbour inn.")
     await tab.wait_for("document.querySelector('#kept').textContent === 'kept'")
     await tab.wait_for("document.querySelector('#preview').textContent.includes('harbour inn')")
+    await tab.wait_for("!document.querySelector('#discard').hidden")
+    assert "1 change" in await tab.run("document.querySelector('#about').textContent")
+
+    await browser.open("/presets/nora?tab=changes")
+    take_back = "document.querySelector('.cm-chunkButtons button:not([hidden])')"
+    await tab.wait_for(take_back)
+    same = "({color, backgroundColor}) => color === backgroundColor"
+    assert not await tab.run(f"({same})(getComputedStyle({take_back}))"), "nobody reads it"
+    assert await tab.axe_findings() == []
 
     await browser.open("/presets/nora?tab=lorebook&entry=1")
     await tab.tab_to("#f-lorebook-1-keys")
