@@ -29,6 +29,7 @@ from bot.ports import Backend
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.validation_errors import describe_problem
 from bot.settings import Settings, set_in_environment
+from bot.telemetry.secret_masker import mask_from_now_on
 from bot.templates.renderer import Renderer
 from bot.texts.text import Text, text_of, translatable
 from bot.value_class import value_class
@@ -293,6 +294,8 @@ class SetupSteps:
         self._env_file = env_file
         self.bots: dict[str, BotStep] = {}
         """By platform."""
+        self.model: ModelChoice | None = None
+        """The model that has answered."""
         self._written_admins: list[str] = []
         """Admins in the file that are not in the settings, which are read once."""
 
@@ -318,6 +321,15 @@ class SetupSteps:
         await self.forget(kind)
         self.bots[kind] = BotStep(spec, token, account)
         return self.bots[kind]
+
+    async def check_model(self, choice: ModelChoice) -> str:
+        """Return a model's short answer, and remember the model; raises like `try_model`."""
+        if choice.provider not in SERVICE_TITLES:
+            raise UserError(translatable("There is no such provider."))
+        mask_from_now_on([choice.api_key] if choice.api_key else [])
+        answer = await try_model(choice)
+        self.model = choice
+        return answer
 
     async def ask_for_admin(self, kind: str) -> None:
         """Create a code, and wait in the background until somebody sends it to the bot."""
@@ -349,11 +361,12 @@ class SetupSteps:
         if step is not None and step.waiting is not None:
             await cancel_and_wait([step.waiting])
 
-    def variables(self) -> Mapping[str, str]:
-        """Return the variables to write."""
+    def variables(self) -> Mapping[str, str | None]:
+        """Return the variables to write; None removes one."""
         everybody = [*self._written_admins, *admins] if (admins := self._admins()) else ()
         tokens = {kind: one.token for kind, one in self.bots.items()}
-        return bot_variables(tokens, everybody, self._settings)
+        model = self.model.variables if self.model is not None else {}
+        return {**bot_variables(tokens, everybody, self._settings), **model}
 
     def _admins(self) -> list[str]:
         return [one.admin for one in self.bots.values() if one.admin is not None]
@@ -362,10 +375,11 @@ class SetupSteps:
         """Write the variables; return those overridden by the environment."""
         variables = self.variables()
         if not variables:
-            raise UserError(translatable("Check a token first."))
+            raise UserError(translatable("Check a token or a model first."))
         await asyncio.to_thread(write_variables, self._env_file, variables)
         self._written_admins += self._admins()
         await self.close()
+        self.model = None
         return set_in_environment(variables)
 
     async def close(self) -> None:

@@ -6,6 +6,7 @@ from zlib import crc32
 
 from markupsafe import Markup
 
+from bot.chat.answers import StoredAnswer
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import Person
 from bot.chat.outgoing import Button
@@ -25,6 +26,7 @@ _LINK = Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>')
 _WITHOUT_LINKS = frozenset({Style.LINK, Style.CODE, Style.CODE_BLOCK})
 _ADDRESS = re.compile(r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]")
 _MAX_QUOTE_CHARS = 80
+_MAX_COMPARED_CHARS = 200
 _FACE_COLORS = 10
 _LABELS: Mapping[str, Text] = {
     ButtonAction.STOP: translatable("Stop"),
@@ -50,6 +52,8 @@ class MessageView:
     """Buttons that show another version of the answer."""
     rows: Sequence[Sequence[tuple[Button, Text | str]]]
     """All other buttons."""
+    answer: StoredAnswer | None
+    """What is stored about this answer; None: it is no answer, or nothing is."""
 
     @property
     def initial(self) -> str:
@@ -62,7 +66,12 @@ class MessageView:
         return any(one.data.startswith(stops) for one in self.message.buttons)
 
 
-def view_message(message: WebMessage, known: Mapping[str, WebMessage]) -> MessageView:
+def view_message(
+    message: WebMessage,
+    known: Mapping[str, WebMessage],
+    answers: Sequence[StoredAnswer],
+    names: Sequence[str],
+) -> MessageView:
     """Return a message for the page; `known` holds the channel's other messages, by id."""
     name = _name(message)
     replied = known.get(message.reply_to or "")
@@ -75,22 +84,43 @@ def view_message(message: WebMessage, known: Mapping[str, WebMessage]) -> Messag
     for button in message.buttons:
         action = button.data.partition(":")[0].rstrip("0123456789")
         label = _LABELS.get(action, button.label)
-        if action in _LABELS and len(message.buttons) > 1:
+        if action in _LABELS and is_finished(message):
             tools.append((button, action, label))
         elif action == ButtonAction.VERSION:
             versions.append(button)
         else:
             rows.setdefault(button.row, []).append((button, label))
     others = list(rows.values())
-    return MessageView(message, name, color_of(name), html, quote, tools, versions, others)
+    answer = _find_answer(message, answers) if tools else None
+    color = color_of(name, names)
+    return MessageView(message, name, color, html, quote, tools, versions, others, answer)
 
 
-def color_of(name: str) -> int:
-    return crc32(name.encode()) % _FACE_COLORS
+def is_finished(message: WebMessage) -> bool:
+    """Whether a message is an answer with its buttons."""
+    return len(message.buttons) > 1
 
 
-def view_people(people: Sequence[Person]) -> Sequence[tuple[Person, int, str]]:
-    return [(one, color_of(one.name), one.name[:1].upper()) for one in people]
+def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> StoredAnswer | None:
+    """Return the answer with the text of a message; of equal ones, the nearest in time."""
+
+    def seconds_apart(one: StoredAnswer) -> float:
+        return abs(one.at - one.receipt.timings.seconds - message.at.timestamp())
+
+    texts = ((one, one.receipt.answer.strip()[:_MAX_COMPARED_CHARS]) for one in answers)
+    same = [one for one, text in texts if text and message.text.startswith(text)]
+    return min(same, key=seconds_apart, default=None)
+
+
+def color_of(name: str, names: Sequence[str] = ()) -> int:
+    """Return the color of a name; those of a channel differ, until there are too many."""
+    return (names.index(name) if name in names else crc32(name.encode())) % _FACE_COLORS
+
+
+def view_people(
+    people: Sequence[Person], names: Sequence[str]
+) -> Sequence[tuple[Person, int, str]]:
+    return [(one, color_of(one.name, names), one.name[:1].upper()) for one in people]
 
 
 def _name(message: WebMessage) -> str:

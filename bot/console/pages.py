@@ -16,6 +16,7 @@ from bot import __version__
 from bot.chat.usage import MICROS, format_cost
 from bot.console.routes import THEMES, ConsoleRequest, NavigationItem, Page
 from bot.prompting.draft import section_name
+from bot.prompting.fit import prompt_tokens
 from bot.texts.text import LANGUAGES, looked_up, translatable, translatable_count, translate
 
 _FOLDER = Path(__file__).parent
@@ -63,6 +64,8 @@ class PageRenderer:
         )
         environment.globals.update(
             asset=static_address,
+            format_cost=format_cost,
+            prompt_tokens=prompt_tokens,
             section_name=section_name,
             languages={name: _LANGUAGE_NAMES[name] for name in LANGUAGES},
             themes=THEMES,

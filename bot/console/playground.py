@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from aiohttp import web
 from pydantic import Field
 
 from bot.chat.access import Scope
+from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Person, Said
 from bot.chat.outgoing import Face
@@ -21,7 +23,7 @@ from bot.chat.receipt import NextAnswer
 from bot.chat.session import Turn
 from bot.chat.web_channel import WebChannel, WebMessage, web_person
 from bot.console.live_events import channel_events, stream_events
-from bot.console.message_view import color_of, view_message, view_people
+from bot.console.message_view import color_of, is_finished, view_message, view_people
 from bot.console.pages import PageRenderer
 from bot.console.prompt_view import view_prompt
 from bot.console.routes import (
@@ -38,7 +40,7 @@ from bot.errors import RequestRefused, UserError
 from bot.ports import Clock
 from bot.routing.presets import PresetResolver
 from bot.runtime.terminal import login_name
-from bot.storage.receipts import Receipts
+from bot.storage.reports import AnswerLog
 from bot.storage.web_channels import HistoryCopies, SqlWebChannels
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import looked_up, marked, translatable, translate
@@ -52,12 +54,14 @@ _CHANNEL = "/playground/{channel}"
 _MESSAGE = "/playground/{channel}/messages/{message}"
 _MAX_PEOPLE = 20
 _MAX_SHOWN = 500
+_NEWEST = 20
 _MAX_COPIES = 50
 _DRAFT = "draft"
 _OPERATOR = "web:console"
 _PLAIN = ("", marked("Plain"))
 
 MessageId = Annotated[str, Field(pattern="^[A-Za-z0-9-]{8,64}$")]
+AnswerNumber = Annotated[int, Field(ge=0, lt=2**62)]
 ReplyTo = Annotated[str, Field(max_length=64)]
 MessageText = Annotated[str, Field(min_length=1, max_length=100_000)]
 ShortName = Annotated[str, Field(max_length=80)]
@@ -74,7 +78,7 @@ class PlaygroundPages(RouteGroup):
     clock: Clock
     preview: Preview
     to_said: ToSaid
-    receipts: Receipts
+    answers: AnswerLog
     commands: Sequence[CommandSpec]
     looks: Sequence[str]
     renderer: PageRenderer = field(default_factory=lambda: PageRenderer(()))
@@ -101,15 +105,20 @@ class PlaygroundPages(RouteGroup):
         found = await self._find(channel)
         messages = await self.channels.newest(found.id, _MAX_SHOWN)
         known = {one.id: one for one in messages}
+        answers, header = await self._answers(found, _MAX_SHOWN), await self._header(found)
         edited = known.get(edit)
         return Page(
             "playground/channel.html",
             {
-                **await self._header(found),
+                **header,
                 "channels": await self.channels.all(),
                 "conversations": await self.copies.recent(_MAX_COPIES),
-                "messages": [view_message(one, known) for one in messages if one.is_shown],
-                "people": view_people(found.people),
+                "messages": [
+                    view_message(one, known, answers, header["names"])
+                    for one in messages
+                    if one.is_shown
+                ],
+                "people": view_people(found.people, header["names"]),
                 "author": author or found.people[0].id,
                 "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN],
                 "replied": known.get(reply),
@@ -118,6 +127,10 @@ class PlaygroundPages(RouteGroup):
                 "commands": self._command_list(request.language),
             },
         )
+
+    async def _answers(self, channel: WebChannel, most: int) -> Sequence[StoredAnswer]:
+        asked = AnswerSearch(conversation=channel.address.conversation)
+        return (await self.answers.search(asked, most)).answers
 
     async def _header(self, channel: WebChannel) -> dict[str, Any]:
         active = await self.resolver.resolve((channel.address.lane,))
@@ -208,14 +221,19 @@ class PlaygroundPages(RouteGroup):
             ids = {one.reply_to for one in changes if one.author is not None and one.reply_to}
             replied = [await self.channels.find(found.id, one) for one in sorted(ids)]
             known = {one.id: one for one in replied if one is not None}
+            answers = await self._answers(found, _NEWEST) if any(map(is_finished, changes)) else ()
+            header = await self._header(found)
 
             def rendered(message: WebMessage) -> str:
                 if message.is_deleted or not message.is_shown:
                     return ""
-                values = {"one": view_message(message, known), "channel": found}
+                values = {
+                    "one": view_message(message, known, answers, header["names"]),
+                    "channel": found,
+                }
                 return self.renderer.render(Page("playground/message.html", values), request, "")
 
-            about = Page("playground/about.html", await self._header(found))
+            about = Page("playground/about.html", header)
             return list(map(rendered, changes)), self.renderer.render(about, request, "")
 
         events = channel_events(self.channels, found.id, int(given), render)
@@ -275,10 +293,14 @@ class PlaygroundPages(RouteGroup):
         return _redirect_to(found, person)
 
     @route(f"GET {_CHANNEL}/last", Scope.READ)
-    async def show_last(self, channel: str) -> Page:
-        found = await self.receipts.newest((await self._find(channel)).address.conversation)
-        answers = [(number, receipt, view_prompt(receipt)) for number, receipt in found]
-        return Page("playground/last.html", {"answers": answers})
+    async def show_answer(self, channel: str, number: AnswerNumber = 0) -> Page:
+        """Show what the model read for an answer in this channel, by default the newest."""
+        found = await self._find(channel)
+        newest = number or next((one.number for one in await self._answers(found, 1)), 0)
+        one = await self.answers.find(newest)
+        is_here = one is not None and one.conversation == found.address.conversation
+        values = {"answer": one if is_here else None, "view_prompt": view_prompt}
+        return Page("playground/last.html", values)
 
     @route(f"POST {_CHANNEL}/next", Scope.OPERATE)
     async def show_next(
@@ -293,13 +315,14 @@ class PlaygroundPages(RouteGroup):
         written = WebMessage(_DRAFT, person, text, self._now())
         replied = await self.channels.find(found.id, reply_to) if reply_to else None
         answer = await self.preview(self.to_said(found, written, person, replied))
+        names = (await self._header(found))["names"]
         return Page(
             "playground/next.html",
             {
                 "answer": answer,
                 "prompt": None if answer.prompt is None else view_prompt(answer.prompt),
                 "name": _first_name(answer),
-                "color_of": color_of,
+                "color_of": partial(color_of, names=names),
             },
         )
 

@@ -1,6 +1,6 @@
 """Setup: from a bot's token to the file that the next start reads."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated
 
 from aiohttp import web
@@ -8,14 +8,15 @@ from pydantic import Field
 
 from bot.chat.access import AuditEntry, Scope
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
-from bot.errors import PlatformError, RequestRefused, SettingsError
+from bot.errors import PlatformError, RequestRefused, SettingsError, TroupeError
 from bot.ports import Clock
-from bot.setup import SetupSteps
+from bot.setup import SERVICE_TITLES, ModelChoice, SetupSteps
 from bot.storage.operation import AuditLog
 from bot.texts.text import Text, text_of, translatable
 from bot.value_class import value_class
 
 SETUP_PATH = "/setup"
+_Short = Annotated[str, Field(max_length=300)]
 
 
 @value_class
@@ -38,7 +39,10 @@ class SetupPage(RouteGroup):
             {
                 "choices": await self.steps.choices(),
                 "bots": bots,
-                "names": list(self.steps.variables()),
+                "names": _names(self.steps.variables()),
+                "services": SERVICE_TITLES,
+                "model": self.steps.model,
+                "answer": "",
                 "is_waiting": any(one.is_waiting for one in bots.values()),
                 "problem": "",
                 "problem_of": "",
@@ -52,6 +56,19 @@ class SetupPage(RouteGroup):
         self, platform: str, token: Annotated[str, Field(min_length=1, max_length=300)]
     ) -> web.Response | Page:
         return await self._try_step(platform, self.steps.check_token(platform, token.strip()))
+
+    @route(f"POST {SETUP_PATH}/model", Scope.OPERATE)
+    async def check_model(
+        self, provider: _Short, model: _Short, key: _Short = "", address: _Short = ""
+    ) -> Page:
+        """Ask the model a short question; what has answered can be written."""
+        choice = ModelChoice(provider, address.strip() or None, key.strip() or None, model.strip())
+        try:
+            answer = await self.steps.check_model(choice)
+        except TroupeError as error:
+            text = self.mask(str(text_of(error)))
+            return await self._show_steps(problem=text, problem_of="model")
+        return await self._show_steps(answer=self.mask(answer))
 
     @route(f"POST {SETUP_PATH}/{{platform}}/admin", Scope.OPERATE)
     async def ask_for_admin(self, platform: str) -> web.Response | Page:
@@ -72,7 +89,7 @@ class SetupPage(RouteGroup):
 
     @route(f"POST {SETUP_PATH}/write", Scope.OPERATE)
     async def write(self, request: ConsoleRequest) -> Page:
-        names = list(self.steps.variables())
+        names = _names(self.steps.variables())
         try:
             overridden = await self.steps.write()
         except SettingsError as error:
@@ -80,3 +97,8 @@ class SetupPage(RouteGroup):
         now, who = self.clock.now(), request.caller.name
         await self.audit.record(AuditEntry(now, who, "write .env", ", ".join(names)))
         return await self._show_steps(written=names, overridden=overridden)
+
+
+def _names(variables: Mapping[str, str | None]) -> Sequence[str]:
+    """Return the variables that will be set, without those that are removed."""
+    return [name for name, value in variables.items() if value is not None]

@@ -75,7 +75,7 @@ class ConsoleContainer:
                 c.clock,
                 preview.preview,
                 to_said,
-                c.receipts,
+                c.answer_log,
                 COMMANDS,
                 imitable_platforms(),
             ),

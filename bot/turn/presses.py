@@ -69,8 +69,7 @@ class Presses:
         active = await self.stages.resolver.resolve(pressed.scopes)
         match data.action:
             case ButtonAction.DELETE:
-                ids = [one.id for versions in exchange.versions for one in versions]
-                return TurnResult(change=HistoryChange(deleted=ids), in_place_of=exchange.parts)
+                return _delete(data, exchange)
             case ButtonAction.VERSION:
                 return self._show_version(group, pressed, data, exchange, active)
             case ButtonAction.CONTINUE:
@@ -245,6 +244,17 @@ class Presses:
         buttons = answer_buttons(name_part(parts[-1].part), pressed.locale, data.number, count)
         outgoing = replies.with_buttons(address, parts, buttons)
         return TurnResult(outgoing=outgoing, change=change, in_place_of=exchange.parts)
+
+
+def _delete(data: ButtonData, exchange: Exchange) -> TurnResult:
+    """Delete the answer that the button stands under, but not those of other characters."""
+    parts, deleted = exchange.parts, exchange.versions
+    for versions in exchange.versions if len(exchange.versions) > 1 else ():
+        names = {name for one in versions for name in one.turn.sent_as}
+        if data.part in names:
+            parts, deleted = tuple(name for name in parts if name in names), (versions,)
+    ids = [one.id for versions in deleted for one in versions]
+    return TurnResult(change=HistoryChange(deleted=ids), in_place_of=parts)
 
 
 def _as_typed(pressed: Pressed, text: str) -> Said:

@@ -51,6 +51,7 @@ async def test_first_visitor_finds_a_channel_and_is_answered_once(playground: Pl
     page = await playground.open(playground.path)
     assert page.count('class="msg') == 2
     assert "Retry Nora" in page
+    assert 'href="/answers/1" data-answer="1"' in page
     assert page.count("hello") >= 2
 
 

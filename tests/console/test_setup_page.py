@@ -15,6 +15,7 @@ from bot.settings import read_settings
 from bot.setup import SetupSteps
 from bot.storage.operation import AuditLog
 from tests.cli.test_init import OLD, send_code
+from tests.rigs.fake_openai import FakeOpenAI
 from tests.samples import mask_secret
 from tests.support.chats import Platforms, running_platforms
 from tests.support.console import ConsoleUnderTest, MakeParts
@@ -160,3 +161,25 @@ async def test_log_in_leads_to_the_set_up_until_a_platform_is_set(
     settings = read_settings()
     assert first_page(settings) == "/setup"
     assert first_page(read_settings(telegram={"token": platforms.telegram.token})) is None
+
+
+async def test_model_is_asked_before_it_is_written(
+    console: ConsoleUnderTest, steps: SetupSteps, tmp_path: Path
+) -> None:
+    await console.log_in()
+    async with FakeOpenAI() as service:
+        given = {"provider": "openai", "model": "m", "key": "sk-of-the-model"}
+        given["address"] = service.base_url
+        assert "There is no such provider" in await shown(console, **{**given, "provider": "none"})
+        assert "m of OpenAI answers" in await shown(console, **given)
+    assert "alert" in await shown(console, **given), "nothing answers any more"
+    assert (await send(console, "write")).status == 200
+    written = dotenv_values(tmp_path / ".env")
+    assert written["TROUPE_PROVIDERS__LOCAL__MODEL"] == "m"
+    assert written["TROUPE_PROVIDERS__LOCAL__API_KEY"] == "sk-of-the-model"
+    assert steps.variables() == {}
+
+
+async def shown(console: ConsoleUnderTest, **fields: str) -> str:
+    """Return the page after a model was asked."""
+    return await (await send(console, "model", **fields)).text()

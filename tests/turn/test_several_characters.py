@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 from inline_snapshot import snapshot
 
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import WakeReason
 from bot.errors import BackendUnavailable, UserError
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend, ScriptStep
 from tests.samples import BOB, make_incoming
-from tests.turn.setup import Setup, failure, on
+from tests.turn.setup import Setup, failure, on, pressed
 
 NILS: dict[str, object] = {"name": "nils", "role_name": "Nils Holm", "greeting": "Evening."}
 QUIET: dict[str, object] = {"name": "quiet", "talkativeness": 0}
@@ -51,6 +52,17 @@ async def test_speakers_read_earlier_answers_and_all_are_one_turn(database: Data
         ("assistant", "I am Nora."),
         ("assistant", "And I am Nils."),
     ]
+
+
+async def test_delete_takes_only_the_answer_that_it_stands_under(database: Database) -> None:
+    setup = await group_of_two(database, ["I am Nora."], ["And I am Nils."])
+    await setup.say("nora and nils, who are you?")
+    turn = "telegram:5:2"
+    await setup.say(pressed(ButtonAction.DELETE, f"{turn}/1"))
+    assert setup.texts == ["**nora**\nI am Nora."]
+    assert [text for _, text in await setup.history()][-1] == "I am Nora."
+    await setup.say(pressed(ButtonAction.DELETE, f"{turn}/0", key="2"))
+    assert setup.texts == []
 
 
 async def test_called_character_reacts_and_answers_in_a_row_are_limited(database: Database) -> None:

@@ -177,7 +177,7 @@ let lastTimer = 0;
 events.onmessage = (event) => {
   show(JSON.parse(event.data));
   clearTimeout(lastTimer);
-  lastTimer = setTimeout(loadLast, 500);
+  if (!inspected) lastTimer = setTimeout(loadLast, 500);
 };
 events.onerror = () => { if (events.readyState === EventSource.CLOSED) checkSession(); };
 
@@ -228,11 +228,22 @@ const ask = async () => {
     for (const part of ["next", "who"]) one(`#pane-${part}`).replaceChildren(...one(`[data-part=${part}]`, page.content).childNodes);
   } catch { /* the service is away; the next key asks again */ }
 };
+let inspected = 0;  // the answer beside the room; 0: the newest
 const loadLast = async () => {
-  if (one("#pane-last").hidden) return;
-  const response = await fetch(play.dataset.last).catch(() => null);
-  if (response?.ok) one("#pane-last").innerHTML = await response.text();
+  const pane = one("#pane-last");
+  if (pane.hidden) return;
+  const response = await fetch(`${play.dataset.last}?number=${inspected}`).catch(() => null);
+  if (response?.ok) pane.innerHTML = await response.text();
 };
+log.addEventListener("click", (event) => {  // with Ctrl or the middle button, the whole page opens
+  const link = event.target.closest("[data-answer]");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  inspected = Number(link.dataset.answer);
+  for (const each of all("[data-answer]", log)) each.toggleAttribute("aria-current", each === link);
+  if (one("#tab-last").offsetParent) open(one("#tab-last"));
+  else one("[data-view-to=last]").click();
+});
 
 // --- the composer: Enter sends, "/" opens the commands, "@" the names ---------------------------
 const commands = JSON.parse(one("#commands").textContent);

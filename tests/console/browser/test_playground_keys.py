@@ -96,6 +96,13 @@ async def test_answer_is_continued_and_another_one_stopped(tab: Tab, browser: Br
     await press_labelled(tab, "Stop")  # also while the message grows
     await tab.wait_for(f"{text(_NEWEST)}.includes('(stopped)')")
 
+    await tab.tab_to("#say")
+    await tab.type("@troupe and more")
+    await tab.press("Enter")
+    await tab.wait_for(f"{text(_NEWEST)}.includes('Stop')")
+    await tab.press("Escape")
+    await tab.wait_for(f"{text(_NEWEST)}.includes('(stopped)')")
+
 
 async def test_messages_are_replied_to_edited_and_deleted(tab: Tab, browser: Browser) -> None:
     await press_labelled(tab, "Reply")
@@ -109,6 +116,11 @@ async def test_messages_are_replied_to_edited_and_deleted(tab: Tab, browser: Bro
     await tab.type(" changed")
     await tab.press("Enter")
     await tab.wait_for(f"{text('#log')}.includes('(edited)')")
+    assert await tab.run("document.activeElement.id") == "say"
+    await tab.press("ArrowUp")
+    assert await tab.run("say.value") == "a reply"
+    await tab.press("Escape")
+    assert await tab.run("say.value") == ""
     shown = await tab.run(count("#log > li.msg"))
     await press_labelled(tab, "Delete", own)
     await tab.wait_for(f"{count('#log > li.msg')} < {shown}")

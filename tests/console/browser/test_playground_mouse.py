@@ -116,6 +116,11 @@ async def test_what_is_being_written_and_said_stays_in_sight(browser: Browser) -
     await tab.click("#fresh")
     await tab.wait_for(f"document.querySelector('#fresh').hidden && {seen_to} < 2")
 
+    await tab.click("#log [data-answer]")
+    await tab.wait_for(f"{text('#pane-last')}.includes('#1')")
+    assert await tab.run("location.pathname") == playground.path
+    await tab.click("#say")
+
     assert "Nora" in await tab.run(text("#about"))
     await tab.type("/preset use marlowe")
     await tab.press("Escape")
