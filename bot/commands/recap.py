@@ -1,7 +1,7 @@
 """/recap: tell somebody in private what they missed in a channel."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import dropwhile
@@ -37,6 +37,8 @@ class Recaps:
     summarizer: Summarizer
     access: AccessRules
     limits: Callable[[Address], Limits]
+    check: Callable[[Said, str, str], Awaitable[str]]
+    """Returns a provider's text, or what is shown instead where its check refuses it."""
 
     @command(
         "recap",
@@ -59,6 +61,7 @@ class Recaps:
         except BackendError as error:
             _log.warning("recap_failed", conversation=said.address.conversation, reason=str(error))
             raise UserError(error.notice) from None
+        text = await self.check(said, preset.provider, text)
         link = self._link_of(said)
         links = [link(one.turn) for one in covered]
         heading = translatable_count(

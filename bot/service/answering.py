@@ -62,7 +62,12 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.access,
             self.receive,
             self.characters,
-            Recaps(self._summarizer(Urgency.QUESTION), self.access, self.replies.limits),
+            Recaps(
+                self._summarizer(Urgency.QUESTION),
+                self.access,
+                self.replies.limits,
+                self.pipeline.models.check_text,
+            ),
         )
 
     @cached_property

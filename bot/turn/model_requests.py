@@ -213,6 +213,14 @@ class ModelRequests:
             return receipt
         return replace(receipt, check=check.note, is_withheld=check.is_refused)
 
+    async def check_text(self, said: Said, provider: str, text: str) -> str:
+        """Return a text of a provider's model, or the sentence that is shown instead."""
+        check = await self.begin_check(said.scopes, provider)
+        if check is not None:
+            await check.finish(text)
+        is_refused = check is not None and check.is_refused
+        return translate(SHOWN_INSTEAD, language_of(said.locale)) if is_refused else text
+
     async def begin_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
         """Return a check for an answer of a provider's model; None: nothing is checked here."""
         settings = self.access.chat_settings
