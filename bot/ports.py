@@ -3,7 +3,7 @@
 Each has a contract test in tests/contracts/ that runs for all its implementations.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
@@ -159,6 +159,17 @@ class FileSource(Protocol):
 
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
         """Return a file, or its first `max_bytes`; raises `PlatformError`."""
+
+
+@runtime_checkable
+class PictureHost(Protocol):
+    """A platform that keeps small pictures for the faces of characters."""
+
+    async def host_picture(self, png: bytes) -> str:
+        """Return a picture's public address, the same one each time; raises `PlatformError`."""
+
+    async def drop_pictures(self, kept: Collection[str]) -> None:
+        """Delete those at other addresses, except new ones; raises `PlatformError`."""
 
 
 @runtime_checkable

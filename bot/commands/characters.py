@@ -1,12 +1,14 @@
 """Characters of people and servers, made in the chat: the /character actions."""
 
 import asyncio
+import base64
 import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+import structlog
 
 from bot.chat.command import FIELD_END, CommandOption, CommandSpec, parse
 from bot.chat.incoming import Address, MediaItem, MediaKind, Said
@@ -25,6 +27,7 @@ from bot.runtime.addresses import is_http_address
 from bot.storage.presets import PresetVersions
 from bot.texts.text import joined, language_of, marked, text_of, translatable
 
+_log = structlog.get_logger(__name__)
 CHARACTER = CommandSpec(
     "character",
     marked("characters of your own, in private, or of this server: list, add, use, edit, share"),
@@ -76,6 +79,9 @@ class CharacterHandlers:
     versions: PresetVersions
     admins: AdminCheck
     download: Download
+    host_picture: Callable[[Address, bytes], Awaitable[str | None]]
+    """Returns a public address for a PNG, where a chat's platform has some; may raise
+    `PlatformError`."""
     per_person: int
     per_server: int
     card_bytes: int
@@ -253,7 +259,15 @@ class CharacterHandlers:
             raise UserError(found["problem"][language_of(said.locale)])
         if len(found["preset"].encode()) > self.card_bytes:
             raise UserError(_DAMAGED)
-        return await asyncio.to_thread(parse_preset, found["preset"], "card")
+        preset = await asyncio.to_thread(parse_preset, found["preset"], "card")
+        if not found["picture"]:
+            return preset
+        try:
+            avatar = await self.host_picture(said.address, base64.b64decode(found["picture"]))
+        except PlatformError as error:  # it speaks without one
+            _log.warning("picture_not_kept", reason=str(error))
+            avatar = None
+        return preset.model_copy(update={"avatar": avatar})
 
     async def _keep(self, request: CommandRequest, preset: Preset, owner: str) -> CommandResult:
         """Store a new character under a free name; once, even if the command runs again."""
@@ -291,9 +305,10 @@ class CharacterHandlers:
     async def _save(self, request: CommandRequest, preset: Preset, name: str) -> None:
         content, owner = export_preset(preset), name.rpartition(OWNER_END)[0]
         await self.versions.save([PresetVersion(name, content, 1, owner)])
-        about, by = preset.description[:_DESCRIPTION_CHARS], request.incoming.author.id
+        about = " ".join(preset.description[:_DESCRIPTION_CHARS].split())
+        about += f"\t{preset.avatar or ''}"
         await self.resolver.characters.announce(
-            name, content, about, by, audited=request.is_audited
+            name, content, about, request.incoming.author.id, audited=request.is_audited
         )
 
 

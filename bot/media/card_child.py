@@ -4,6 +4,7 @@ It reads the card from stdin and writes JSON to stdout: the preset's text, or wh
 every language. Nothing of the card chooses a provider, a model or tools.
 """
 
+import base64
 import json
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from bot.errors import PresetError, UserError
 from bot.importers.card import Card, read_card
 from bot.importers.card_to_preset import preset_from_card
 from bot.importers.file_kinds import CHARACTER_IMPORTS, FileKind, detect_file_kind
-from bot.media.conversion_child import set_resource_limits
+from bot.media.conversion_child import set_resource_limits, to_face
 from bot.prompting.presets.files import export_preset
 from bot.runtime.addresses import is_http_address
 from bot.texts.text import LANGUAGES, text_of, translatable, translate
@@ -28,7 +29,10 @@ def main() -> None:
 
 
 def read_character(data: bytes) -> dict[str, object]:
-    """Return {"preset": its text}, or {"problem": why, by language}."""
+    """Return {"preset": its text, "picture": its own as base64}, or {"problem": why, by language}.
+
+    A card with the address of its picture, or without a usable one, has no "picture".
+    """
     try:
         kind = detect_file_kind(data)
         if kind not in CHARACTER_IMPORTS | {FileKind.UNKNOWN}:
@@ -37,7 +41,9 @@ def read_character(data: bytes) -> dict[str, object]:
         preset = preset_from_card(card, "card", provider=_ANY_PROVIDER, is_local=False)
     except (PresetError, UserError) as error:
         return _problem(text_of(error))
-    return {"preset": export_preset(preset.model_copy(update={"avatar": _picture(card)}))}
+    address = _picture(card)
+    text = export_preset(preset.model_copy(update={"avatar": address}))
+    return {"preset": text, "picture": None if address else _own_picture(card)}
 
 
 def _problem(text: str) -> dict[str, object]:
@@ -63,6 +69,15 @@ def _picture(card: Card) -> str | None:
     ]
     found = [one for one in (*icons, card.fields.values.get("avatar")) if isinstance(one, str)]
     return next((one for one in found if is_http_address(one)), None)
+
+
+def _own_picture(card: Card) -> str | None:
+    if card.image is None:
+        return None
+    try:
+        return base64.b64encode(to_face(card.image)).decode()
+    except Exception:  # noqa: BLE001 # the library raises any for a hostile file
+        return None
 
 
 if __name__ == "__main__":

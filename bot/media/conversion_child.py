@@ -20,6 +20,7 @@ _MAX_CPU_SECONDS = 10
 _MAX_PIXELS = 50_000_000
 _LONGEST_SIDE = 1568  # more is shrunk by the services themselves
 _JPEG_QUALITY = 85
+_FACE_SIZE = (128, 128)
 _MAX_PAGES = 100
 _MAX_FILES_OF_LIBRARIES = 64
 _PDF_END = b"\nstartxref\n0\n%%EOF\n"
@@ -56,6 +57,18 @@ def to_jpeg(data: bytes) -> bytes:
     picture.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     written = io.BytesIO()
     _on_white(picture).save(written, "JPEG", quality=_JPEG_QUALITY)
+    return written.getvalue()
+
+
+def to_face(png: bytes) -> bytes:
+    """Return the upper middle of a portrait as a small square PNG."""
+    with Image.open(io.BytesIO(png), formats=("PNG",)) as opened:
+        width, height = opened.size
+        if width * height > _MAX_PIXELS:
+            raise ValueError(f"{width} x {height} pixels")
+        face = ImageOps.fit(opened.convert("RGBA"), _FACE_SIZE, centering=(0.5, 0.2))
+    written = io.BytesIO()
+    face.save(written, "PNG")
     return written.getvalue()
 
 

@@ -184,16 +184,20 @@ class Characters:
     async def descriptions(self, owner: str) -> dict[str, str]:
         """Return the descriptions of an owner's characters by the names of their presets."""
         settings = (await self._chat_settings.get_scopes([owner])).get(owner, {})
+        abouts = [(key, value.partition(" ")[2]) for key, value in sorted(settings.items())]
         return {
-            f"{owner}{OWNER_END}{key.removeprefix(CHARACTER_KEY)}": value.partition(" ")[2]
-            for key, value in sorted(settings.items())
+            f"{owner}{OWNER_END}{key.removeprefix(CHARACTER_KEY)}": about.partition("\t")[0]
+            for key, about in abouts
             if key.startswith(CHARACTER_KEY)
         }
 
     async def announce(
         self, name: str, content: str, description: str, by: str, *, audited: bool
     ) -> None:
-        """List a character, or its changed text, once that is stored; empty: remove it."""
+        """List a character, or its changed text, once that is stored; empty: remove it.
+
+        Behind a tab, the description may have the address of its picture.
+        """
         owner, _, shown = name.rpartition(OWNER_END)
         value = f"{revision_of(content)} {description}" if content else None
         key = f"{CHARACTER_KEY}{shown}"

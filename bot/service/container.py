@@ -133,7 +133,7 @@ class Container(AnsweringContainer):
             await lanes.drain(0)
 
         delete_late = partial(self._sender.late_duplicates.run, lanes.wake)
-        jobs: list[Job] = [lanes.run, delete_late, self.delete_expired_rows]
+        jobs: list[Job] = [lanes.run, delete_late, self.delete_expired_rows, self.drop_pictures]
         return RolePart(jobs, self.outbox.release_all, drain)
 
     @cached_property

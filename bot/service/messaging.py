@@ -23,6 +23,7 @@ from bot.ports import (
     Delivery,
     FileSource,
     HistoryReader,
+    PictureHost,
     Platform,
     PrivateChats,
     ShardedPlatform,
@@ -45,6 +46,7 @@ from bot.turn.claims import LeaseKeeper
 from bot.turn.signals import CONVERSATIONS, StopRequests
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
+_PICTURES_SECONDS = 60.0
 _LANES = "lanes"
 _MAX_LANES = 4000  # at once in one process
 _URGENT_BESIDE = 32  # lanes in which a native command is responded to
@@ -86,6 +88,20 @@ class MessagingContainer(StorageContainer, ABC):
         if not isinstance(platform, FileSource):
             raise Refused(f"{platform.name} keeps no files")
         return await platform.download(item, max_bytes)
+
+    async def host_picture(self, address: Address, png: bytes) -> str | None:
+        """Return a picture's public address; None if the chat's platform has none."""
+        platform = self.platforms[address.source]
+        return await platform.host_picture(png) if isinstance(platform, PictureHost) else None
+
+    async def drop_pictures(self) -> None:
+        """Delete the pictures that no character has any more, every minute, until cancelled."""
+        hosts = [one for one in self.platforms.values() if isinstance(one, PictureHost)]
+        while True:
+            await self.clock.sleep(_PICTURES_SECONDS)
+            for host in hosts:
+                with suppress(PlatformError, StoreError):  # the next time, then
+                    await host.drop_pictures(await self.preset_versions.pictures())
 
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
         """Return earlier messages, if the platform stores them and the preset may read them."""
@@ -154,7 +170,8 @@ class MessagingContainer(StorageContainer, ABC):
     def characters(self) -> CharacterHandlers:
         limits = self.settings.limits
         return CharacterHandlers(
-            *(self.resolver, self.preset_versions, self.admins, self.download),
+            *(self.resolver, self.preset_versions, self.admins),
+            *(self.download, self.host_picture),
             *(limits.characters_per_person, limits.characters_per_server, limits.card_bytes),
         )
 

@@ -8,7 +8,7 @@ from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.chat.incoming import make_storable
 from bot.chat.session import PresetVersion
 from bot.storage.database import ClockStore, Store, reading, transaction
-from bot.storage.rows import decode
+from bot.storage.rows import decode, decode_all
 from bot.storage.statements import SQL, Unit
 
 _DELETED = hashlib.sha256(b"").hexdigest()
@@ -48,6 +48,13 @@ class PresetVersions(ClockStore):
     def delete(self, name: str) -> Unit[None]:
         """Delete all versions of somebody's character."""
         yield SQL["drop_character"].query(name=name)
+
+    @reading
+    def pictures(self) -> Unit[frozenset[str]]:
+        """Return the addresses of the pictures of all characters that were made in chats."""
+        rows = yield SQL["characters"].query_alone()
+        values = decode_all("setting", rows, lambda row: str(row[0]))
+        return frozenset(one.rpartition("\t")[2] for one in values)
 
     @reading
     def find(self, name: str, version: int) -> Unit[PresetVersion | None]:

@@ -18,6 +18,9 @@ SELECT value FROM choice WHERE scope = :scope AND key = :key FOR UPDATE
 SELECT scope, key, value FROM choice
 WHERE scope IN (SELECT value FROM jsonb_array_elements_text(:scopes))
 
+-- name: characters
+SELECT value FROM choice WHERE key LIKE 'character %'
+
 -- === presets ===
 
 -- name: newest_preset

@@ -52,6 +52,15 @@ async def test_presets_are_numbered_separately_and_all_versions_kept(store: Stor
     assert await store.preset_versions.newest("nobody") is None
 
 
+async def test_pictures_of_characters_are_listed(store: Store) -> None:
+    settings = store.chat_settings
+    for owner, value in (("discord:1", "ab about\thttps://a/1.png"), ("discord:2", "cd about\t")):
+        await settings.set(owner, "character Mira", value, "discord:1")
+    await settings.set("discord:1", "preset", "ab about\thttps://a/2.png", "discord:1")
+    assert "https://a/1.png" in (found := await store.preset_versions.pictures())
+    assert "https://a/2.png" not in found
+
+
 async def test_concurrent_writers_agree(store: Store) -> None:
     async with asyncio.TaskGroup() as group:
         starts = [group.create_task(store.preset_versions.save([nora("one")])) for _ in range(8)]

@@ -1,16 +1,19 @@
 """Characters that people make in the chat, on the wires of both platforms."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import discord
 import pytest
 
 from bot.importers.png import plain_image, write_png
-from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat
+from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat, running_platforms
+from tests.support.child_launcher import ChildLauncher
 from tests.support.features import ON_THE_WIRES, at
 from tests.support.model_server import Model
 from tests.support.service_process import TESTER, Service
+from tests.support.shapes import Installer, write_tester
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -252,3 +255,53 @@ async def test_shared_character_outlives_its_author_in_private(
     await asks_mira(group, model)
     private.tell("/character list")
     await private.shows_new("There are no characters here yet.")
+
+
+async def test_card_without_an_address_speaks_with_its_own_picture_in_every_process(
+    model: Model, database_url: str, launcher: ChildLauncher, tmp_path: Path
+) -> None:
+    async with (
+        running_platforms() as platforms,
+        Installer(platforms, model, launcher, tmp_path).processes(
+            "first", "second", database_url=database_url
+        ) as services,
+    ):
+        where = as_admin(platforms.channel())
+        other = as_admin(where.another())
+
+        async def asks(words: str) -> None:
+            """Ask until the model has read this three times in a row, in both channels."""
+            in_a_row = 0
+            while in_a_row < 3:
+                await where.ask_and_wait()
+                await other.ask_and_wait()
+                is_read = all(words in str(one["messages"]) for one in model.requests[-2:])
+                in_a_row = in_a_row + 1 if is_read else 0
+
+        first, second = services
+        write_tester(first)
+        write_tester(second)
+        await first.start_and_wait()
+        await attach(where, card(avatar="none"))
+        await where.shows_new("Mira is ready.")
+        for place in (where, other):
+            place.tell("/character use mira")
+            await place.shows_new("Mira waves.")
+        await asks("Mira keeps bees.")
+        [picture] = platforms.discord.b.application_emojis
+        spoken = [one["json"] for one in platforms.discord.log if "/webhooks/" in one["path"]]
+        address = f"https://cdn.discordapp.com/emojis/{picture}.png"
+        assert {one["avatar_url"] for one in spoken if one and "username" in one} == {address}
+
+        await second.start_and_wait()
+        await asks("Mira keeps bees.")
+        where.tell("/character edit Mira | Mira keeps goats. | Mira nods.")
+        await where.shows_new("Mira was changed.")
+        await asks("Mira keeps goats.")
+        await first.kill()
+        await asks("Mira keeps goats.")
+        where.tell("/character remove Mira")
+        await where.shows_new("Mira was deleted.")
+        await first.start_and_wait()
+        assert await second.stop() == 0
+        await asks("You are a tester.")

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import json
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,26 @@ from bot.commands.privacy import OFF_FOR_AUTHOR
 from bot.errors import Refused
 from bot.markup.styled_text import style_markdown
 from bot.platforms.discord.markup import to_dialect
+from bot.ports import PictureHost
 from bot.prompting.speakers import clean_name
 from bot.prompting.text.confusables import skeleton
+from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData, request_deletion
 from bot.storage.receipts import Receipts
 from bot.storage.tables import inbox, story, story_revision
 from tests.attacks import with_ours
-from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, PrivatePlatform
+from tests.fakes import (
+    LIMITS,
+    FakeBackend,
+    FakeClock,
+    FakePlatform,
+    FakeSurface,
+    PrivatePlatform,
+)
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.counted_service import RunningParts, running_parts
-from tests.turn.setup import CHAT, Setup, answering, pressed
+from tests.turn.setup import CHAT, Setup, answering, pass_time_until, pressed
 
 
 def said(text: str, key: str, author: Person = ALICE, chat: str = "5") -> Said:
@@ -45,6 +54,36 @@ async def test_operators_deletion_reaches_settings_in_memory(database: Database)
     await request_deletion(database, setup.clock, [CHAT], None, ["discord:guild:1"])
     await setup.work()
     assert setup.memory.calls == ["forget discord:guild:1", f"forget {CHAT}"]
+
+
+class PicturePlatform(FakePlatform, PictureHost):
+    """Records which pictures of characters it is to keep."""
+
+    kept: Collection[str] = ()
+
+    @override
+    async def host_picture(self, png: bytes) -> str:
+        return "https://pictures.example/1.png"
+
+    @override
+    async def drop_pictures(self, kept: Collection[str]) -> None:
+        self.kept = kept
+
+
+async def test_forget_me_drops_the_pictures_of_ones_characters(database: Database) -> None:
+    surface = FakeSurface()
+    platform = PicturePlatform("telegram", surface)
+    setup = Setup(database, surface=surface, platforms={"telegram": platform})
+    picture, characters = await platform.host_picture(b""), setup.resolver.characters
+    about = f"keeps bees\t{picture}"
+    await characters.announce(f"{ALICE.id}/Mira", "{}", about, ALICE.id, audited=False)
+    assert await characters.descriptions(ALICE.id) == {f"{ALICE.id}/Mira": "keeps bees"}
+    dropping = asyncio.create_task(setup.container.drop_pictures())
+    await pass_time_until(setup, lambda: platform.kept)
+    assert platform.kept == {picture}
+    await setup.say(said("/forget me", "5:1"), pressed(ButtonAction.FORGET, "telegram:5:1/0"))
+    await pass_time_until(setup, lambda: not platform.kept)
+    await cancel_and_wait([dropping])
 
 
 async def test_forget_me_asks_first_and_reaches_every_conversation(database: Database) -> None:

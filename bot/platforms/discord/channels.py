@@ -1,8 +1,11 @@
-"""Webhooks that post as characters, and threads for long answers."""
+"""Webhooks and pictures for characters, and threads for long answers."""
 
 import asyncio
+import base64
+import hashlib
 import re
 import time
+from collections.abc import Collection, Sequence
 
 import msgspec
 import structlog
@@ -35,6 +38,13 @@ _RESERVED_NAMES = frozenset({"everyone", "here"})
 _CHANNEL = RestEndpoint("GET", "/channels/{}")
 _LIST = RestEndpoint("GET", "/channels/{}/webhooks")
 _CREATE = RestEndpoint("POST", "/channels/{}/webhooks")
+_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", resource_ids=0)
+_EMOJIS = RestEndpoint("GET", "/applications/{}/emojis")
+_ADD_EMOJI = RestEndpoint("POST", "/applications/{}/emojis")
+_DROP_EMOJI = RestEndpoint("DELETE", "/applications/{}/emojis/{}")
+_PICTURE_ADDRESS = "https://cdn.discordapp.com/emojis/{}.png"
+_PICTURE_PREFIX = "troupe_"
+_PICTURE_HASH_CHARS = 24  # a name has up to 32
 _log = structlog.get_logger(__name__)
 _OPEN = RestEndpoint("POST", "/channels/{}/messages/{}/threads")
 _MAX_TITLE_CHARS = 100
@@ -129,6 +139,54 @@ def webhook_name(name: str) -> str:
     allowed = _RESERVED_WORD.sub(r"\g<first>-\g<rest>", " ".join(name.split()))[:_MAX_NAME_CHARS]
     allowed = allowed.strip()
     return f"{allowed}." if allowed.lower() in _RESERVED_NAMES else allowed or WEBHOOK_NAME
+
+
+class CharacterPictures:
+    """Keeps characters' pictures as emojis of the application, whose addresses never expire.
+
+    Those of attachments do, and webhooks take pictures by their addresses only.
+    """
+
+    def __init__(self, rest: RestClient) -> None:
+        self._rest = rest
+        self._application = ""
+        self._unused: set[str] = set()
+        """Those that no character had when it was checked last."""
+
+    async def host(self, png: bytes) -> str:
+        """Return a picture's address, which depends on its content."""
+        name = _PICTURE_PREFIX + hashlib.sha256(png).hexdigest()[:_PICTURE_HASH_CHARS]
+        found = next((one.id for one in await self._list() if one.name == name), None)
+        if found is None:
+            image = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+            body = {"name": name, "image": image}
+            made = await self._rest.call(_ADD_EMOJI, self._application, body=body)
+            found = decode_response(made, ObjectWithId).id
+        return _PICTURE_ADDRESS.format(found)
+
+    async def drop(self, kept: Collection[str]) -> None:
+        """Delete those at other addresses that were unused the last time, too."""
+        ids = [one.id for one in await self._list()]
+        unused = {one for one in ids if _PICTURE_ADDRESS.format(one) not in kept}
+        for one in unused & self._unused:
+            await self._rest.call(_DROP_EMOJI, self._application, one)
+        self._unused = unused
+
+    async def _list(self) -> Sequence["_Emoji"]:
+        if not self._application:
+            found = decode_response(await self._rest.call(_APPLICATION), ObjectWithId)
+            self._application = found.id
+        listed = decode_response(await self._rest.call(_EMOJIS, self._application), _Emojis)
+        return [one for one in listed.items if one.name.startswith(_PICTURE_PREFIX)]
+
+
+class _Emoji(msgspec.Struct):
+    id: str
+    name: str
+
+
+class _Emojis(msgspec.Struct):
+    items: list[_Emoji]
 
 
 class _Channel(msgspec.Struct):

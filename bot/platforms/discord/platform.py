@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime
 from functools import reduce
 from hashlib import sha256
@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address, MediaItem, Request, Said, source_name
 from bot.errors import PlatformError, Refused, StoreError, TokenRejected, Unreachable
+from bot.platforms.discord.channels import CharacterPictures
 from bot.platforms.discord.commands import to_message_payload, to_payload
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import message_to_said
@@ -29,7 +30,7 @@ from bot.platforms.discord.shards import IdentifyLimits, Shard, read_gateway_inf
 from bot.platforms.discord.surface import READ_MESSAGE, READ_MESSAGES, DiscordSurface
 from bot.platforms.spec import PlatformContext
 from bot.platforms.tokens import BotToken
-from bot.ports import FileSource, HistoryReader, Intake, PrivateChats, ShardedPlatform
+from bot.ports import FileSource, HistoryReader, Intake, PictureHost, PrivateChats, ShardedPlatform
 from bot.runtime.http_client import ConnectionFailed, download_file
 from bot.runtime.in_process import BoundedDict
 from bot.runtime.tasks import cancel_and_wait
@@ -53,7 +54,7 @@ _GUILD = RestEndpoint("GET", "/guilds/{}")
 _MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
 
 
-class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
+class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, PictureHost):
     """A bot user's guild channels, threads and direct messages."""
 
     name = "discord"
@@ -63,6 +64,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         self._context = context
         self._token = BotToken(settings, context.clock)
         self._rest = RestClient(self._token)
+        self._pictures = CharacterPictures(self._rest)
         self.surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
         source = source_name("discord", context.bot_id)
         self._identify_limits = IdentifyLimits(
@@ -222,6 +224,14 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
             return await download_file(item.source, max_bytes, _DOWNLOAD_SECONDS)
         except (ConnectionFailed, TimeoutError) as error:
             raise Unreachable(f"Discord does not send a file: {error}") from None
+
+    @override
+    async def host_picture(self, png: bytes) -> str:
+        return await self._pictures.host(png)
+
+    @override
+    async def drop_pictures(self, kept: Collection[str]) -> None:
+        await self._pictures.drop(kept)
 
     def _guild_id(self, incoming: Request) -> str | None:
         prefix = f"{incoming.address.source}:guild:"

@@ -58,6 +58,21 @@ async def test_characters_of_a_channel_share_one_webhook(stage: Faces) -> None:
     assert first["json"]["allowed_mentions"] == {"parse": [], "replied_user": False}
 
 
+async def test_pictures_are_kept_once_and_dropped_when_nobody_has_them(stage: Faces) -> None:
+    platform, kept = stage.platform, stage.wire.b.application_emojis
+    stage.wire.b.create_application_emoji("of_somebody_else")
+    nora, bram = [await platform.host_picture(one) for one in (b"nora", b"bram")]
+    assert await platform.host_picture(b"nora") == nora != bram
+    [made, _] = stage.requests("POST", "/emojis")
+    assert made["json"]["image"] == "data:image/png;base64,bm9yYQ=="
+    assert {f"https://cdn.discordapp.com/emojis/{one}.png" for one in kept} >= {nora, bram}
+    await platform.drop_pictures([nora])
+    assert len(kept) == 3, "a character may be about to have it"
+    await platform.drop_pictures([nora])
+    assert len(kept) == 2
+    assert await platform.host_picture(b"nora") == nora
+
+
 async def test_calls_of_a_webhook_count_together_with_its_threads(stage: Faces) -> None:
     """Its threads' too, of a thread that is not opened yet as well; what the bot says, in each."""
     thread = str(stage.wire.b.create_thread(stage.channel.id, "Night", stage.alice.id).id)
