@@ -69,8 +69,8 @@ class MessageView:
 def view_message(
     message: WebMessage,
     known: Mapping[str, WebMessage],
-    answers: Sequence[StoredAnswer],
-    names: Sequence[str],
+    answers: Sequence[StoredAnswer] = (),
+    names: Sequence[str] = (),
 ) -> MessageView:
     """Return a message for the page; `known` holds the channel's other messages, by id."""
     name = _name(message)
