@@ -358,7 +358,8 @@ def withhold(event: Incoming, off: Collection[str]) -> Incoming | None:
         case Pressed(author=Person(id=person)) if person in off:
             button = read_button(event)
             is_form = button is not None and button.action in FORM_ACTIONS
-            return replace(event, values=()) if is_form else event
+            values = () if is_form else event.values
+            return replace(event, author=replace(event.author, name=""), values=values)
         case Joined(author=Person(id=person)) if person in off:
             return replace(event, author=None)
         case Reacted(author=Person(id=person)) if person in off:

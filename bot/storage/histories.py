@@ -79,11 +79,19 @@ class StoredTurns(ClockStore):
         if not (yield SQL["turn_of_others"].query(asked)):
             return [row[0] for row in (yield SQL["all_turns"].query(asked))]
         # An answer follows the question, or another answer to it; versions follow the same turn.
-        gone = {row[0] for row in (yield SQL["turns_of_person"].query(asked))}
-        if gone:
-            for id_, parent in (yield SQL["turns_of_bot"].query(asked)):
-                if parent in gone:
+        gone: set[int] = set()
+        answered_together: set[int] = set()
+        is_asking = False  # whether an answer to theirs is still to come
+        for id_, parent, speaker, is_observed in (yield SQL["turns_and_parents"].query(asked)):
+            if speaker is None:
+                is_asking = False
+                if parent in gone or parent in answered_together:
                     gone.add(id_)
+            elif speaker == person_id:
+                gone.add(id_)
+                is_asking = is_asking or not is_observed
+            elif is_asking and not is_observed:
+                answered_together.add(id_)
         return sorted(gone)
 
     @transaction

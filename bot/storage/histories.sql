@@ -93,13 +93,8 @@ ORDER BY turn.id DESC LIMIT 100
 -- name: all_turns
 SELECT id FROM turn WHERE conversation = :of
 
--- name: turns_of_person
-SELECT id FROM turn WHERE conversation = :of AND speaker_id = :person
-
--- name: turns_of_bot
-SELECT id, parent FROM turn
-WHERE conversation = :of AND speaker_id IS NULL AND parent IS NOT NULL
-ORDER BY id
+-- name: turns_and_parents
+SELECT id, parent, speaker_id, observed FROM turn WHERE conversation = :of ORDER BY id
 
 -- name: turn_of_others
 SELECT id FROM turn

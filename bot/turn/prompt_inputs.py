@@ -29,7 +29,7 @@ from bot.chat.story import Story
 from bot.commands.personas import UserPersonas
 from bot.commands.privacy import MAX_EARLIER_MESSAGES, OFF_FOR_AUTHOR
 from bot.commands.request import AskedQuestion
-from bot.errors import PlatformError, UserError
+from bot.errors import PlatformError, PrivateError
 from bot.intake import storable_said, withhold_said
 from bot.media.attachment_reader import AttachmentReader
 from bot.memory import RetrieveStories, Summarizer
@@ -210,7 +210,7 @@ class PromptSources:
         off = await self.resolver.off([*people_of(said), *speakers_before])
         readable = withhold_said(said, off) if off else said
         if readable is None or readable.is_withheld:  # they switched it off a moment ago
-            raise UserError(OFF_FOR_AUTHOR)
+            raise PrivateError(OFF_FOR_AUTHOR)
         session = replace(session, turns=without_turns_of(off, session.turns))
         session = _without_old_greetings(session, active)
         said = await self._without_forgotten_quote(readable, session)

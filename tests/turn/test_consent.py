@@ -24,22 +24,24 @@ from bot.chat.incoming import (
     MediaKind,
     Person,
     Quote,
+    Reacted,
+    Reaction,
     Said,
+    ThreadTitle,
     WakeReason,
 )
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
 from bot.chat.session import Consent, HistoryScope
-from bot.routing.presets import SCOPE_DESCRIPTIONS
+from bot.routing.presets import SCOPE_DESCRIPTIONS, without_turns_of
 from bot.storage.database import Database, open_database
 from bot.storage.receipts import Receipts
-from bot.storage.tables import metadata
+from bot.storage.tables import inbox, metadata
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import ALICE, BOB, make_incoming
 from tests.sqlite import create_sqlite_database
 from tests.turn.setup import Setup, pass_time_until, pressed
 
-CAROL = Person("telegram:3", "Carol")
-PEOPLE = (ALICE, BOB, CAROL)
+PEOPLE = tuple(Person(f"telegram:{number + 1}", f"word{number}") for number in range(3))
 CHATS = ("5", "6")
 PRESET = {"context": "all", "wake": {"words": ["nora"]}, "busy": "collect"}
 
@@ -56,8 +58,10 @@ KINDS = (
         "reply to a forward",
         "reply to an answer",
     ),
-    *("describe", "command", "press", "work", "off", "off", "reset", "here", "forget me"),
+    *("continue", "choose", "retry in a thread", "ask in a thread", "react", "add the bot"),
+    *("describe", "/preset who", "/settings", "work", "off", "off", "reset", "here", "forget me"),
 )
+PRESSES = {"continue": ButtonAction.CONTINUE, "choose": ButtonAction.OBSERVE}
 steps = st.lists(
     st.tuples(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1), st.integers(0, 9)),
     max_size=14,
@@ -99,13 +103,9 @@ class Groups:
                 await self._say(text, who, where, None)
             case "name the bot":
                 await self._say(f"nora {text}", who, where, None)
-            case "describe" | "command":
-                line = "/me" if kind == "describe" else "/preset who"
+            case "describe" | "/preset who" | "/settings":
+                line = kind.replace("describe", "/me")
                 await self._say(f"{line} {text}", who, where, WakeReason.COMMAND)
-            case "press":
-                part = f"telegram:{where}:u{target}/0"
-                press = pressed(ButtonAction.CONTINUE, part, by=who, key=f"{self.events}")
-                await self.setup.receive(press)
             case "work":
                 await self.work(where)
             case "off" | "reset" | "here":
@@ -117,6 +117,31 @@ class Groups:
                 earlier = [one for one in self.said if one.address.chat == where]
                 if earlier:
                     await self._use(kind, who, text, earlier[target % len(earlier)])
+                await self._act(kind, who, make_incoming(text, chat=where), target)
+
+    async def _act(self, kind: str, who: Person, said: Said, target: int) -> None:
+        """Let a person press a button, react, or write in a thread that somebody has opened."""
+        address, at, scopes, key = said.address, said.at, said.scopes, f"{kind}{self.events}"
+        part, opener = f"telegram:{address.chat}:u{target}/0", target % 3
+        press = pressed(PRESSES.get(kind, ButtonAction.RETRY), part, by=who, key=key)
+        press = replace(press, address=address, scopes=scopes)
+        title = ThreadTitle(self._word(opener), PEOPLE[opener].id)
+        is_withheld = title.person in self.off_since  # else it becomes others' words
+        match kind:
+            case "continue" | "choose":
+                await self.setup.receive(press)
+            case "retry in a thread" if is_withheld:
+                await self.setup.receive(replace(press, thread_title=title))
+            case "ask in a thread" if is_withheld:
+                thread = {"thread_title": title}
+                await self._say(said.text, who, address.chat, WakeReason.MENTION, **thread)
+            case "react":
+                given = (str(1 + target), who, Reaction.GOOD, at, scopes)
+                await self.setup.receive(Reacted(address, key, *given))
+            case "add the bot":
+                await self.setup.receive(Joined(address, key, who, at, scopes))
+            case _:
+                pass
 
     async def _use(self, kind: str, who: Person, text: str, earlier: Said) -> None:
         """Let a person edit, forward or reply to an earlier message, or to an answer."""
@@ -174,6 +199,12 @@ class Groups:
             self.said.append(said)
         await self.setup.receive(said)
 
+    async def received(self) -> list[str]:
+        """Return what was received and is not processed yet; "" for what is."""
+        query = select(inbox.c.payload).order_by(inbox.c.id)
+        rows = await self.setup.database.read(lambda c: c.execute(query).scalars().all())
+        return [(one or b"").decode() for one in rows]
+
     async def words_of(self, person: int) -> list[str]:
         """Return where there are words of a person who is off."""
         setup, word, found = self.setup, f"word{person}", []
@@ -216,7 +247,10 @@ async def test_nothing_of_a_person_who_is_off_is_anywhere(schedule: list[Step]) 
     with structlog.testing.capture_logs() as logs:
         async with open_groups() as groups:
             for step in schedule:
+                before, off = len(await groups.received()), {*groups.off_since}
                 await groups.take(*step)
+                for event in (await groups.received())[before:]:
+                    assert not any(one.id in off and one.name in event for one in PEOPLE)
             for _ in range(2):
                 for chat in CHATS:
                     await groups.work(chat)
@@ -224,6 +258,23 @@ async def test_nothing_of_a_person_who_is_off_is_anywhere(schedule: list[Step]) 
                 if person.id in groups.off_since:
                     assert await groups.words_of(number) == []
     assert "word" not in str(logs)
+
+
+@pytest.mark.parametrize(("gone", "left"), [(ALICE, "b"), (BOB, "a")])
+async def test_answer_to_several_people_goes_with_each_of_them(
+    database: Database, gone: Person, left: str
+) -> None:
+    setup = Setup(database, ["Both."], preset=PRESET)
+    asked = make_incoming("a"), make_incoming("b", key="5:2", author=BOB)
+    await setup.receive(*(replace(one, wake=WakeReason.MENTION) for one in asked))
+    work = asyncio.create_task(setup.work())
+    await pass_time_until(setup, work.done)
+    turns = (await setup.session()).turns
+    assert [one.text for one in turns] == ["a", "b", "Both."]
+    assert [one.text for one in without_turns_of(frozenset([gone.id]), turns)] == [left]
+    await setup.container.forgetting.request_person_deletion(replace(asked[0], author=gone))
+    await setup.work()
+    assert await setup.history() == [("user", left)]
 
 
 GROUP = make_incoming().address
