@@ -3,48 +3,34 @@
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
+
 import structlog
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import Joined
-from bot.chat.incoming import Request
-from bot.chat.incoming import Said
-from bot.chat.incoming import people_of
-from bot.chat.outgoing import Face
-from bot.chat.outgoing import Limits
-from bot.chat.session import CHARACTER_KEY
-from bot.chat.session import CONSENT_KEY
-from bot.chat.session import OWNER_END
-from bot.chat.session import ChatSetting
-from bot.chat.session import Consent
-from bot.chat.session import HistoryScope
-from bot.chat.session import PresetVersion
-from bot.chat.session import Turn
-from bot.chat.session import scopes_of_person
-from bot.chat.session import shown_name
-from bot.errors import AgeUnconfirmed
-from bot.errors import PresetError
-from bot.errors import SettingsError
-from bot.errors import StoreError
-from bot.errors import UserError
+
+from bot.chat.incoming import Incoming, Joined, Request, Said, people_of
+from bot.chat.outgoing import Face, Limits
+from bot.chat.session import (
+    CHARACTER_KEY,
+    CONSENT_KEY,
+    OWNER_END,
+    ChatSetting,
+    Consent,
+    HistoryScope,
+    PresetVersion,
+    Turn,
+    scopes_of_person,
+    shown_name,
+)
+from bot.errors import AgeUnconfirmed, PresetError, SettingsError, StoreError, UserError
 from bot.ports import ChatSettings
 from bot.prompting.presets.fields import preset_id
-from bot.prompting.presets.files import find_preset
-from bot.prompting.presets.files import parse_preset
-from bot.prompting.presets.preset import Preset
-from bot.prompting.presets.preset import ScopeName
+from bot.prompting.presets.files import find_preset, parse_preset
+from bot.prompting.presets.preset import Preset, ScopeName
 from bot.prompting.speakers import label_speakers
-from bot.texts.text import marked
-from bot.texts.text import translatable
+from bot.texts.text import marked, translatable
 from bot.value_class import value_class
-
 
 MAX_CHARACTERS = 8
 """In one channel; every prompt has to name all of them."""

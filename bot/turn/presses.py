@@ -3,50 +3,30 @@
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
+
 import structlog
-from bot.chat.command import ButtonAction
-from bot.chat.command import ButtonData
-from bot.chat.command import Command
-from bot.chat.command import encode_button
-from bot.chat.command import parse
-from bot.chat.command import read_button
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Reacted
-from bot.chat.incoming import Reaction
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
+
+from bot.chat.command import ButtonAction, ButtonData, Command, encode_button, parse, read_button
+from bot.chat.incoming import Pressed, Reacted, Reaction, Said, WakeReason
 from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Exchange
-from bot.chat.session import Feedback
-from bot.chat.session import HistoryChange
-from bot.chat.session import Turn
-from bot.chat.session import TurnResult
-from bot.chat.session import ask_again
-from bot.commands.answers import BUTTON_GONE
-from bot.commands.answers import HOW_TO_TYPE
-from bot.commands.answers import pick_speakers
+from bot.chat.session import Exchange, Feedback, HistoryChange, Turn, TurnResult, ask_again
+from bot.commands.answers import BUTTON_GONE, HOW_TO_TYPE, pick_speakers
 from bot.commands.authority import is_the_group
-from bot.commands.request import AskedQuestion
-from bot.commands.request import CommandRequest
-from bot.commands.request import CommandResult
-from bot.errors import PrivateError
-from bot.errors import UserError
-from bot.replying.answer_parts import LongAnswer
-from bot.replying.answer_parts import answer_buttons
-from bot.replying.answer_parts import messages_of
-from bot.replying.answer_parts import shorten
-from bot.replying.answer_parts import supported_form
+from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
+from bot.errors import PrivateError, UserError
+from bot.replying.answer_parts import (
+    LongAnswer,
+    answer_buttons,
+    messages_of,
+    shorten,
+    supported_form,
+)
 from bot.routing.presets import ActiveCharacters
-from bot.texts.text import Text
-from bot.texts.text import joined
-from bot.texts.text import language_of
-from bot.texts.text import translatable
-from bot.texts.text import translate
+from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.edits import Edits
 from bot.turn.finishing import TurnStages
 from bot.turn.message_groups import MessageGroup
 from bot.value_class import value_class
-
 
 _GO_ON = translatable("Go on.")
 _FORGOTTEN = translatable(
