@@ -11,11 +11,11 @@ import structlog
 from bot.errors import BackendUnavailable
 from bot.ports import Backend
 from bot.telemetry.metrics import CHECKED_ANSWERS
-from bot.texts.text import StoredPattern, marked, translatable
+from bot.texts.text import StoredPattern, language_of, marked, translatable, translate
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-SHOWN_INSTEAD = translatable("I would rather not say that here. Let’s talk about something else.")
+_SHOWN_INSTEAD = translatable("I would rather not say that here. Let’s talk about something else.")
 _BY_WORDS = marked("withheld: it has a word from this chat's list")
 _BY_MODERATION = StoredPattern(marked("withheld by the moderation of {provider}: {categories}"))
 _WITHHELD_UNCHECKED = marked("withheld: the moderation did not answer")
@@ -64,6 +64,11 @@ def _expression(phrase: Sequence[str]) -> str:
     begin = rf"(?<!{_LETTER})" if first < _FIRST_UNSPACED else ""
     end = "" if is_open or last >= _FIRST_UNSPACED else rf"(?!{_LETTER})"
     return begin + text + end
+
+
+def shown_instead(locale: str | None) -> str:
+    """Return the sentence that people read in place of a refused answer."""
+    return translate(_SHOWN_INSTEAD, language_of(locale))
 
 
 @dataclass(eq=False)
@@ -115,14 +120,15 @@ class AnswerCheck:
             self._judged = judged
             self._release()
 
-    async def finish(self, text: str) -> None:
-        """Check the whole text that readers would see."""
+    async def refuses(self, text: str) -> bool:
+        """Return whether the whole text that readers would see is refused."""
         if not self.is_refused and self.words is not None and self.words.is_in(text):
             self._refuse(_BY_WORDS, "words")
         if self._is_moderated:
             begins = range(0, len(text), _MAX_PIECE_CHARS)
             pieces = [text[max(0, at - _OVERLAP_CHARS) : at + _MAX_PIECE_CHARS] for at in begins]
             await self._moderate(pieces)
+        return self.is_refused
 
     @property
     def _is_moderated(self) -> bool:

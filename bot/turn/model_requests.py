@@ -20,7 +20,7 @@ from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.text.tokens import counter_for_model
-from bot.replying.answer_check import SHOWN_INSTEAD, AnswerCheck, read_word_list
+from bot.replying.answer_check import AnswerCheck, read_word_list, shown_instead
 from bot.replying.generate import (
     GeneratedAnswer,
     VisibleLimit,
@@ -32,7 +32,7 @@ from bot.replying.live_reply import LiveReply
 from bot.routing.decide import MODEL_NOT_GIVEN, AccessRules
 from bot.routing.presets import INSTALLATION, ActivePreset
 from bot.runtime.tasks import StopFlag
-from bot.texts.text import language_of, translatable, translate
+from bot.texts.text import translatable
 from bot.tools import MAX_TOOL_TOKENS
 from bot.turn.limits.refusals import OperatorNotes
 from bot.turn.limits.slots import ProviderSlots, Urgency
@@ -201,8 +201,10 @@ class ModelRequests:
         self._request_summary(preset, context, fitted)
         if reservation.prompt is not fitted.prompt:
             fitted = replace(fitted, prompt=reservation.prompt)
-        if check is not None and answer.text:
-            answer = await _checked(check, answer, preset, said)
+        shown = [answer.text, answer.thoughts if preset.thoughts == "folded" else ""]
+        if check is not None and answer.text and await check.refuses("\n\n".join(shown)):
+            text, reason = shown_instead(said.locale), FinishReason.FILTERED
+            answer = replace(answer, text=text, thoughts="", reason=reason)
         version = request.speaker.version
         receipt = build_receipt(
             *(answer, fitted, preset, version, charge, said.scopes),
@@ -216,10 +218,8 @@ class ModelRequests:
     async def check_text(self, said: Said, provider: str, text: str) -> str:
         """Return a text of a provider's model, or the sentence that is shown instead."""
         check = await self.begin_check(said.scopes, provider)
-        if check is not None:
-            await check.finish(text)
-        is_refused = check is not None and check.is_refused
-        return translate(SHOWN_INSTEAD, language_of(said.locale)) if is_refused else text
+        is_refused = check is not None and await check.refuses(text)
+        return shown_instead(said.locale) if is_refused else text
 
     async def begin_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
         """Return a check for an answer of a provider's model; None: nothing is checked here."""
@@ -267,18 +267,6 @@ def _run_scripts(answer: GeneratedAnswer, preset: Preset, said: Said) -> Generat
     expand = reply_macros(preset, said, seeded_random(answer.text)).expand
     text = run_scripts(preset.regex_scripts, answer.text, expand).strip()
     return replace(answer, text=text or answer.text)
-
-
-async def _checked(
-    check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, said: Said
-) -> GeneratedAnswer:
-    """Return the answer, or the sentence that is shown and kept instead."""
-    shown = [answer.text, *([answer.thoughts] if preset.thoughts == "folded" else [])]
-    await check.finish("\n\n".join(shown))
-    if not check.is_refused:
-        return answer
-    text = translate(SHOWN_INSTEAD, language_of(said.locale))
-    return replace(answer, text=text, thoughts="", reason=FinishReason.FILTERED)
 
 
 def _check(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> None:

@@ -86,9 +86,8 @@ async def test_no_letter_of_a_word_is_shown_however_an_answer_is_cut(
     pieces = [answer[a:b] for a, b in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
     check = AnswerCheck(read_word_list(WORDS))
     growing = await feed(check, pieces)
-    await check.finish(answer)
     found = REFUSED.search(answer)
-    assert check.is_refused == bool(found)
+    assert await check.refuses(answer) == bool(found)
     assert all(answer.startswith(one) for one in growing)
     if found is not None:
         assert all(len(one) <= found.start() for one in growing)
@@ -100,8 +99,7 @@ async def test_nothing_is_shown_before_the_moderation_has_read_it(at: int, size:
     answer = " ".join(words)
     check = AnswerCheck(None, "m", Moderator())
     growing = await feed(check, [answer[a : a + size] for a in range(0, len(answer), size)])
-    await check.finish(answer)
-    assert check.is_refused
+    assert await check.refuses(answer)
     assert not any("FORBIDDEN" in one for one in growing)
     assert check.note == "withheld by the moderation of m: harassment"
 
@@ -115,9 +113,8 @@ async def test_failed_moderation_is_asked_once_and_the_setting_decides(
     check = AnswerCheck(None, "m", moderator, withholds)
     answer = "Nothing to see. " * 100
     growing = await feed(check, [answer[a : a + 40] for a in range(0, len(answer), 40)])
-    await check.finish(answer)
+    assert await check.refuses(answer) == withholds
     assert len(moderator.asked) == 1
-    assert check.is_refused == withholds
     assert growing[-1] == ("" if withholds else answer)
     assert check.note.startswith("withheld: " if withholds else "shown without a check")
 

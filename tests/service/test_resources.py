@@ -8,9 +8,12 @@ import pytest
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.errors import SettingsError
+from bot.ports import Backend
 from bot.prompting.presets.preset import Preset
+from bot.service.backends import add_backends
 from bot.service.resources import prepare_models
 from bot.settings import Settings
+from bot.templates.renderer import Renderer
 
 ONLINE = {"name": "nora", "provider": "online", "model": "large"}
 FALLBACK = [{"provider": "mine", "model": "default"}]
@@ -33,6 +36,19 @@ async def test_missing_model_file_of_a_fallback_is_an_error_at_the_start(tmp_pat
 async def test_online_preset_needs_no_model_file(tmp_path: Path) -> None:
     await prepare_models(installed(tmp_path), Preset.model_validate(ONLINE), progress=pytest.fail)
     assert os.listdir(tmp_path) == []
+
+
+async def test_provider_that_checks_answers_needs_no_preset(tmp_path: Path) -> None:
+    judge = OpenAISettings(base_url="http://127.0.0.1:1/v1", moderation_model="omni")
+    settings = Settings(data_dir=tmp_path, providers={**installed(tmp_path).providers, "b": judge})
+    backends: dict[str, Backend] = {}
+    add_backends(backends, settings, [Preset.model_validate(ONLINE)], Renderer())
+    assert {name: one.can_moderate for name, one in backends.items()} == {
+        "online": False,
+        "b": True,
+    }
+    for one in backends.values():
+        await one.close()
 
 
 async def test_missing_engine_is_an_error_before_its_model_is_downloaded(
