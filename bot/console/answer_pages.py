@@ -204,6 +204,7 @@ class AnswerPages(RouteGroup):
                 "query": query,
                 "older": None if before is None else f"/answers?{older}",
                 "is_filtered": bool(request.http.query),
+                "presets": sorted(self.presets),
             },
         )
 
@@ -255,7 +256,7 @@ class AnswerPages(RouteGroup):
     async def answer_page(self, number: int, form: _PromptForm = "messages") -> Page:
         answer = await self._find(number)
         receipt = answer.receipt
-        version = None
+        version, asked = None, reversed(receipt.prompt.messages)
         if receipt.preset_version is not None:
             version = await self.versions.find(receipt.preset, receipt.preset_version)
         return Page(
@@ -263,6 +264,7 @@ class AnswerPages(RouteGroup):
             {
                 "answer": answer_row(answer),
                 "text": receipt.answer,
+                "question": next((one.content for one in asked if one.role == "user"), ""),
                 "thoughts": receipt.thoughts,
                 "feedback": await self.answers.find_feedback(number),
                 "address": address_of(answer.conversation),

@@ -15,7 +15,7 @@ from aiohttp.http import HttpProcessingError
 from pydantic import BaseModel, ValidationError
 
 from bot.console.login import ConsoleLogins, is_csrf_token
-from bot.console.pages import PageRenderer
+from bot.console.pages import Names, PageRenderer
 from bot.console.routes import (
     NOBODY,
     Caller,
@@ -175,10 +175,13 @@ _TITLES = {
 class Console:
     """All route groups together, served through `add_routes`."""
 
-    def __init__(self, gate: RequestGate, groups: Sequence[RouteGroup]) -> None:
+    def __init__(
+        self, gate: RequestGate, groups: Sequence[RouteGroup], names: Names | None = None
+    ) -> None:
         self._gate = gate
         self.routes = [route for group in groups for route in group.routes]
-        self._renderer = PageRenderer([item for group in groups for item in group.navigation])
+        navigation = [item for group in groups for item in group.navigation]
+        self._renderer = PageRenderer(navigation, names)
 
     def add_routes(self, app: web.Application) -> None:
         for route in self.routes:
@@ -190,6 +193,8 @@ class Console:
             try:
                 request, given = await self._gate.admit(http, route)
                 answer = await route.handle(request, given)
+                if isinstance(answer, Page) and self._renderer.names:
+                    await self._renderer.names.refresh()
             except (RequestRefused, UserError, StoreError) as error:
                 return self._refusal(request, route, error)
             except web.HTTPRequestEntityTooLarge as error:

@@ -6,26 +6,85 @@ never templates.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
+from operator import itemgetter
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bot import __version__
+from bot.chat.incoming import address_of
 from bot.chat.usage import MICROS, format_cost
+from bot.chat.web_channel import WEB_PLATFORM
 from bot.console.routes import THEMES, ConsoleRequest, NavigationItem, Page
+from bot.ports import Clock
 from bot.prompting.draft import section_name
 from bot.prompting.fit import prompt_tokens
+from bot.storage.reports import ServiceState
+from bot.storage.web_channels import SqlWebChannels
 from bot.texts.text import LANGUAGES, looked_up, translatable, translatable_count, translate
 
 _FOLDER = Path(__file__).parent
 _LANGUAGE_NAMES = {"en": "EN", "zh": "中文"}
+_NAMES_SECONDS = 5.0
+_MAX_SPEAKERS = 5_000
+_NAMES_SHOWN = 3
+
+
+@dataclass(slots=True)
+class Names:
+    """Names of people and channels for pages, of the newest messages; read at most every 5 s."""
+
+    state: ServiceState
+    web_channels: SqlWebChannels
+    clock: Clock
+    people: Mapping[str, str] = field(default_factory=dict)
+    _channels: Mapping[str, str] = field(default_factory=dict)
+    _read_at: float = -_NAMES_SECONDS
+
+    async def refresh(self) -> None:
+        now = self.clock.monotonic()
+        if now - self._read_at < _NAMES_SECONDS:
+            return
+        self._read_at = now
+        said = await self.state.newest_speakers(_MAX_SPEAKERS)
+        own = await self.web_channels.all()
+        self.people = {one.id: one.name for _, one in reversed(said)}
+        speakers: dict[str, dict[str, str]] = {}
+        for key, one in said:
+            speakers.setdefault(key, {}).setdefault(one.id, one.name)
+        self._channels = {
+            **{key: _in_short(list(names.values())) for key, names in speakers.items()},
+            **{one.address.conversation: one.name for one in own},
+        }
+
+    def channel(self, language: str, key: str) -> str:
+        """Return a channel's name, or those of its people, as platforms name chats without one."""
+        address = address_of(key)
+        own = translate(translatable("Playground"), language)
+        platform = own if address.platform == WEB_PLATFORM else address.platform.title()
+        return f"{platform} › {self._channels.get(key, address.chat)}"
+
+    def channels(self, language: str) -> Mapping[str, str]:
+        """Return the titles of known channels, by their keys, in order."""
+        titles = ((key, self.channel(language, key)) for key in self._channels)
+        return dict(sorted(titles, key=itemgetter(1)))
+
+    def person(self, id_: str | None) -> str:
+        return self.people.get(id_ or "", id_ or "–")
+
+
+def _in_short(names: Sequence[str]) -> str:
+    more = f" +{len(names) - _NAMES_SHOWN}" if len(names) > _NAMES_SHOWN else ""
+    return f"{', '.join(names[:_NAMES_SHOWN])}{more}"
 
 
 class PageRenderer:
-    def __init__(self, navigation: Sequence[NavigationItem]) -> None:
+    def __init__(self, navigation: Sequence[NavigationItem], names: Names | None = None) -> None:
         self._navigation = navigation
+        self.names = names
 
     def render(self, page: Page, request: ConsoleRequest, nonce: str) -> str:
         """Return a page's HTML; style sheets created by scripts must carry the nonce."""
@@ -48,6 +107,10 @@ class PageRenderer:
             "back": request.http.path_qs,
             "navigation": self._navigation,
             "nonce": nonce,
+            "channel_name": partial(self.names.channel, language) if self.names else str,
+            "person_name": self.names.person if self.names else str,
+            "known_people": self.names.people if self.names else {},
+            "known_channels": self.names.channels(language) if self.names else {},
         }
         template = self._environment.get_template(page.template)
         return template.render({**frame, **page.values})

@@ -15,6 +15,7 @@ from bot.console.login import ConsoleLogins
 from bot.console.openapi import ApiDescription
 from bot.console.operation import OperationPage
 from bot.console.operator_requests import OperatorRequests, PromptReplay, try_provider
+from bot.console.pages import Names
 from bot.console.playground import PlaygroundPages
 from bot.console.presets.editing import PresetEditing
 from bot.console.presets.files import PresetImports
@@ -52,7 +53,14 @@ class ConsoleContainer:
         """Create the console; `probes` are the checks for /readyz."""
         c, pages, home = self._c, self._pages(probes), first_page(self._c.settings)
         return make_console(
-            c.settings.console, c.database, c.console_tokens, c.rate_limits, c.clock, pages, home
+            c.settings.console,
+            c.database,
+            c.console_tokens,
+            c.rate_limits,
+            c.clock,
+            pages,
+            home,
+            Names(self._state, c.web_channels, c.clock),
         )
 
     def _pages(self, probes: Mapping[str, Probe]) -> list[RouteGroup]:
@@ -204,6 +212,7 @@ def make_console(
     clock: Clock,
     pages: Sequence[RouteGroup],
     home: str | None = None,
+    names: Names | None = None,
 ) -> Console:
     """Create the console with these pages; after login, it opens `home` or the first page."""
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
@@ -211,7 +220,7 @@ def make_console(
     groups = [*pages, AccessPage(tokens, AuditLog(database), clock)]
     home = home or next(item.path for group in groups for item in group.navigation)
     session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
-    return Console(gate, [*groups, session_pages, ApiDescription(groups)])
+    return Console(gate, [*groups, session_pages, ApiDescription(groups)], names)
 
 
 def first_page(settings: Settings) -> str | None:

@@ -156,6 +156,10 @@ FROM (
 ) AS newest JOIN receipt ON receipt.id = newest.id
 ORDER BY newest.id DESC LIMIT :most
 
+-- name: newest_speakers
+SELECT conversation, speaker_id, speaker_name FROM turn WHERE speaker_id IS NOT NULL
+ORDER BY id DESC LIMIT :most
+
 -- name: made_settings
 -- Without what people say about themselves.
 SELECT scope, key, value, chosen_by, chosen_at FROM choice WHERE key NOT LIKE 'persona%'

@@ -36,9 +36,9 @@ _SECONDS_TO_FINISH = 600.0
 _ANSWER = "SELECT id, conversation, at, content FROM receipt WHERE length(content) > 0"
 _CONDITIONS = {
     "conversation": "conversation = :conversation",
-    "preset": "preset = :preset",
+    "preset": "lower(preset) = lower(:preset)",
     "person": "person = :person",
-    "model": "(model = :model OR provider = :model)",
+    "model": "lower(:model) IN (lower(model), lower(provider))",
     "min_cost": "cost >= :min_cost",
 }
 
@@ -186,6 +186,12 @@ class ServiceState(ClockStore):
         parts = yield SQL["traced_parts"].query(of=turn)
         delivered = [decode(lambda row: DeliveredPart(*row), row) for row in parts]
         return MessageTrace(received_at, bool(is_done), crashes, delivered)
+
+    @reading
+    def newest_speakers(self, limit: int) -> Unit[Sequence[tuple[str, Person]]]:
+        """Return the conversations and authors of the newest messages, newest first."""
+        rows = yield SQL["newest_speakers"].query_alone(most=limit)
+        return decode_all("turn", rows, lambda row: (row[0], Person(row[1], row[2])))
 
     @reading
     def channels(self, limit: int) -> Unit[Sequence[KnownChannel]]:

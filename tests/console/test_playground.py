@@ -12,7 +12,7 @@ from bot.chat.session import Claim
 from bot.console import live_events
 from bot.platforms.telegram.limits import GROUP
 from bot.settings import Settings
-from tests.support.console import Playground, opened
+from tests.support.console import Playground, opened, read
 from tests.waiting import PATIENCE_SECONDS
 
 KEY = "00000000"
@@ -271,3 +271,18 @@ async def test_wrong_forms_are_refused(playground: Playground, tmp_path: Path) -
     assert (await playground.send(messages, author="web:alice", text="x", key="short"))[0] == 422
     playground.csrf = "wrong"
     assert (await playground.send(messages, author="web:alice", text="x", key=KEY))[0] == 403
+
+
+async def test_people_and_channels_have_names_on_every_page(playground: Playground) -> None:
+    await playground.open()
+    await playground.send(f"{playground.path}/people", name="Böb")
+    await playground.say("@troupe hello", KEY, "web:böb")
+    channel = await playground.answered(2)
+    key = channel.channel.address.conversation
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while "› playground" not in (page := await read(playground, "/answers")):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)  # names are read again after some seconds
+    assert 'title="web:böb">Böb</span>' in page
+    assert f'<option value="{key}">Playground › playground</option>' in page
+    assert f'title="{key}"' in await read(playground, "/channels")
+    assert "1</a>" in await read(playground, "/answers?preset=NORA&person=web:böb")

@@ -41,7 +41,7 @@ async def test_usage_is_added_up_and_sent_as_csv(console: ConsoleUnderTest) -> N
 
     line = f"{today},telegram:1,telegram:5,,nora,local,'=gpt,1,121,100,4,0.002500,0"
     assert table.splitlines()[1:] == [line]
-    assert '<a href="/answers?channel=telegram%3A5">telegram:5</a>' in page
+    assert '<a href="/answers?channel=telegram%3A5"><span class="place" title="telegram:5">' in page
     assert "$0.0025" in page
 
 
