@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import httpx2
 import msgspec
-from openai import APIStatusError, AsyncAzureOpenAI, AsyncOpenAI, AsyncStream, Omit
+from openai import APIStatusError, AsyncAzureOpenAI, AsyncOpenAI, Omit, RequestOptions, not_given
 from pydantic import SecretStr
 from typing_extensions import override
 
@@ -44,6 +44,18 @@ _parsed = lru_cache(maxsize=64)(httpx2.URL)
 RESPONSE = "troupe_response"
 """The extension of a response that holds ours, which reads its body up to a deadline."""
 
+_DEFAULTS: Mapping[str, object] = {
+    "max_retries": 0,
+    "security": {"bearer_auth": True},
+    "idempotency_key": "-",  # it is not sent; the client would make one up
+    # The client would copy its defaults for each request.
+    "params": {},
+    "post_parser": not_given,
+    "follow_redirects": None,
+    "synthesize_event_and_data": None,
+    "stream_mode": "legacy",
+    "extra_json": None,
+}
 _CONNECTION_HEADERS = frozenset({"host", "connection", "content-length"})
 
 
@@ -67,23 +79,22 @@ class OpenAIConnection(KeyedConnection):
     ) -> HttpResponse:
         seconds = deadline - asyncio.get_running_loop().time()
         with _translated_errors():
-            stream = await self._client.post(
+            response = await self._client.post(
                 self._root + path,
                 # The client reads a body to find the deployment that is named in the path.
                 **({"content": msgspec.json.encode(body)} if self._root else {"body": body}),
-                cast_to=object,
+                cast_to=httpx2.Response,
                 stream=True,
-                stream_cls=AsyncStream[object],
-                options={
-                    "headers": {**self._headers, **(headers or {})},
-                    "timeout": seconds,
-                    # The client would copy its defaults for each request, and make up a key.
-                    "max_retries": 0,
-                    "security": {"bearer_auth": True},
-                    "idempotency_key": "-",  # it is not sent
-                },
+                options=cast(
+                    RequestOptions,
+                    {
+                        **_DEFAULTS,
+                        "headers": {**self._headers, **headers} if headers else self._headers,
+                        "timeout": seconds,
+                    },
+                ),
             )
-        return cast(HttpResponse, stream.response.extensions[RESPONSE])
+        return cast(HttpResponse, response.extensions[RESPONSE])
 
     @override
     async def list_models(self) -> Sequence[str]:
@@ -228,18 +239,19 @@ class HttpTransport(httpx2.AsyncBaseTransport):
             await request.aread() or None,
             deadline,
             {
-                name: each
-                for name, each in request.headers.items()
-                if name not in _CONNECTION_HEADERS
+                name: value.decode()
+                for key, value in request.headers.raw
+                if (name := key.decode().lower()) not in _CONNECTION_HEADERS
             },
         )
+        is_error = response.status >= HTTPStatus.MULTIPLE_CHOICES
         return httpx2.Response(
             response.status,
-            # Nothing is unpacked: it may be a decompression bomb.
+            # Others are not looked at. Nothing is unpacked: it may be a decompression bomb.
             headers={
                 name: each
                 for name, each in response.headers.items()
-                if name.lower() != "content-encoding"
+                if is_error and name.lower() != "content-encoding"
             },
             stream=_Body(response, deadline),
             extensions={RESPONSE: response},
