@@ -10,13 +10,8 @@ from bot.ports import Clock
 
 
 class SystemClock(Clock):
-    @override
-    def now(self) -> float:
-        return time.time()
-
-    @override
-    def monotonic(self) -> float:
-        return time.monotonic()
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
 
     @override
     async def sleep(self, seconds: float) -> None:

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote
 
 import aiohttp
@@ -123,7 +123,7 @@ class HttpClient:
             sent = {**self._headers, **(headers or {})}  # a proxy's CONNECT gets none of them
             if content_type is not None:
                 sent["Content-Type"] = content_type
-            async with _Deadline(deadline):
+            with _Deadline(deadline):
                 response = HttpResponse(
                     await session.request(
                         method,
@@ -238,7 +238,7 @@ class HttpResponse:
             timeout = _Deadline(deadline)
             if pause_seconds > 0:
                 await self._pause(pause_seconds)
-            async with timeout:
+            with timeout:
                 data = await content.readany()
         except aiohttp.ClientError as error:
             raise _failure(error, _Attempt(is_sent=True)) from error
@@ -287,16 +287,20 @@ class _Deadline:
     def __init__(self, at: float) -> None:
         self._at = at
         self._loop = asyncio.get_running_loop()
-        self._timeout = asyncio.timeout(None)
         self._is_last_look = at <= self._loop.time()  # else keep-alives could put it off for ever
+        self._has_expired = False
 
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 -- requests are sent by tasks
+        self._task, self._cancels = task, task.cancelling()
         self._timer = self._loop.call_at(self._at, self._on_timer)
 
-    async def __aexit__(self, *error: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         self._timer.cancel()
-        await self._timeout.__aexit__(*error)
+        is_alone = self._has_expired and self._task.uncancel() <= self._cancels
+        if is_alone and isinstance(error, asyncio.CancelledError):
+            raise TimeoutError from error
 
     def _on_timer(self) -> None:
         now = self._loop.time()
@@ -310,7 +314,8 @@ class _Deadline:
             self._is_last_look = True
             again_at = now + _LAST_LOOK_SECONDS
         else:
-            self._timeout.reschedule(now)
+            self._has_expired = True
+            self._task.cancel()
             return
         self._timer = self._loop.call_at(again_at, self._on_timer)
 

@@ -4,9 +4,8 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 try:
     import uvloop
@@ -193,13 +192,11 @@ def resolve_wait(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, WakeUps] = WeakKeyDictionary()
+@lru_cache(maxsize=1)
+def _of_loop(_: asyncio.AbstractEventLoop) -> WakeUps:
+    return WakeUps()
 
 
 def wake_ups() -> WakeUps:
     """Return the running event loop's limiter."""
-    loop = asyncio.get_running_loop()
-    found = _of_loops.get(loop)
-    if found is None:
-        found = _of_loops[loop] = WakeUps()
-    return found
+    return _of_loop(asyncio.get_running_loop())

@@ -321,7 +321,7 @@ def main(arguments: Sequence[str]) -> None:
     counter = _CrashCounter(given.count, sends, is_armed=not given.armed_later)
     CRASH_POINTS[given.point](counter)
     now = SystemClock.now
-    SystemClock.now = lambda self: now(self) + given.clock_ahead  # type: ignore[method-assign]
+    SystemClock.now = staticmethod(lambda: now() + given.clock_ahead)
     BUILDS[given.build]()  # after the points, so that a fault can be hit by a crash
     signal.signal(signal.SIGUSR1, _print_task_stacks)
     signal.signal(signal.SIGUSR2, counter.arm)

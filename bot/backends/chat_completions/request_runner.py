@@ -18,6 +18,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from http import HTTPStatus
+from typing import Self
 
 import msgspec
 import structlog
@@ -101,28 +102,30 @@ class Timeouts:
             self._finished = True
             self._left = _AFTER_FINISH_SECONDS
 
-    @contextmanager
-    def wait(self, pause_seconds: float = 0.0) -> Iterator[float]:
-        """Time a wait that starts after a pause; yield its deadline; raises `RequestFailed`."""
-        start = self._time() + pause_seconds
+    def wait(self, pause_seconds: float = 0.0) -> Self:
+        """Time the block, which starts with a pause; it is one wait, and gets its deadline."""
+        self._start = start = self._time() + pause_seconds
         if start > self._deadline:
             raise self._timeout_error(start)
-        until = min(start + self._left, self._deadline)
+        self._until = min(start + self._left, self._deadline)
         if self._reasoning_left is not None:
-            until = min(until, start + self._reasoning_left)
-        try:
-            yield until
-        except TimeoutError:
-            now = self._time()
-            if now - until > STOOD_STILL_SECONDS:
+            self._until = min(self._until, start + self._reasoning_left)
+        return self
+
+    def __enter__(self) -> float:
+        return self._until
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Count the wait; raises `RequestFailed` in place of `TimeoutError`."""
+        start, now = self._start, self._time()
+        late = now - self._until
+        self._count_wait(start, now, late)
+        if isinstance(error, TimeoutError):
+            if late > STOOD_STILL_SECONDS:
                 raise errors.timed_out_while_suspended(self._endpoint) from None
             raise self._timeout_error(now) from None
-        finally:
-            self._count_wait(start, until)
 
-    def _count_wait(self, start: float, until: float) -> None:
-        now = self._time()
-        late = now - until
+    def _count_wait(self, start: float, now: float, late: float) -> None:
         if late > STOOD_STILL_SECONDS:  # this process stood still, so it does not count
             self._deadline += late
             now -= late
@@ -386,8 +389,8 @@ class ChatRequestRunner:
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise errors.malformed(self._endpoint, "a compressed response, which it was not asked")
         reasoning = request.reasoning
-        if not request.is_continuation:
-            reasoning = replace(reasoning, assumed_end=self._lone_ends.get(request.model))
+        if (end := self._lone_ends.get(request.model)) and not request.is_continuation:
+            reasoning = replace(reasoning, assumed_end=end)
         context = ResponseContext(
             self._endpoint,
             request.model,
