@@ -369,7 +369,7 @@ class Consent(StrEnum):
 
 def scopes_of_person(person_id: str, scopes: Sequence[str]) -> list[str]:
     """Return the scopes of a person's own settings, narrowest first: the channel's, then all."""
-    return [*(f"{person_id}@{scope}" for scope in scopes), person_id]
+    return [*[f"{person_id}@{scope}" for scope in scopes], person_id]
 
 
 OWNER_END = "/"

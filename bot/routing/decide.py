@@ -145,6 +145,8 @@ def decide_access(targets: Collection[str], levels: Mapping[str, Mapping[str, st
             a level that allows anybody allows nobody else.
     """
     for scope, rules in levels.items():
+        if not rules:
+            continue
         for value in ("block", "allow"):
             if found := sorted(one for one in targets if rules.get(one) == value):
                 return Access(value == "allow", f"{value} {found[0]}", scope)
@@ -184,15 +186,16 @@ class AccessRules:
     async def load(self, scopes: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the rules of a chat's scopes and the installation, without `ACCESS`."""
         found = await self.chat_settings.get_scopes([*scopes, INSTALLATION])
-        levels = {one: found.get(one, {}) for one in (*scopes, INSTALLATION)}
-        levels[INSTALLATION] = {**levels[INSTALLATION], **self.fixed}
+        found = {**found, INSTALLATION: {**found.get(INSTALLATION, {}), **self.fixed}}
         return {
             scope: {
                 key.removeprefix(ACCESS): value
                 for key, value in settings.items()
                 if key.startswith(ACCESS)
             }
-            for scope, settings in levels.items()
+            if (settings := found.get(scope))
+            else {}
+            for scope in (*scopes, INSTALLATION)
         }
 
     async def find(self, event: Request, *, ignores_off: bool = False) -> Access:
@@ -201,6 +204,8 @@ class AccessRules:
             return Access()
         # In a private chat everybody is an admin, so it has no rules of its own.
         levels = await self.load(() if event.is_private else event.scopes)
+        if not any(levels.values()):
+            return Access()
         off = next((scope for scope, rules in levels.items() if "off" in rules), None)
         if off is not None and not ignores_off:
             return Access(False, "off", off)

@@ -1,6 +1,7 @@
 """Settings made in chats, in SQL and cached: all messages read them, few change them."""
 
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -113,12 +114,14 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         now = self._clock.monotonic()
         found: dict[str, Mapping[str, str]] = {}
         missing: dict[str, None] = {}
+        oldest = -math.inf if self._max_age_seconds is None else now - self._max_age_seconds
         for scope in scopes:
-            values = self._get_cached(scope, now)
-            if values is None:
+            cached = self._scopes.get(scope)
+            if cached is None or cached[1] < oldest:
                 missing[scope] = None
             else:
-                found[scope] = values
+                self._scopes.move_to_end(scope)
+                found[scope] = cached[0]
         if missing:
             found |= await self._read(list(missing), now)
         return found
@@ -131,15 +134,6 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
     async def forget(self, conversation: str) -> None:
         """Drop people's descriptions in a conversation, here and in other processes."""
         self._signals.publish(CHAT_SETTINGS, [conversation])
-
-    def _get_cached(self, scope: str, now: float) -> Mapping[str, str] | None:
-        if scope not in self._scopes:
-            return None
-        values, read_at = self._scopes[scope]
-        if self._max_age_seconds is not None and now - read_at > self._max_age_seconds:
-            return None
-        self._scopes.move_to_end(scope)
-        return values
 
     async def _read(self, scopes: Sequence[str], now: float) -> dict[str, Mapping[str, str]]:
         changes = self._changes
