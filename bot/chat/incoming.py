@@ -41,7 +41,7 @@ class Address:
     @property
     def lane(self) -> str:
         """The key within which messages are sent in order and share a rate limit."""
-        return f"{self.source}:{self.chat}"
+        return f"{self.source if self.bot_id else self.platform}:{self.chat}"
 
     @property
     def channel(self) -> str:

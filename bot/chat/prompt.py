@@ -88,8 +88,8 @@ def lowest_output_limit(
     max_output_tokens: int | None, parameters: Mapping[str, object]
 ) -> int | None:
     """Return the lowest output token limit, under any name; values below 1 mean no limit."""
-    limits = (max_output_tokens, *(parameters.get(name) for name in OUTPUT_LIMIT_PARAMETERS))
-    return min((each for each in limits if isinstance(each, int) and each > 0), default=None)
+    limits = (max_output_tokens, *map(parameters.get, OUTPUT_LIMIT_PARAMETERS))
+    return min([each for each in limits if isinstance(each, int) and each > 0], default=None)
 
 
 @value_class

@@ -42,7 +42,7 @@ class HistoryUnit:
 
     @property
     def all_messages(self) -> Sequence[Message]:
-        return [message for message, _ in self.contents] or self.messages
+        return [message for message, _ in self.contents] if self.contents else self.messages
 
 
 @value_class

@@ -224,6 +224,7 @@ def build_receipt(
     *,
     queued_seconds: float = 0.0,
     composed_seconds: float = 0.0,
+    received_at: float | None = None,
 ) -> Receipt:
     """Record the prompt of an answer, what was dropped, and its cost."""
     return Receipt(
@@ -241,7 +242,11 @@ def build_receipt(
         usage=answer.usage,
         tool_calls=answer.tool_calls,
         timings=Timings(
-            queued_seconds, answer.first_word_seconds, answer.seconds, composed_seconds
+            queued_seconds,
+            answer.first_word_seconds,
+            answer.seconds,
+            composed_seconds,
+            received_at=received_at,
         ),
         charge=charge,
         scopes=scopes,

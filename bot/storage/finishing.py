@@ -326,7 +326,9 @@ def _row_change(
 
 def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
     """Mark the first part as a response, except to a press, whose message it would edit."""
-    is_response = part.part == 0 and not isinstance(message.incoming, Pressed)
+    incoming = message.incoming
+    is_command = incoming.interaction is not None and not isinstance(incoming, Pressed)
+    is_response = part.part == 0 and is_command
     return part if part.is_response == is_response else replace(part, is_response=is_response)
 
 

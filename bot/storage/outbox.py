@@ -365,7 +365,7 @@ def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, f
     id_, turn, part, op, platform, bot_id, chat, thread, text, *others = columns
     reply_to, interaction, state, attempts, not_before, file_name, file_text, *others = others
     face, buttons, started_at, external_id = others
-    if not isinstance(part, int) or any(isinstance(one, bytes) for one in columns):
+    if not isinstance(part, int) or bytes in map(type, columns):
         raise TypeError(part)  # SQLite keeps values of any type
     thread_to_open, private = decode_target(buttons)
     row = OutboxRow(

@@ -2,7 +2,6 @@
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -22,13 +21,13 @@ _decode = msgspec.msgpack.Decoder(Receipt).decode
 
 
 def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict[str, object]:
-    usage = replace(one.usage, prompt_tokens=one.usage.prompt_tokens or one.tokens)
     return {
         "conversation": claim.conversation,
         "turn": message.turn,
         "at": at,
         "content": _compress(_encode(one)),
-        **usage_columns(one.preset, one.provider, one.charge, usage),
+        **usage_columns(one.preset, one.provider, one.charge, one.usage),
+        "prompt_tokens": one.usage.prompt_tokens or one.tokens,
     }
 
 

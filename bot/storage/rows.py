@@ -151,7 +151,10 @@ def encode_content(
 
 
 def _to_json(value: Any) -> str:
-    text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
     return make_storable(text).replace("\\u0000", "\ufffd")
 
 
@@ -181,6 +184,7 @@ TURN_COLUMNS = (
     *("role", "speaker_id", "speaker_name", "text", "at", "preset", "preset_version"),
     *("message_id", "sent_as", "observed", "files"),
 )
+_ROLES = frozenset(get_args(Role))
 _encode_files = msgspec.json.Encoder().encode
 _decode_files = msgspec.json.Decoder(tuple[MediaItem, ...]).decode
 
@@ -207,7 +211,7 @@ def to_turn(row: Sequence[Any]) -> Turn:
     role, speaker_id, speaker_name, text, at, *others = row[: len(TURN_COLUMNS)]
     preset, version, message_id, sent_as, observed, files = others
     speaker = Person(speaker_id, speaker_name) if speaker_id else None
-    if role not in get_args(Role) or not isinstance(text, str):
+    if role not in _ROLES or not isinstance(text, str):
         raise TypeError(role)
     if speaker is not None and not isinstance(speaker.name, str):
         raise TypeError("speaker_name")

@@ -12,6 +12,7 @@ wait for others; units that follow each other, each after the last commit, do no
 import asyncio
 import contextlib
 import functools
+import operator
 import os
 import queue
 import sqlite3
@@ -163,7 +164,7 @@ def _rows_of(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
     cursor.execute(sql.text, sql.arguments(values, codec))
     if not cursor.description:
         return ()
-    return decoded(cursor.fetchall(), tuple(name for name, *_ in cursor.description), codec)
+    return decoded(cursor.fetchall(), tuple([one[0] for one in cursor.description]), codec)
 
 
 def _deliver(outcomes: Sequence[_Outcome]) -> None:
@@ -312,14 +313,10 @@ def _do_nothing(_connection: object) -> None:
     """Do nothing, because the writer's thread begins and ends the transaction."""
 
 
-def _to_text(stored: bytes) -> str:
-    """Decode a text leniently, so that invalid UTF-8 does not fail a statement for other rows."""
-    return stored.decode(errors="replace")
-
-
 def _prepare(connection: Any, _entry: ConnectionPoolEntry | None = None) -> None:
     connection.isolation_level = None  # BEGIN is ours to say
-    connection.text_factory = _to_text
+    # Leniently, so that invalid UTF-8 does not fail a statement for other rows.
+    connection.text_factory = operator.methodcaller("decode", errors="replace")
     cursor = connection.cursor()
     for pragma in _PRAGMAS:
         cursor.execute(pragma)

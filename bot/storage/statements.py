@@ -147,7 +147,7 @@ class CompiledSql:
 
     def arguments(self, values: Values, codec: TextCodec) -> Sequence[Any]:
         """Return the values in the driver's order, encoded."""
-        ordered = [values[name] for name in self.names]
+        ordered = list(map(values.__getitem__, self.names))
         for place, encode in self.encoded:
             ordered[place] = encode(codec, ordered[place])
         return ordered

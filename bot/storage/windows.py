@@ -11,7 +11,7 @@ missing.
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from typing_extensions import override
@@ -50,8 +50,8 @@ class SessionWindow:
         """Return the window with turns appended to the session."""
         if not turns:
             return self
-        grown = _make_window(self.session, (*self.turns, *turns), self.size, turns, self.is_whole)
-        return replace(grown, memo=self.memo)
+        grown = (*self.turns, *turns)
+        return _make_window(self.session, grown, self.size, turns, self.is_whole, self.memo)
 
     def without(self, removed: TurnRange) -> "SessionWindow":
         """Return the window with turns deleted from the session."""
@@ -62,16 +62,20 @@ class SessionWindow:
 def window_of(session: Session, max_turns: int) -> SessionWindow:
     """Create the window of a session from which at most `max_turns` turns were read."""
     is_whole = len(session.turns) < max_turns
-    window = _make_window(session.number, session.turns, 0, session.turns, is_whole)
-    return replace(window, memo=session.memo)
+    return _make_window(session.number, session.turns, 0, session.turns, is_whole, session.memo)
 
 
 def _make_window(
-    session: int, turns: tuple[Turn, ...], size: int, added: Sequence[Turn], is_whole: bool
+    session: int,
+    turns: tuple[Turn, ...],
+    size: int,
+    added: Sequence[Turn],
+    is_whole: bool,
+    memo: dict[Hashable, Any],
 ) -> SessionWindow:
     surplus, kept = turns[:-_MAX_TURNS], turns[-_MAX_TURNS:]
     size += sum(map(_size, added)) - sum(map(_size, surplus))
-    return SessionWindow(session, kept, is_whole and not surplus, size)
+    return SessionWindow(session, kept, is_whole and not surplus, size, memo)
 
 
 def _size(turn: Turn) -> int:

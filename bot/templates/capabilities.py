@@ -112,18 +112,16 @@ def _fold_system_into_user(
             folded.append(_join_messages(pending, message, "\n\n"))
             pending = None
         else:
-            _append_folded(folded, pending, capabilities)
+            if pending is not None:
+                _append_folded(folded, pending, capabilities)
             folded.append(message)
             pending = None
-    _append_folded(folded, pending, capabilities)
+    if pending is not None:
+        _append_folded(folded, pending, capabilities)
     return folded
 
 
-def _append_folded(
-    folded: list[Message], pending: Message | None, capabilities: Capabilities
-) -> None:
-    if pending is None:
-        return
+def _append_folded(folded: list[Message], pending: Message, capabilities: Capabilities) -> None:
     if folded and not capabilities.accepts_repeated_roles and _can_merge(folded[-1], pending):
         pending = _join_messages(folded.pop(), pending, "\n\n")
     folded.append(pending)
@@ -132,7 +130,8 @@ def _append_folded(
 def _merge_repeated_roles(messages: Sequence[Message]) -> list[Message]:
     merged: list[Message] = []
     for message in messages:
-        if merged and _can_merge(merged[-1], message):
+        same_role = merged and merged[-1]["role"] == message["role"]
+        if same_role and _can_merge(merged[-1], message):
             joined = _join_messages(merged[-1], message, "\n")
             if joined.get("name") != merged[-1].get("name"):  # neither speaker wrote all of it
                 joined = {key: value for key, value in joined.items() if key != "name"}

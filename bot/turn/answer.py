@@ -128,11 +128,13 @@ class AnswerPipeline:
         active, session, first_part = context.active, context.session, context.first_part
         speaker = active.first
         before = session.turns[: len(session.turns) - gathered]
+        if speaker.preset.prompter or not all(turn.observed for turn in before):
+            return context
         rng = seeded_random(context.part_name(first_part))
         greeting = choose_greeting(
             speaker.preset, context.said, rng=rng, characters=len(active.presets)
         )
-        if not greeting or speaker.preset.prompter or not all(turn.observed for turn in before):
+        if not greeting:
             return context
         limits = self.replies.limits(context.said.address)
         line, face = active.shown_as(speaker, context.character_names, limits)
@@ -272,9 +274,11 @@ def _is_foreign(text: str) -> bool:
 
 
 def _with_edits(receipt: Receipt, live_reply: LiveReply, said: Said) -> Receipt:
+    if not live_reply.shown_at:
+        return receipt
     received = said.at.timestamp()
     edits = tuple(max(0.0, at - received) for at in live_reply.shown_at[:_MAX_NOTED_EDITS])
-    return replace(receipt, timings=replace(receipt.timings, edits=edits, received_at=received))
+    return replace(receipt, timings=replace(receipt.timings, edits=edits))
 
 
 def _long_answer_form(preset: Preset, said: Said, limits: Limits) -> LongAnswer:

@@ -201,7 +201,8 @@ class PromptSources:
         claim, message = group.claim, group.message
         max_turns = _turns_to_load(speakers)
         session = before or await self._load_session(claim, max_turns, removed)
-        session = replace(session, turns=session.turns[-max_turns:])
+        if len(session.turns) > max_turns:
+            session = replace(session, turns=session.turns[-max_turns:])
         # What was put away or forgotten ended the first session: its beginning is not read again.
         is_new_question = before is None and removed is None and session.number == 1
         is_whole = len(session.turns) < max_turns
@@ -211,7 +212,8 @@ class PromptSources:
         readable = withhold_said(said, off) if off else said
         if readable is None or readable.is_withheld:  # they switched it off a moment ago
             raise PrivateError(OFF_FOR_AUTHOR)
-        session = replace(session, turns=without_turns_of(off, session.turns))
+        if off:
+            session = replace(session, turns=without_turns_of(off, session.turns))
         session = _without_old_greetings(session, active)
         said = await self._without_forgotten_quote(readable, session)
         oldest = message.incoming if gathered and isinstance(message.incoming, Said) else said

@@ -124,7 +124,7 @@ class DiscordSurface(Surface, BucketSurface):
         """
         webhook = await self._webhook_of(address, face)
         if webhook is None:
-            return replace(address, chat=chat).lane
+            return f"{address.source}:{chat}"
         return f"{address.source}:webhook={webhook.id}"
 
     @override

@@ -94,8 +94,9 @@ def compose(
         images=files.images,
         stories=filled.stories,
         left_out=(*too_old, *_left_out(inputs, len(turns) - len(sent), stories)),
+        memo=inputs.session.memo,
     )
-    return replace(apply_card(draft, inputs), memo=inputs.session.memo)
+    return apply_card(draft, inputs)
 
 
 def template_of(preset: Preset) -> TemplateChoice:

@@ -100,7 +100,8 @@ class EncodingCounter:
 
     def __call__(self, texts: Iterable[str]) -> Sequence[int]:
         """Return each text's tokens; special tokens count as plain text."""
-        return list(map(self._tokens_of, texts))
+        known = self._tokens
+        return [known.get((hash(text), len(text))) or self._tokens_of(text) for text in texts]
 
     async def count_prompt(self, prompt: Prompt) -> int:
         """Load the encoding, then return `prompt_tokens`."""
