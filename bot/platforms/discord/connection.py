@@ -106,7 +106,7 @@ class ShardClient(DiscordClient):
     def take_event(self, event: str, *args: Any) -> None:
         """Handle an event, or hold it until its guild is known, which RESUME does not send."""
         guild = _guild_id(args[0]) if event in _HELD else 0
-        if not guild or (guild not in self._held and self.get_guild(guild) is not None):
+        if self.knows(guild):
             super().take_event(event, *args)
             return
         if guild not in self._held:
@@ -115,6 +115,10 @@ class ShardClient(DiscordClient):
             self._loading.add(task)
             task.add_done_callback(self._loading.discard)
         self._held[guild].append((self.sequence, self.last_received))
+
+    def knows(self, guild: int) -> bool:
+        """Whether a guild's events can be taken at once; 0: direct messages."""
+        return not guild or (guild not in self._held and self.get_guild(guild) is not None)
 
     async def _load_and_release(self, guild: int) -> None:
         await self._load_guild(guild)

@@ -5,12 +5,13 @@ import contextlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import field
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import discord
 import structlog
 from discord import InteractionResponseType as ResponseType
 from discord.utils import MISSING, utcnow
+from typing_extensions import override
 
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import Incoming, Pressed, Said
@@ -129,6 +130,15 @@ class Gateway(ShardClient):
 
     def on_disconnect(self) -> None:
         self._connected = False
+
+    @override
+    def take_unparsed(self, event: str, message: dict[str, Any]) -> bool:
+        author, guild = message.get("author"), int(message.get("guild_id") or 0)
+        if not (author and author.get("bot") and self.knows(guild)):
+            return False
+        if event == "MESSAGE_CREATE":
+            self.seen[int(message["channel_id"])] = int(message["id"]), guild
+        return True
 
     def on_message(self, message: discord.Message) -> None:
         if message.author.bot:  # nobody answers it, but the channel was read so far

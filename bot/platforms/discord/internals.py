@@ -8,7 +8,8 @@ tests/platforms/discord/test_internals.py checks each name, and detects names mi
   log-in keeps to the same limits, timeouts and address. `Route.method`, `Route.url` and
   `Route.BASE` say what it asks for.
 - `Client._connection` and `ConnectionState.parsers`: what REST returns is parsed like events, and
-  so is, once more, an event with an unreadable part, or of a guild that was not known.
+  so is, once more, an event with an unreadable part, or of a guild that was not known. New
+  messages of bots, most of them our own that come back, are not parsed.
 - `DiscordWebSocket.from_client`, `DiscordWebSocket.poll_event`, `DiscordWebSocket.session_id`,
   `DiscordWebSocket.sequence`, `DiscordWebSocket.gateway`, `DiscordWebSocket.open`,
   `DiscordWebSocket.close` and `ReconnectWebSocket.resume`: the client's own `connect` identifies
@@ -47,6 +48,7 @@ _ESSENTIAL = frozenset(
 _KEPT = _ESSENTIAL | {"mentions", "mention_roles", "message_reference", "referenced_message"}
 _log = structlog.get_logger(__name__)
 Payload = Any  # a JSON object of Discord's API
+Parse = Callable[[Payload], None]
 Parsed = TypeVar("Parsed")
 Given = ParamSpec("Given")
 
@@ -76,6 +78,9 @@ class DiscordClient(discord.Client):
         self.last_received = ""
         """The event being parsed."""
         self._take: TakeEvent = self.take_event
+        parsers = self._connection.parsers
+        for event in _MESSAGE_EVENTS:
+            parsers[event] = partial(self._parse_message, event, parsers[event])
 
     @override
     def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
@@ -85,6 +90,15 @@ class DiscordClient(discord.Client):
         """Call the handler of an event, if any."""
         if (take := getattr(self, f"on_{event}", None)) is not None:
             take(*args)
+
+    def take_unparsed(self, event: str, message: Payload) -> bool:
+        """Take a new message as Discord sent it; false: it has to be parsed."""
+        return False
+
+    def _parse_message(self, event: str, parse: Parse, message: Payload) -> None:
+        is_new = self._take == self.take_event
+        if not (is_new and self.take_unparsed(event, message)):
+            parse(message)
 
     def on_socket_raw_receive(self, text: str) -> None:
         self.last_received = text
@@ -189,7 +203,7 @@ def log_skipped(event: str, error: Exception) -> None:
     _log.warning("discord_event_skipped", event_type=event, reason=reason)
 
 
-def parse_readable(parse: Callable[[Payload], None], message: Payload) -> None:
+def parse_readable(parse: Parse, message: Payload) -> None:
     """Parse a message; if discord.py rejects it, parse only its most important parts."""
     try:
         return parse(message)
