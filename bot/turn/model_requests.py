@@ -1,60 +1,44 @@
 """Ask a preset's models for an answer within its budgets, and account for the cost."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+
 import structlog
+
 from bot.chat.incoming import Said
-from bot.chat.prompt import FinishReason
-from bot.chat.prompt import RateLimitWait
-from bot.chat.prompt import Waiting
+from bot.chat.prompt import FinishReason, RateLimitWait, Waiting
 from bot.chat.receipt import Receipt
 from bot.chat.session import WORDS_KEY
-from bot.errors import BackendError
-from bot.errors import BudgetUsedUp
-from bot.errors import ContextExceeded
-from bot.errors import ToolResultsTooLong
-from bot.errors import UserError
+from bot.errors import BackendError, BudgetUsedUp, ContextExceeded, ToolResultsTooLong, UserError
 from bot.markup.graphemes import is_visible
-from bot.ports import Backend
-from bot.ports import Clock
+from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
-from bot.prompting.compose.card_macros import reply_macros
-from bot.prompting.compose.card_macros import seeded_random
+from bot.prompting.compose.card_macros import reply_macros, seeded_random
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.text.tokens import counter_for_model
-from bot.replying.answer_check import AnswerCheck
-from bot.replying.answer_check import read_word_list
-from bot.replying.answer_check import shown_instead
-from bot.replying.generate import GeneratedAnswer
-from bot.replying.generate import VisibleLimit
-from bot.replying.generate import build_receipt
-from bot.replying.generate import generate_answer
-from bot.replying.generate import logged_steps
+from bot.replying.answer_check import AnswerCheck, read_word_list, shown_instead
+from bot.replying.generate import (
+    GeneratedAnswer,
+    VisibleLimit,
+    build_receipt,
+    generate_answer,
+    logged_steps,
+)
 from bot.replying.live_reply import LiveReply
-from bot.routing.decide import MODEL_NOT_GIVEN
-from bot.routing.decide import AccessRules
-from bot.routing.presets import INSTALLATION
-from bot.routing.presets import ActivePreset
+from bot.routing.decide import MODEL_NOT_GIVEN, AccessRules
+from bot.routing.presets import INSTALLATION, ActivePreset
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
 from bot.tools import MAX_TOOL_TOKENS
 from bot.turn.limits.refusals import OperatorNotes
-from bot.turn.limits.slots import ProviderSlots
-from bot.turn.limits.slots import Urgency
-from bot.turn.limits.spending import Spending
-from bot.turn.limits.spending import usages_of
-from bot.turn.prompt_inputs import AnswerTools
-from bot.turn.prompt_inputs import PromptSources
-from bot.turn.prompt_inputs import TurnContext
+from bot.turn.limits.slots import ProviderSlots, Urgency
+from bot.turn.limits.spending import Spending, usages_of
+from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext
 from bot.value_class import value_class
-
 
 _log = structlog.get_logger(__name__)
 _SECONDS_BEFORE_NOTICE = 10.0  # that a model has not begun yet
