@@ -59,7 +59,7 @@ class LoadPlan:
     reach_seconds: float = 3.0  # for a crash point to be reached
     max_passes: int = 10  # of a crash point until the kill
     clock_seconds: float = 0.0  # each start of a process gets a clock so far ahead or behind
-    max_unanswered: int = 300  # from then on, a question a second, however slow the machine is
+    max_unanswered: int = 300  # of twice as many; above, a question a second: the machine is slow
     give_up_seconds: float = 100.0  # without any change after the last kill; groups wait a minute
     repeated: tuple[str, ...] = ()  # words of faults of a wrong build, which are waited for
 
@@ -81,8 +81,10 @@ class AnswerTimes:
                     self.answered.setdefault(end["name"], at + to_monotonic)
             await asyncio.sleep(0.25)
 
-    def count_unanswered(self) -> int:
-        return len(self.asked) - len(self.answered)
+    def count_unanswered(self, newest: int) -> int:
+        """Count those among the newest; questions that are gathered get one answer together."""
+        names = itertools.islice(reversed(self.asked), newest)
+        return sum(name not in self.answered for name in names)
 
     def latencies(self, since: float, until: float) -> list[float]:
         """Return how long answers took that were asked for in a time."""
@@ -227,7 +229,7 @@ async def _send_questions(
         is_disturbed = is_disturbed or (over is not None and not over.is_set())
         if number >= plan.questions and not is_disturbed:
             return
-        if outcome.times.count_unanswered() > plan.max_unanswered:
+        if outcome.times.count_unanswered(2 * plan.max_unanswered) > plan.max_unanswered:
             await asyncio.sleep(1)
         conversation = rng.choice(conversations)
         outcome.questions += 1
