@@ -4,10 +4,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: run test check fast lint quick-tests-1 quick-tests-2 service-tests-1 service-tests-2 service-tests-3 changed-tests bindings soak sbom deploy docs docs-data assets catalogues lock clean
+.PHONY: run test check fast lint quick-tests-1 quick-tests-2 service-tests-1 service-tests-2 service-tests-3 changed-tests bindings soak sbom release resolve deploy docs docs-data assets catalogues lock clean
 
-run: $(VENV)/.installed-run ## start the service; without tokens: a conversation in this terminal
-	@exec $(BIN)/troupe run --offer-setup
+run: ## start the service; without tokens: a conversation in this terminal
+	@if $(IS_FIRST_START); then \
+		echo "Who answers? Enter: a small model on this machine (downloads $(LOCAL_SIZE))."; \
+		printf "k: a model that you have a key for, or one of Ollama (downloads 25 MB): "; \
+		read -r answer; \
+		case "$$answer" in [kK]*) $(QUIET_MAKE) $(VENV)/.installed-small && $(BIN)/troupe init;; esac; \
+	fi; \
+	[ -e $(VENV)/.installed-run ] || [ ! -e $(VENV)/.installed-small ] && what=run || what=small; \
+	$(QUIET_MAKE) $(VENV)/.installed-$$what && exec $(BIN)/troupe run --offer-setup
+
+QUIET_MAKE = $(MAKE) --no-print-directory
+LOCAL_SIZE := 280 MB
+# Somebody sits there, and nothing was installed or set up yet.
+IS_FIRST_START := [ -t 0 ] && [ -t 1 ] && [ ! -e .env ] && [ ! -e $(VENV)/.installed-run ] && [ ! -e $(VENV)/.installed-small ]
 
 test: lint $(if $(CI),bindings) ## everything that CI runs
 	@$(BIN)/python -m pytest -n logical -q -m "not service and not soak"
@@ -67,6 +79,12 @@ soak: $(VENV)/.installed-test ## long runs: kills, faults, fuzzing; prints seeds
 sbom: $(VENV)/.installed-run ## the packages with hashes, their licenses and known weaknesses
 	@tests/sbom.sh $(BIN)/python
 
+release: $(VENV)/.installed-test sbom ## build the sdist and the wheel into build/dist, check and try them
+	@tests/release.sh $(BIN)/python
+
+resolve: $(BIN)/python ## check that every platform has wheels, and the code's branches for Windows
+	@tests/resolve.sh $(BIN)/python
+
 deploy: $(BIN)/python ## check the image, compose files, manifests and unit in deploy/
 	@tests/deploy.sh $(BIN)/python
 
@@ -100,8 +118,14 @@ INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check
 endif
 
 $(VENV)/.installed-run: requirements.lock pyproject.toml | $(BIN)/python
-	@echo "installing what the service needs (about 250 MB; once) ..." >&2
+	@echo "installing what the service needs (190 MB; once) ..." >&2
 	@$(INSTALL) --no-deps --require-hashes -r requirements.lock
+	@$(INSTALL) --no-deps -e .
+	@touch $@
+
+$(VENV)/.installed-small: requirements.small.lock pyproject.toml | $(BIN)/python
+	@echo "installing what the service needs, without local models (25 MB; once) ..." >&2
+	@$(INSTALL) --no-deps --require-hashes -r requirements.small.lock
 	@$(INSTALL) --no-deps -e .
 	@touch $@
 
@@ -110,10 +134,11 @@ $(VENV)/.installed-test: $(VENV)/.installed-run tests/requirements.lock
 	@$(INSTALL) --no-deps --require-hashes -r tests/requirements.lock
 	@touch $@
 
-EXTRAS := --extra local --extra embeddings
+EXTRAS := --extra all
 
-lock: ## renew both locks (needs uv): names, versions and hashes, no address
+lock: ## renew the locks (needs uv): names, versions and hashes, no address
 	$(UV) pip compile -q pyproject.toml $(EXTRAS) --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -o requirements.lock
+	$(UV) pip compile -q pyproject.toml --extra terminal --extra tokens --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.lock -o requirements.small.lock
 	$(UV) pip compile -q pyproject.toml $(EXTRAS) --extra dev --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.lock -o tests/requirements.lock
 
 clean:

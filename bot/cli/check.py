@@ -37,6 +37,7 @@ from bot.errors import (
     StoreError,
     TroupeError,
 )
+from bot.extras import import_extra
 from bot.importers.character_files import read_character_folder
 from bot.platforms.registry import make_account_setup, make_platform
 from bot.platforms.spec import AccountSetup, BotAccount, PlatformContext, PlatformSpec
@@ -55,7 +56,6 @@ from bot.settings import Settings, describe_unknown_variables, read_settings, wa
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.data_dir import create_data_dir
 from bot.storage.database import open_database
-from bot.storage.redis_signals import check_redis
 from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.logs import only_warnings_logged
 from bot.templates.renderer import Renderer
@@ -239,7 +239,8 @@ async def _describe_access(settings: Settings) -> str:
 async def _test_signals(settings: Settings) -> str:
     if settings.redis_url is None:
         return "in this process; TROUPE_REDIS_URL lets several processes wake each other"
-    await check_redis(settings.redis_url.get_secret_value())
+    signals = import_extra("bot.storage.redis_signals", "TROUPE_REDIS_URL")
+    await signals.check_redis(settings.redis_url.get_secret_value())
     return "Redis answers"
 
 

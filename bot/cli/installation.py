@@ -4,9 +4,8 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
-from importlib import import_module  # noqa: TID251 # the client of Redis takes long to import
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -20,6 +19,7 @@ from bot.cli.typer_apps import command_app
 from bot.commands.personas import UserPersonas
 from bot.commands.privacy import export_messages
 from bot.errors import SettingsError, UserError
+from bot.extras import import_extra
 from bot.platforms.registry import platform_specs
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import run_async
@@ -28,7 +28,6 @@ from bot.storage.chat_settings import CHAT_SETTINGS, SqlChatSettings
 from bot.storage.data_dir import create_data_dir
 from bot.storage.database import Database, database_exists, open_database
 from bot.storage.dead_letters import DeadLetters
-from bot.storage.fernets import KeyCipher, new_encryption_key
 from bot.storage.forgetting import (
     FILE_NAME,
     PersonalData,
@@ -123,7 +122,7 @@ async def signal_all(topic: str, keys: Sequence[str]) -> None:
     """Notify all processes through Redis, if shared; the others read the change in the database."""
     url = read_settings().redis_url
     if url is not None:
-        signals = import_module("bot.storage.redis_signals")
+        signals = import_extra("bot.storage.redis_signals", "TROUPE_REDIS_URL")
         await signals.publish_once(url.get_secret_value(), topic, keys)
 
 
@@ -462,6 +461,10 @@ def forget(
     print_line(f"{subject} is forgotten in conversations: {len(keys)}")
 
 
+def _fernets() -> Any:
+    return import_extra("bot.storage.fernets", "encryption")
+
+
 keys_app = command_app("Store providers' keys in the database, encrypted.")
 app.add_typer(keys_app, name="keys")
 
@@ -469,7 +472,7 @@ app.add_typer(keys_app, name="keys")
 @keys_app.command("new")
 def print_new_key() -> None:
     """Print a new key for TROUPE_ENCRYPTION_KEYS; keep it outside of the database."""
-    print_line(new_encryption_key())
+    print_line(_fernets().new_encryption_key())
 
 
 @keys_app.command("add")
@@ -477,7 +480,7 @@ def add_key(
     provider: Annotated[str, typer.Argument(help="The id of the provider, such as openai.")],
 ) -> None:
     """Store a key encrypted; it is entered at a prompt or read from standard input."""
-    cipher = KeyCipher(read_settings().all_encryption_keys)
+    cipher = _fernets().KeyCipher(read_settings().all_encryption_keys)
     key = typer.prompt("Key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
     if not key.strip():
         raise UserError("there is no key on standard input")
@@ -496,7 +499,7 @@ def add_key(
 @keys_app.command("list")
 def list_keys() -> None:
     """List the stored keys: number, provider, date, and the last four characters."""
-    cipher = KeyCipher(read_settings().all_encryption_keys)
+    cipher = _fernets().KeyCipher(read_settings().all_encryption_keys)
     stored = use_installation(
         lambda database: ProviderKeys(database, SystemClock()).read(), must_exist=False
     )
@@ -513,7 +516,7 @@ def rotate() -> None:
     Put a new key in front of the old one in every process, rotate, then remove the old one. The
     service may keep running. An interrupted run resumes.
     """
-    cipher = KeyCipher(read_settings().all_encryption_keys)
+    cipher = _fernets().KeyCipher(read_settings().all_encryption_keys)
 
     async def rotate_all(database: Database) -> tuple[int, int]:
         count = await ProviderKeys(database, SystemClock()).replace_tokens(cipher.rotate)

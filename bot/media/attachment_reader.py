@@ -23,6 +23,7 @@ from bot.chat.session import (
     clean_file_name,
 )
 from bot.errors import PlatformError, TroupeError
+from bot.extras import is_missing
 from bot.media.fetching import FetchFailed, FetchRefused
 from bot.media.text_decoding import decode_text
 from bot.runtime.operating_system import OWN_SESSION, bare_environment
@@ -42,6 +43,7 @@ _DAMAGED = translatable("it is damaged, or too large when unpacked")
 _UNKNOWN_KIND = translatable("I read pictures, text files and PDFs only")
 _OTHER_ENCODING = translatable("please save it in UTF-8")
 _EMPTY = translatable("there is no text in it")
+_NOT_INSTALLED = translatable("I am not set up to read such files")
 _NOT_PUBLIC = translatable("I am not allowed to fetch its address")
 _PICTURE_ADDRESS = re.compile(
     r"https?://[^\s<>\"|]+\.(?:png|jpe?g|gif|webp|bmp)(?:\?[^\s<>\"|)]*)?(?![\w/])", re.IGNORECASE
@@ -131,11 +133,15 @@ class _Reading:
     async def _keep_content(self, item: MediaItem, data: bytes) -> Text | None:
         if data.startswith(_PICTURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP"):
             if self._with_images:
+                if is_missing("PIL"):
+                    return _NOT_INSTALLED
                 jpeg = base64.b64encode(await convert("picture", data)).decode()
                 self.images.append(Image(f"data:image/jpeg;base64,{jpeg}"))
                 return None
             return _UNKNOWN_KIND
         if data.startswith(b"%PDF-"):
+            if is_missing("pypdf"):
+                return _NOT_INSTALLED
             data = await convert("pdf", data)
         elif item.kind is MediaKind.IMAGE:
             return _DAMAGED

@@ -7,24 +7,27 @@ every language. Nothing of the card chooses a provider, a model or tools.
 import base64
 import json
 import sys
+from importlib import import_module  # noqa: TID251 # its libraries are an extra
 from pathlib import Path
 
 from bot.errors import PresetError, UserError
 from bot.importers.card import Card, read_card
 from bot.importers.card_to_preset import preset_from_card
 from bot.importers.file_kinds import CHARACTER_IMPORTS, FileKind, detect_file_kind
-from bot.media.conversion_child import set_resource_limits, to_face
 from bot.prompting.presets.files import export_preset
 from bot.runtime.addresses import is_http_address
+from bot.runtime.operating_system import limit_process
 from bot.texts.text import LANGUAGES, text_of, translatable, translate
 
+_MAX_MEMORY_BYTES = 1024 * 1024 * 1024
+_MAX_CPU_SECONDS = 10
 _MAX_OPEN_FILES = 64
 _ANY_PROVIDER = "active"
 """Stored in place of a provider: the preset that is active where the character answers has one."""
 
 
 def main() -> None:
-    set_resource_limits(_MAX_OPEN_FILES)
+    limit_process(_MAX_MEMORY_BYTES, _MAX_OPEN_FILES, _MAX_CPU_SECONDS)
     sys.stdout.write(json.dumps(read_character(sys.stdin.buffer.read())))
 
 
@@ -75,8 +78,9 @@ def _own_picture(card: Card) -> str | None:
     if card.image is None:
         return None
     try:
-        return base64.b64encode(to_face(card.image)).decode()
-    except Exception:  # noqa: BLE001 # the library raises any for a hostile file
+        face = import_module("bot.media.conversion_child").to_face(card.image)
+        return base64.b64encode(face).decode()
+    except Exception:  # noqa: BLE001 # the library is missing, or raises any for a hostile file
         return None
 
 

@@ -32,17 +32,13 @@ def main() -> None:
     convert = CONVERSIONS[kind]
     Image.preinit()  # no file can be opened later
     # pypdf imports modules as a file needs them; decoders of pictures are native code.
-    set_resource_limits(max_open_files=3 if kind == "picture" else _MAX_FILES_OF_LIBRARIES)
+    max_open_files = 3 if kind == "picture" else _MAX_FILES_OF_LIBRARIES
+    limit_process(_MAX_MEMORY_BYTES, max_open_files, _MAX_CPU_SECONDS)
     try:
         converted = convert(sys.stdin.buffer.read())
     except Exception:  # noqa: BLE001 # the libraries raise any for a hostile file
         sys.exit(UNREADABLE)
     sys.stdout.buffer.write(converted)
-
-
-def set_resource_limits(max_open_files: int) -> None:
-    """Limit this process permanently, as `limit_process` does."""
-    limit_process(_MAX_MEMORY_BYTES, max_open_files, _MAX_CPU_SECONDS)
 
 
 def to_jpeg(data: bytes) -> bytes:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import field
-from importlib import import_module  # noqa: TID251 # for what few installations need
 
 import structlog
 from pydantic import SecretStr
@@ -13,6 +12,7 @@ from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.backends.factory import prepare_model
 from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, SettingsError
+from bot.extras import import_extra
 from bot.importers.character_files import read_character_folder
 from bot.memory import RetrieveStories, StoryRetriever, index_stories, no_stories
 from bot.platforms.spec import PlatformSpec
@@ -91,7 +91,9 @@ async def open_story_retriever(
         yield no_stories
         return
     embedder = make_embedder(settings.embedding, settings.data_dir)
-    stories: Stories = import_module("bot.storage.stories").SqlStories(database)
+    stories: Stories = import_extra("bot.storage.stories", "a preset with stories").SqlStories(
+        database
+    )
     indexing = index_stories(stories_by_character, embedder, stories, SystemClock())
     task = asyncio.create_task(indexing)
     try:
@@ -291,7 +293,7 @@ async def _open_coordination(
     prefix = f"troupe:{await read_installation_id(database)}:"
     clock = SystemClock()
     redis_signals, redis_windows, redis_rate_limits = (
-        import_module(f"bot.storage.{name}")
+        import_extra(f"bot.storage.{name}", "TROUPE_REDIS_URL")
         for name in ("redis_signals", "redis_windows", "redis_rate_limits")
     )
     async with (
@@ -311,7 +313,9 @@ async def with_stored_keys(settings: Settings) -> Settings:
     }
     if not named:
         return settings
-    cipher = import_module("bot.storage.fernets").KeyCipher(settings.all_encryption_keys)
+    cipher = import_extra("bot.storage.fernets", "a stored key").KeyCipher(
+        settings.all_encryption_keys
+    )
     stored: Sequence[StoredKey] = ()
     if await read_revision(settings.sqlalchemy_url) is not None:
         async with open_as_it_is(settings.sqlalchemy_url) as database:

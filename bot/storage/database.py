@@ -22,6 +22,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.schema import Column
 
 from bot.errors import SettingsError, StoreError, Undecodable, UnknownEncryptionKey
+from bot.extras import import_extra
 from bot.ports import Clock
 from bot.runtime.addresses import require_encoded_login
 from bot.storage.codec import StoredAsIs, TextCodec, TextEncryption
@@ -216,7 +217,7 @@ async def open_database(
     """
     codec = TextCodec()
     if encryption is not None and (encryption.is_on or encryption.encryption_keys):
-        codec = import_module("bot.storage.fernets").FernetCodec(encryption)
+        codec = import_extra("bot.storage.fernets", "encryption").FernetCodec(encryption)
 
     async def prepare(database: Database) -> None:
         await database.migrate()
@@ -273,7 +274,7 @@ async def _connect(
     if parsed.get_backend_name() == "sqlite":
         connections = SqliteThreadPool(parsed.set(drivername="sqlite"), codec)
     elif parsed.drivername == "postgresql+asyncpg":
-        connections = import_module("bot.storage.postgres").PostgresPool(parsed, codec)
+        connections = import_extra("bot.storage.postgres", "PostgreSQL").PostgresPool(parsed, codec)
     else:
         raise SettingsError(
             f"TROUPE_DATABASE_URL: {parsed.drivername!r} is not supported; "

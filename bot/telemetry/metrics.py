@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
 from bot import __version__
 from bot.chat.prompt import Usage
-from bot.errors import SettingsError
+from bot.extras import import_extra
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
 
@@ -188,16 +188,13 @@ def record_span(name: str, turn: str | None, began: float, ended: float, **more:
 
 def start_traces(url: str) -> Callable[[], None]:
     """Send spans over OTLP/HTTP; return a function to stop; raises `SettingsError`."""
-    try:
-        sdk = import_module("opentelemetry.sdk.trace")
-        export = import_module("opentelemetry.sdk.trace.export")
-        id_generator = import_module("opentelemetry.sdk.trace.id_generator")
-        resources = import_module("opentelemetry.sdk.resources")
-        otlp = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
-    except ImportError:
-        raise SettingsError(
-            "TROUPE_TRACES_URL needs an extra: `pip install 'troupe-bot[traces]'`, or unset it"
-        ) from None
+    sdk, export, id_generator, resources, otlp = (
+        import_extra(f"opentelemetry.{name}", "TROUPE_TRACES_URL")
+        for name in (
+            *("sdk.trace", "sdk.trace.export", "sdk.trace.id_generator", "sdk.resources"),
+            "exporter.otlp.proto.http.trace_exporter",
+        )
+    )
     about = {"service.name": "troupe", "service.version": __version__}
     ids = type("SdkTurnIds", (TurnIds, id_generator.IdGenerator), {})()
     provider = sdk.TracerProvider(resource=resources.Resource.create(about), id_generator=ids)

@@ -3,11 +3,10 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from importlib import import_module  # noqa: TID251 # an optional package, only where it is used
 from pathlib import Path
 from typing import Any
 
-from bot.errors import SettingsError
+from bot.extras import import_extra
 from bot.ports import ToolServer
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
@@ -34,13 +33,7 @@ def make_tool_servers(given: Mapping[str, McpServerSettings], data_dir: Path) ->
     """Return unconnected clients by name; raises `SettingsError` without the package."""
     if not given:
         return {}
-    try:
-        module = import_module("bot.tool_servers.mcp_server")
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"MCP servers need a package that is not installed ({error.name}):"
-            " `pip install 'troupe-bot[mcp]'`, or remove TROUPE_MCP_SERVERS__... from the settings"
-        ) from None
+    module = import_extra("bot.tool_servers.mcp_server", "TROUPE_MCP_SERVERS__...")
     return {
         name: module.McpServer(name, one, data_dir / f"mcp_{name}.log", SystemClock())
         for name, one in given.items()

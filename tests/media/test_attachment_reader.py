@@ -2,6 +2,7 @@
 
 import base64
 import io
+import sys
 import time
 import zlib
 from collections.abc import Mapping
@@ -123,6 +124,19 @@ async def test_pdf_is_read_also_without_its_table_of_objects(end: bytes | None) 
 )
 async def test_file_that_cannot_be_read_is_named_with_the_reason(data: bytes, why: str) -> None:
     assert reasons(await read(file("f"), f=data)) == [why]
+
+
+async def test_files_that_need_a_missing_package_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = picture()
+    for package in ("PIL", "pypdf"):
+        monkeypatch.setitem(sys.modules, package, None)
+
+    found = await read(image("a"), file("p"), file("t"), a=seen, p=LETTER, t=b"text")
+
+    assert reasons(found) == ["I am not set up to read such files"] * 2
+    assert [one.text for one in found.texts] == ["text"]
 
 
 def png_of(width: int, height: int) -> bytes:

@@ -24,6 +24,7 @@ from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files import store
 from bot.chat.prompt import GenerationEvent
 from bot.errors import SettingsError
+from bot.extras import installing
 from bot.runtime.http_client import ConnectionFailed
 from bot.runtime.subprocesses import ChildFailed
 from bot.runtime.unix_server import ENGINE_URL, UnixServer, unix_server
@@ -40,11 +41,8 @@ _MAX_RESPONSE_BYTES = 64 * 2**20
 _BOUNDARY = -1  # not a token in any vocabulary; the server passes it through between texts
 # The package that each engine needs, and how to install it; best first.
 _ENGINES = {
-    "xllamacpp": ("xllamacpp", "`pip install 'troupe-bot[local]'` brings it"),
-    "llama_cpp_python": (
-        "llama_cpp",
-        "`pip install 'troupe-bot[llama-cpp]'` compiles it, in some minutes",
-    ),
+    "xllamacpp": ("xllamacpp", "brings it, except on Alpine Linux (musl)"),
+    "llama_cpp_python": ("llama_cpp", "compiles it, in some minutes"),
 }
 
 
@@ -290,11 +288,12 @@ def require_engine(settings: LlamaCppSettings, provider: str) -> str:
     if name is not None:
         return name
     missing = next(iter(_ENGINES)) if settings.engine == "auto" else settings.engine
-    _, remedy = _ENGINES[missing]
+    package, what_it_does = _ENGINES[missing]
     prefix = setting_prefix(provider)
     raise SettingsError(
-        f"the engine {missing} is not installed: {remedy}; or unset {prefix}ENGINE for one that is,"
-        f" or set {prefix}KIND=openai and {prefix}BASE_URL to a server that has a model"
+        f"the engine {missing} is not installed: {installing(package)} {what_it_does};"
+        f" or unset {prefix}ENGINE for one that is, or set {prefix}KIND=openai and"
+        f" {prefix}BASE_URL to a server that has a model"
     )
 
 

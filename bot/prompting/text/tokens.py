@@ -13,12 +13,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-from toktok import _encoding as load_encoding
-
 from bot.chat.prompt import Image, Prompt
 
-# The public batch_count() reads the limits of the control group each time, which takes longer than
-# to count a page of text. This is the encoding that it uses, and a test compares their counts.
+try:
+    # The public batch_count() reads the limits of the control group each time, which takes longer
+    # than to count a page of text. This is the encoding that it uses; a test compares their counts.
+    from toktok import _encoding as load_encoding
+except ImportError:  # the extra is not installed
+    load_encoding = None
 
 
 _LONGEST_SIDE, _SHORTEST_SIDE, _TILE = 2048, 768, 512
@@ -80,6 +82,7 @@ ENCODINGS: Final[Mapping[str, str]] = _TABLES["names"]
 
 _MAX_CACHED_TEXTS = 40_000
 _MAX_CACHED_MODELS = 1024
+_BYTES_PER_TOKEN = 3  # cl100k_base: 4.3 in English, 2.5 in Chinese
 _NORMALIZED = frozenset({"qwen3.5"})  # its tokenizer normalizes texts first
 
 # docs/sources.md#openai
@@ -87,10 +90,22 @@ _ANSWER_START_TOKENS = 3
 _TOKENS_PER_MESSAGE = 4  # the role is one of them
 
 
+class _Estimate:
+    """Stands for an encoding without the library: what services report corrects it."""
+
+    def __init__(self, _encoding: str) -> None:
+        pass
+
+    def count(self, text: str) -> int:
+        return math.ceil(len(text.encode()) / _BYTES_PER_TOKEN)
+
+
 class EncodingCounter:
     """Counts tokens in one encoding of the library, caching texts."""
 
-    def __init__(self, encoding: str, read: Callable[[str], Any] = load_encoding) -> None:
+    def __init__(
+        self, encoding: str, read: Callable[[str], Any] = load_encoding or _Estimate
+    ) -> None:
         self.encoding = encoding
         self.loaded = False
         self._read = read
@@ -155,7 +170,9 @@ def get_counter(name: str) -> EncodingCounter:
 
 @lru_cache(_MAX_CACHED_MODELS)
 def known_encoding(model: str) -> str | None:
-    """Return a model's encoding; None if unknown."""
+    """Return a model's encoding; None if unknown, or if tokens are estimated."""
+    if load_encoding is None:
+        return None
     name = model.rpartition("/")[2].lower()  # OpenRouter's names begin with a vendor
     models = _TABLES["models"].items()
     return next((encoding for prefix, encoding in models if name.startswith(prefix)), None)

