@@ -1,8 +1,8 @@
-"""Login, language and theme, static files, API tokens, and the audit log."""
+"""Login, language and theme, static files, API tokens, the audit log, and what is stored."""
 
 import mimetypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -26,6 +26,7 @@ from bot.console.routes import (
 )
 from bot.errors import RequestRefused
 from bot.ports import Clock
+from bot.storage.data_kinds import PolicySection
 from bot.storage.operation import AuditLog
 from bot.storage.tokens import ConsoleTokens
 from bot.texts.text import translatable
@@ -120,6 +121,20 @@ class SessionPages(RouteGroup):
 _PAGE_ENTRIES = 200
 # Begins the names of callers with an API token, and ends the names of actions on tokens.
 _KIND = "token"
+
+
+@value_class
+class PolicyPage(RouteGroup):
+    describe: Callable[[], Sequence[PolicySection]]
+
+    @route("GET /policy", Scope.READ)
+    async def show(self) -> Page:
+        return Page("policy.html", {"sections": self.describe()})
+
+    @route("GET /api/v1/policy", Scope.READ)
+    async def list_kinds(self) -> Mapping[str, Sequence[PolicySection]]:
+        """Get what is stored of people, by kind of data."""
+        return {"kinds": self.describe()}
 
 
 @value_class

@@ -234,7 +234,7 @@ class Characters:
         self._loaded.pop(name, None)  # a changed one moves to the end, too
         self._loaded[name] = loaded
         drop_later = asyncio.get_running_loop().call_later
-        drop_later(_LOADED_SECONDS, self._loaded.pop, name, None)
+        drop_later(_LOADED_SECONDS, self._drop_expired, id(loaded))
         while len(self._loaded) > 1 and self._loaded_chars() > _MAX_LOADED_CHARS:
             self._loaded.popitem(last=False)
         return loaded
@@ -242,6 +242,10 @@ class Characters:
     def drop(self, owner: str) -> None:
         """Keep nothing of an owner's characters in memory here; other processes soon do so, too."""
         for name in [one for one in self._loaded if one.startswith(f"{owner}{OWNER_END}")]:
+            del self._loaded[name]
+
+    def _drop_expired(self, number: int) -> None:
+        for name in [name for name, one in self._loaded.items() if id(one) == number]:
             del self._loaded[name]
 
     def _loaded_chars(self) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.incoming import source_name
 from bot.commands.handlers import COMMANDS
-from bot.console.access_pages import AccessPage, SessionPages
+from bot.console.access_pages import AccessPage, PolicyPage, SessionPages
 from bot.console.answer_pages import AnswerPages
 from bot.console.app import Console, RequestGate
 from bot.console.channels import ChannelPage, ChannelsPage
@@ -32,6 +32,7 @@ from bot.ports import Clock, RateLimits
 from bot.prompting.presets.files import open_presets_folder
 from bot.service.backends import preset_problems
 from bot.service.container import Container
+from bot.service.policy import describe_policy
 from bot.settings import ConsoleSettings, Settings
 from bot.setup import SetupSteps
 from bot.storage.database import Database
@@ -51,7 +52,9 @@ class ConsoleContainer:
 
     def make_console(self, probes: Mapping[str, Probe]) -> Console:
         """Create the console; `probes` are the checks for /readyz."""
-        c, pages, home = self._c, self._pages(probes), first_page(self._c.settings)
+        c, home = self._c, first_page(self._c.settings)
+        policy = PolicyPage(lambda: describe_policy(c.settings, c.resolver.presets.values()))
+        pages = [*self._pages(probes), policy]
         return make_console(
             c.settings.console,
             c.database,

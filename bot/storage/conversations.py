@@ -22,6 +22,7 @@ from bot.errors import Fenced, StoreError, Undecodable
 from bot.ports import Clock
 from bot.storage import finishing
 from bot.storage import receipts as receipt_rows
+from bot.storage.data_kinds import FORGET_CONVERSATION
 from bot.storage.database import Database, moment_of, transaction
 from bot.storage.finishing import NextMessage
 from bot.storage.forgetting import Tombstone, record_nothing
@@ -33,10 +34,6 @@ from bot.storage.statements import SQL, Unit, encode_served, pairs
 from bot.storage.windows import SessionWindows, SharedWindows, window_of
 
 _log = structlog.get_logger(__name__)
-_FORGET = (
-    *("forget_sent_messages", "forget_feedback", "forget_receipts", "forget_summaries"),
-    *("forget_unsent_rows", "forget_dead_messages", "forget_choices", "note_forgotten"),
-)
 
 
 class Conversations(StoredTurns):
@@ -233,7 +230,7 @@ class Conversations(StoredTurns):
         address = address_of(claim.conversation)
         channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
         values = {"of": claim.conversation, **channel, "content": b"", "moment": now}
-        for name in _FORGET:
+        for name in FORGET_CONVERSATION:
             yield SQL[name].query(values)
         return len((yield SQL["forget_turns"].query(values)))
 

@@ -29,6 +29,7 @@ from bot.chat.incoming import (
 from bot.chat.session import OWNER_END, Turn, shown_name
 from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
+from bot.storage.data_kinds import FORGET_PERSON
 from bot.storage.database import ClockStore, Database, reading
 from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode, decode_all, decode_event, to_turn
@@ -130,8 +131,7 @@ class PersonalData(ClockStore):
             rows = yield SQL["messages_set_aside"].query()
             gone = [id_ for id_, kind, payload in rows if _is_by(person_id, kind, payload)]
             yield SQL["drop_messages_set_aside"].query(rows=json.dumps(gone))
-            # Notes quote messages that were ignored, of which nothing else is stored.
-            for name in ("drop_notes_of_person", "forget_characters", "forget_feedback_of_person"):
+            for name in FORGET_PERSON:
                 yield SQL[name].query(person=person_id, until=math.inf)
 
         self._record_tombstone(Tombstone(self._clock.now(), person=person_id))

@@ -17,6 +17,7 @@ from bot.chat.session import HistoryChange
 from bot.errors import StoreError
 from bot.storage import histories
 from bot.storage.copying import copy_file
+from bot.storage.data_kinds import FORGET_PERSON
 from bot.storage.database import Database
 from bot.storage.forgetting import Tombstone
 from bot.storage.statements import SQL, Unit
@@ -26,8 +27,8 @@ _PREPARE = (
     *("drop_sessions_of_gateways", "drop_forgotten_messages", "drop_notes", "note_restore"),
 )
 _FORGET_PERSON = (
-    *("forget_descriptions", "forget_characters", "forget_list_of_characters"),
-    *("forget_changes_of_characters", "forget_feedback_of_person"),
+    *FORGET_PERSON,
+    *("forget_descriptions", "forget_list_of_characters", "forget_changes_of_characters"),
 )
 _FORGET_CHANNEL = (
     *("forget_sent_messages", "forget_messages_until", "forget_rows_of_channel"),

@@ -34,7 +34,7 @@ _NO_PAGES = re.compile(r"\.(csv|json|png)\b|/export|/static/")
 _MUST_BE_FOUND = {
     *("/playground/*", "/answers", "/answers/*", "/answers/*?form", "/answers/*/compare/*"),
     *("/channels", "/channels/*", "/operation", "/usage", "/usage?by&since&until", "/access"),
-    *("/setup", "/presets", "/presets/*"),
+    *("/setup", "/presets", "/presets/*", "/policy"),
 }
 
 

@@ -1,0 +1,56 @@
+"""`troupe policy`: say what is stored of people, and prove that it is deleted."""
+
+from typing import Annotated
+
+import typer
+
+from bot.cli.installation import require_database
+from bot.cli.text_io import print_line
+from bot.cli.typer_apps import command_app
+from bot.errors import StoreError
+from bot.importers.character_files import read_character_folder
+from bot.runtime.shipped_files import presets_folder
+from bot.runtime.tasks import run_async
+from bot.service.drill import run_drill
+from bot.service.policy import describe_policy
+from bot.settings import read_settings
+from bot.storage.data_kinds import KEPT_IDS
+from bot.telemetry.logs import only_warnings_logged
+
+app = command_app()
+
+
+@app.command()
+def policy(
+    drill: Annotated[
+        bool,
+        typer.Option("--drill", help="Let a made-up person be forgotten, and search for them."),
+    ] = False,
+) -> None:
+    """Say what is stored of people, and test that it is deleted.
+
+    Prints, as Markdown, what is stored where and why, for how long, and who gets it. With --drill,
+    a made-up person uses the configured database and Redis, is forgotten as by `/forget me`, and is
+    searched for everywhere; the exit code is 1 if anything is left. Nothing is sent anywhere, and
+    nothing of the drill stays. The service may keep running.
+    """
+    settings = read_settings()
+    if not drill:
+        presets = read_character_folder(presets_folder(settings.presets_dir)).presets.values()
+        for section in describe_policy(settings, presets):
+            print_line(f"## {section.name}\n")
+            for name, text in section.lines.items():
+                print_line(f"- {name}: {text}")
+            print_line("")
+        return
+    require_database(settings)
+    with only_warnings_logged():
+        result = run_async(run_drill(settings))
+    for place in sorted({*result.before, *result.after}):
+        counts = f"{result.before.get(place, 0):>4} before, {result.after.get(place, 0):>4} after"
+        print_line(f"{place:<36}{counts}")
+    for place, count in sorted(result.kept.items()):
+        print_line(f"{place:<36}{count:>4} ids kept: {KEPT_IDS[place]}")
+    if result.after:
+        raise StoreError(f"left over: {', '.join(sorted(result.after))}")
+    print_line("nothing is left over")

@@ -1,0 +1,387 @@
+"""The deletion drill: a made-up person speaks, is forgotten, and is searched for everywhere.
+
+What they say takes the path of every message through the configured database and Redis. Only the
+platform and the model are made up, so that nothing leaves this process.
+"""
+
+import asyncio
+import contextlib
+import functools
+import gc
+import json
+import secrets
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import import_module  # noqa: TID251 # the client of Redis takes long to import
+from pathlib import Path
+from types import BuiltinFunctionType, CoroutineType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+from pydantic import SecretStr
+from sqlalchemy import BigInteger, Connection, Select, Table, Text, delete, func, or_, select
+from sqlalchemy.sql.expression import type_coerce
+from typing_extensions import override
+
+from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.backends.llama_cpp.slots import SlotOwner, SlotStore
+from bot.backends.registry import EchoSettings
+from bot.chat.incoming import (
+    Address,
+    Incoming,
+    Person,
+    Pressed,
+    Reacted,
+    Reaction,
+    Said,
+    WakeReason,
+)
+from bot.chat.outgoing import Limits, OutgoingMessage
+from bot.chat.session import Summary, fingerprint_turns
+from bot.errors import Refused, StoreError
+from bot.platforms.local_platform import LocalPlatform
+from bot.platforms.spec import PlatformSpec
+from bot.platforms.terminal.local_chat import PrintingSurface
+from bot.ports import Intake, Platform
+from bot.runtime.tasks import cancel_and_wait
+from bot.service.container import Container
+from bot.service.options import RunOptions
+from bot.service.resources import open_resources
+from bot.settings import AccessSettings, BudgetSettings, Settings
+from bot.storage.column_types import encryptable_columns
+from bot.storage.copying import page_after
+from bot.storage.data_kinds import KEPT_IDS
+from bot.storage.database import Database
+from bot.storage.forgetting import FILE_NAME
+from bot.storage.leases import read_installation_id
+from bot.storage.statements import SQL
+from bot.storage.summaries import SqlSummaries
+from bot.storage.tables import metadata
+from bot.turn.limits.rate_limits import LimitSettings
+from bot.value_class import value_class
+
+MARK = "troupe-drill"
+"""In every id, name and text of the drill, so that its rows are found and deleted."""
+PLACES = (
+    *("turn.text", "inbox.payload", "outbox.text", "receipt.content", "receipt.preset"),
+    *("feedback.person", "choice.value", "preset_version.content", "message_note.content"),
+    *("summary.text", "file slots", "memory"),
+)
+"""Where the person has to be found before they are forgotten."""
+_PERSON, _WORDS = Person(f"drill:{MARK}-person", f"{MARK}-name"), f"{MARK}-words"
+_REFUSED = f"{_WORDS} that the platform refuses"
+_NEEDLES = {"id": _PERSON.id, "name": _PERSON.name, "words": _WORDS}
+_PRIVATE, _GROUP = Address("drill", f"{MARK}-chat"), Address("drill", f"{MARK}-group")
+_ELSEWHERE = Address("drill", f"{MARK}-chat", bot_id=MARK)  # what is said there stays unanswered
+_SPEC = PlatformSpec(kind="drill", factory="")
+_OPTIONS = RunOptions(has_port=False, answers_messages=False)
+_PRESETS = (
+    {"name": MARK, "provider": "echo", "model": "echo", "context": "all"},
+    {"name": f"{MARK}-local", "provider": "local", "model": "default"},
+)
+_FORGOTTEN_SECONDS = 60.0
+_POLL_SECONDS = 1.0
+_ROWS_PER_PAGE = 500
+_NO_DATA = (type, ModuleType, FunctionType, BuiltinFunctionType, CoroutineType, FrameType)
+
+
+class _DrillSurface(PrintingSurface):
+    def __init__(self) -> None:
+        super().__init__(MARK)
+        self.newest = ("", "")
+        """The id of the newest message, and the data of its first button."""
+
+    @override
+    def limits(self, address: Address) -> Limits:
+        return Limits(4000, "characters", 1.0, 0, has_buttons=True)
+
+    @override
+    async def send(self, message: OutgoingMessage) -> str:
+        if _REFUSED in message.content.text:
+            raise Refused("a part of the deletion drill")
+        self.newest = message.nonce, next((one.data for one in message.content.buttons), "")
+        return message.nonce
+
+    @override
+    def _show(self, message_id: str, text: str) -> None:
+        """Do nothing, because nobody reads here."""
+
+    @override
+    def print_plain(self, text: str) -> None:
+        """Do nothing, because nobody reads here."""
+
+
+class _DrillPlatform(LocalPlatform):
+    name = "drill"
+    account = "a drill"
+
+    def __init__(self) -> None:
+        self.surface = _DrillSurface()
+
+    @override
+    async def run(self, intake: Intake) -> None:
+        """Do nothing, because the drill receives its messages itself."""
+
+
+class _DrillContainer(Container):
+    @functools.cached_property
+    @override
+    def platforms(self) -> Mapping[str, Platform]:
+        return {"drill": _DrillPlatform()}
+
+
+@value_class
+class DrillResult:
+    """How often the person was found, by place: a table's column, Redis, memory, a file."""
+
+    before: Mapping[str, int]
+    after: Mapping[str, int]
+    """Once they were forgotten."""
+    kept: Mapping[str, int]
+    """Ids that stay on purpose."""
+
+
+async def run_drill(settings: Settings) -> DrillResult:
+    """Let a person be known and forgotten; raises `StoreError` if that would show nothing."""
+    async with contextlib.AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        settings = _drill_settings(settings, folder)
+        opening = open_resources(settings, [_SPEC], lambda _: None, _OPTIONS)
+        resources, redis = await stack.enter_async_context(opening), None
+        if settings.redis_url is not None:
+            open_client = import_module("bot.storage.redis_client").open_client
+            client = open_client(settings.redis_url.get_secret_value())
+            redis = await stack.enter_async_context(contextlib.aclosing(client))
+        given = (settings, resources, [_SPEC], lambda _: None, _OPTIONS)
+        drill = _Drill(_DrillContainer(*given, owner=f"drill:{secrets.token_hex(6)}"), redis)
+        await drill.clean_up()  # after one that was killed
+        try:
+            return await drill.run()
+        finally:
+            await drill.clean_up()
+
+
+def _drill_settings(settings: Settings, folder: Path) -> Settings:
+    """Return settings with the same database and Redis, and nothing else that reaches others."""
+    presets = folder / "presets"
+    presets.mkdir()
+    for preset in _PRESETS:
+        (presets / f"{preset['name']}.json").write_text(json.dumps(preset))
+    changed = {
+        "database_url": SecretStr(settings.sqlalchemy_url),
+        "data_dir": folder,
+        "presets_dir": presets,
+        "default_preset": MARK,
+        "providers": {"echo": EchoSettings(), "local": LlamaCppSettings()},
+        "mcp_servers": {},
+        "admins": frozenset({_PERSON.id}),
+        "access": AccessSettings(),
+        "budgets": BudgetSettings(),
+        "limits": LimitSettings(),
+    }
+    return settings.model_copy(update=changed)
+
+
+@dataclass(eq=False)
+class _Drill:
+    container: _DrillContainer
+    redis: Any
+    """None: none is configured."""
+    first_ids: dict[str, int] = field(default_factory=dict)
+    """By table: rows with lower ids are older than the drill."""
+    events: int = 0
+
+    async def run(self) -> DrillResult:
+        container, clock = self.container, self.container.clock
+        for table in metadata.sorted_tables:
+            if "id" in table.c and isinstance(table.c.id.type, BigInteger):
+                newest = select(func.max(table.c.id))
+                found = await self._database.read(lambda c, one=newest: c.execute(one).scalar())  # type: ignore[misc]
+                self.first_ids[table.name] = 1 + (found or 0)
+        jobs = [container.conversation_pool.run, container.worker.leases.run]
+        jobs += [container.lane_pool.run, container.decisions.run]
+        tasks = [asyncio.create_task(job()) for job in jobs]
+        try:
+            await self._speak()
+            before, _ = await self._search()
+            places = PLACES if self.redis is None else (*PLACES, "redis window")
+            missing = [each for each in places if not any(one.startswith(each) for one in before)]
+            if missing:
+                raise StoreError(f"the drill shows nothing: not stored in {', '.join(missing)}")
+            await self._forget()
+            after, kept = await self._search()
+            end = clock.monotonic() + _FORGOTTEN_SECONDS
+            while after and clock.monotonic() < end:
+                await clock.sleep(_POLL_SECONDS)
+                after, kept = await self._search()
+            return DrillResult(before, after, kept)
+        finally:
+            await cancel_and_wait(tasks)
+
+    @property
+    def _database(self) -> Database:
+        return self.container.database
+
+    @property
+    def _newest(self) -> tuple[str, str]:
+        surface = self.container.platforms["drill"].surface
+        return surface.newest if isinstance(surface, _DrillSurface) else ("", "")
+
+    async def _speak(self) -> None:
+        """Do whatever leaves something of a person in a database."""
+        name, private = f"{_PERSON.name} Ida", (_PRIVATE.lane,)
+        card = f"{name} | Ida paints {_WORDS}. | Ida greets {_WORDS}."
+        lines = (f"/me I am {_WORDS}", "/settings me server", f"/character add {card}")
+        for line in (*lines, f"/character use {name}", f"Hello {_WORDS}"):
+            await self._receive(self._said(line))
+        liked = (_PRIVATE, self._key(), self._newest[0], _PERSON, Reaction.GOOD, _now(), private)
+        await self._receive(Reacted(*liked, is_private=True))
+        for line, wake in (
+            (_REFUSED, WakeReason.MENTION),
+            (f"To others: {_WORDS}", None),
+            ("/settings overhear on", WakeReason.COMMAND),
+        ):
+            await self._receive(self._said(line, _GROUP, wake))
+        await self.container.decisions.newest(_GROUP.channel)  # stores those that are pending
+
+        key, summaries = _PRIVATE.conversation, SqlSummaries(self._database)
+        read = await summaries.load_turns(key)
+        covered = (read.session, read.turns[-1].id, fingerprint_turns(read.turns))
+        await summaries.save(key, Summary(*covered, f"They said {_WORDS}"))
+        folder, clock = self.container.settings.data_dir / "slots", self.container.clock
+        slots = SlotStore(folder, "model", clock, limit_bytes=1, limit_seconds=1)
+        slots.open()
+        (folder / slots.file_of(SlotOwner(key, MARK))).write_text(_WORDS)
+        await self.container.inbox.receive([self._said(_WORDS, _ELSEWHERE)], {})
+        of = {"of": _ELSEWHERE.conversation, "newer_than": 0, "most": 1}
+        [[number, *_]] = await self._database.fetch(SQL["following_messages"], **of)
+        await self._database.execute(SQL["set_message_aside"], message=number)
+
+    async def _forget(self) -> None:
+        await self._receive(self._said("/forget me"))
+        message, button = self._newest
+        pressed = (_PRIVATE, self._key(), message, _PERSON, button, _now(), (_PRIVATE.lane,))
+        await self._receive(Pressed(*pressed, is_private=True))
+
+    def _said(
+        self, text: str, address: Address = _PRIVATE, wake: WakeReason | None = WakeReason.DM
+    ) -> Said:
+        key, is_private = self._key(), address is not _GROUP
+        scopes = (address.lane,) if is_private else (address.lane, f"drill:guild:{MARK}")
+        said = (address, key, key, _PERSON, text, _now(), wake, scopes)
+        return Said(*said, author_is_admin=True, is_private=is_private)
+
+    def _key(self) -> str:
+        self.events += 1
+        return f"{MARK}:{self.events}"
+
+    async def _receive(self, event: Incoming) -> None:
+        await self.container.supervisor.intake.receive([event], {})
+        await self.container.wait_until_idle()
+
+    async def _search(self) -> tuple[Counter[str], Counter[str]]:
+        """Count where the person is found, and apart from that the ids that stay on purpose."""
+        found, kept = Counter[str](_find_in_memory(self.container)), Counter[str]()
+        async for place, text in self._stored():
+            for needle in _needles_in(text):
+                (kept if needle == "id" and place in KEPT_IDS else found)[place] += 1
+        return found, kept
+
+    async def _stored(self) -> AsyncIterator[tuple[str, str]]:
+        """Yield everything that the drill may have stored, with its place."""
+        for table in metadata.sorted_tables:
+            async for row in self._rows(table):
+                for column, value in row.items():
+                    yield f"{table.name}.{column}", self._plain(value)
+        prefix = f"troupe:{await read_installation_id(self._database)}:"
+        async for key in self.redis.scan_iter(f"{prefix}*") if self.redis else _nothing():
+            is_text = await self.redis.type(key) == b"string"
+            values = [await self.redis.get(key)] if is_text else []
+            if await self.redis.type(key) == b"zset":
+                values = await self.redis.zrange(key, 0, -1)
+            kind = key.decode().removeprefix(prefix).partition(":")[0]
+            yield f"redis {kind}", " ".join([key.decode(), *map(self._plain, values)])
+        for path in self.container.settings.data_dir.rglob("*"):
+            if path.is_file() and path.name != FILE_NAME:
+                yield f"file {path.parent.name}", path.read_text()
+
+    async def _rows(self, table: Table) -> AsyncIterator[Mapping[Any, Any]]:
+        encryptable = encryptable_columns(table)
+        columns = [
+            type_coerce(one, Text()).label(one.name) if one in encryptable else one
+            for one in table.columns
+        ]
+        first = self.first_ids.get(table.name)
+        last: Sequence[Any] | None = None if first is None else [first - 1]
+        while True:
+            page = page_after(select(*columns), table, last).limit(_ROWS_PER_PAGE)
+            rows = await self._database.read(lambda c, page=page: _execute(c, page))  # type: ignore[misc]
+            if not rows:
+                return
+            for row in rows:
+                yield row
+            last = [rows[-1][one.name] for one in table.primary_key]
+
+    def _plain(self, stored: Any) -> str:
+        with contextlib.suppress(StoreError):  # the key of somebody else's text is missing
+            stored = self._database.codec.decode(stored)
+        if isinstance(stored, bytes):
+            with contextlib.suppress(zlib.error):  # a receipt is compressed
+                stored = zlib.decompress(stored)
+            stored = bytes(stored).decode("utf-8", "replace")
+        return str(stored)
+
+    async def clean_up(self) -> None:
+        """Delete all that is left of the drill."""
+        await self._database.write(_delete_rows)
+        await self._database.truncate_log()
+        async for key in self.redis.scan_iter(f"*{MARK}*") if self.redis else _nothing():
+            await self.redis.delete(key)
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    for each in list[bytes]():
+        yield each
+
+
+def _execute(connection: Connection, page: Select[Any]) -> Sequence[Mapping[Any, Any]]:
+    # Without SQLAlchemy's cache of statements, which would keep the keys in memory.
+    return connection.execution_options(compiled_cache=None).execute(page).mappings().all()
+
+
+def _delete_rows(connection: Connection) -> None:
+    for table in metadata.sorted_tables:
+        encryptable = encryptable_columns(table)
+        texts = [one for one in table.c if isinstance(one.type, Text) and one not in encryptable]
+        if texts:
+            connection.execute(delete(table).where(or_(*(one.contains(MARK) for one in texts))))
+
+
+def _needles_in(text: str) -> list[str]:
+    folded = text.casefold()
+    return [name for name, one in _NEEDLES.items() if one in folded] if MARK in folded else []
+
+
+def _find_in_memory(container: Container) -> Iterator[str]:
+    """Yield the class of whatever keeps the person's name or words in this process's caches."""
+    cache = type(functools.lru_cache(_now))
+    stack: list[tuple[Any, str]] = [(one, "") for one in gc.get_objects() if type(one) is cache]
+    stack.append((container, ""))
+    seen: set[int] = set()
+    while stack:
+        one, holder = stack.pop()
+        if isinstance(one, str) and set(_needles_in(one)) - {"id"}:
+            yield f"memory of {holder}"
+        if id(one) in seen or isinstance(one, _NO_DATA):
+            continue
+        seen.add(id(one))
+        is_plain = type(one).__module__ == "builtins"
+        name = holder if is_plain else type(one).__name__
+        stack += [(each, name) for each in gc.get_referents(one)]
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

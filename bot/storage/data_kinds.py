@@ -1,0 +1,43 @@
+"""The kinds of data that are stored: where, for how long, and which statements delete them."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from bot.value_class import value_class
+
+
+@value_class
+class DataKind:
+    """What is stored for one purpose, as data_kinds.toml says."""
+
+    name: str
+    purpose: str
+    kept: str
+    tables: tuple[str, ...] = ()
+    place: str = ""
+    """Where it is, unless in the database."""
+    readers: str = "operators"
+    encrypted: str = ""
+    """What is, unless the settings decide that."""
+    is_sent: bool = False
+    """Whether providers of models receive it."""
+    of_person: tuple[str, ...] = ()
+    of_conversation: tuple[str, ...] = ()
+
+
+@value_class
+class PolicySection:
+    """What `troupe policy` says of one kind of data, by heading."""
+
+    name: str
+    lines: Mapping[str, str]
+
+
+_file = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+KINDS = msgspec.convert(_file["kind"], tuple[DataKind, ...])
+KEPT_IDS = msgspec.convert(_file["kept_ids"], dict[str, str])
+FORGET_PERSON = tuple(name for kind in KINDS for name in kind.of_person)
+FORGET_CONVERSATION = tuple(name for kind in KINDS for name in kind.of_conversation)

@@ -1,0 +1,46 @@
+"""`troupe policy`: what reviews ask for, and the proof that people are forgotten."""
+
+import pytest
+
+from bot.errors import SettingsError, StoreError
+from bot.service import drill
+from bot.storage.statements import SQL, Statement
+from tests.cli.command import troupe, use_database
+
+
+async def nothing(_: object) -> None:
+    return
+
+
+def test_policy_says_what_the_settings_in_force_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "- Kept: until /forget\n" in troupe("policy")
+    for name, value in (("HISTORY_DAYS", "30"), ("RECEIPT_DAYS", "3"), ("ENCRYPT_TEXTS", "true")):
+        monkeypatch.setenv(f"TROUPE_{name}", value)
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", troupe("keys", "new").strip())
+    printed = troupe("policy")
+    for line in (
+        "## messages and answers",
+        "- Place: SQLite, tables turn, summary",
+        "- Kept: 30 days, or until /forget",
+        "- Kept: 3 days, or until /forget",
+        "- Kept: 400 days, also after /forget",
+        "- Encrypted: texts, yes",
+        "- Sent to: local (on the machine of this bot)",
+    ):
+        assert f"{line}\n" in printed
+
+
+def test_drill_prints_what_was_deleted_and_fails_for_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SettingsError, match="there is no database"):
+        troupe("policy", "--drill")
+    use_database(nothing)
+    printed = troupe("policy", "--drill").splitlines()
+    assert printed[-1] == "nothing is left over"
+    assert any(one.startswith("turn.text") and one.endswith("   0 after") for one in printed)
+    assert any(one.endswith("ids kept: usage") for one in printed)
+    monkeypatch.setattr(drill, "_FORGOTTEN_SECONDS", 0)
+    monkeypatch.setitem(SQL, "delete_listed", Statement("SELECT 1 WHERE 1 = 0"))
+    with pytest.raises(StoreError, match=r"left over: .*turn\.speaker_name, turn\.text"):
+        troupe("policy", "--drill")

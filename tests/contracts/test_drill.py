@@ -1,0 +1,140 @@
+"""Contract of deletion: a made-up person is forgotten everywhere, and a missed place is noticed."""
+
+from pathlib import Path
+
+import pytest
+
+from bot.errors import StoreError
+from bot.service import drill
+from bot.service.drill import MARK, PLACES, run_drill
+from bot.settings import Settings
+from bot.storage.data_kinds import FORGET_PERSON, KEPT_IDS, KINDS
+from bot.storage.redis_windows import RedisWindows
+from bot.storage.statements import SQL, Statement
+from bot.storage.tables import metadata
+from tests.contracts.conftest import ENCRYPTION_KEY
+from tests.postgres import create_postgres_database
+from tests.sqlite import create_sqlite_database
+from tests.support.store import open_store
+from tests.valkey import run_valkey
+
+STATEMENTS = {
+    "turn.text": ["delete_listed"],
+    "summary.text": ["delete_summaries_from"],
+    "receipt.content": ["empty_receipts_since"],
+    "feedback.person": ["forget_feedback_of_person", "drop_feedback_since"],
+    "message_note.content": ["drop_notes_of_person", "forget_notes_of_person"],
+    "preset_version.content": ["forget_characters"],
+    "inbox.payload": ["drop_messages_set_aside"],
+    "outbox.text": ["empty_unsent"],
+    "choice.value": ["reset_choice"],
+}
+"""The statements that delete each place."""
+
+
+@pytest.fixture
+async def settings(tmp_path: Path) -> Settings:
+    await create_sqlite_database(tmp_path / "troupe.db")
+    return Settings(data_dir=tmp_path)
+
+
+def leave_out(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the deletion miss a place."""
+    monkeypatch.setattr(drill, "_FORGOTTEN_SECONDS", 0)
+    for name in STATEMENTS[place]:
+        monkeypatch.setitem(SQL, name, Statement("SELECT 1 WHERE 1 = 0"))
+
+
+async def rows_of_drills(settings: Settings) -> list[str]:
+    async with open_store(settings.sqlalchemy_url, settings.text_encryption) as store:
+        return [
+            table.name
+            for table in metadata.sorted_tables
+            for row in await store.rows(table.select())
+            if MARK in str(row)
+        ]
+
+
+def test_every_table_is_of_a_kind_and_every_deletion_is_drilled() -> None:
+    assert {name for kind in KINDS for name in kind.tables} == set(metadata.tables)
+    drilled = {name for names in STATEMENTS.values() for name in names}
+    assert set(FORGET_PERSON) <= drilled
+    assert {*STATEMENTS, "file slots", "memory", "receipt.preset"} == set(PLACES)
+
+
+async def test_person_is_forgotten_on_sqlite(settings: Settings) -> None:
+    result = await run_drill(settings)
+    assert result.after == {}
+    assert set(result.kept) == {"receipt.person", "audit.who", "choice.chosen_by"}
+    assert await rows_of_drills(settings) == []
+
+
+@pytest.mark.service
+async def test_person_is_forgotten_on_postgresql_with_redis(
+    postgres_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_valkey(tmp_path) as redis_url:
+        settings = Settings(
+            data_dir=tmp_path,
+            database_url=await create_postgres_database(postgres_folder),
+            redis_url=redis_url,
+            encryption_keys=[ENCRYPTION_KEY],
+            encrypt_texts=True,
+        )
+        result = await run_drill(settings)
+        assert result.before["redis window"]
+        assert result.after == {}
+        assert set(result.kept) <= set(KEPT_IDS)
+        leave_out("turn.text", monkeypatch)
+        assert "turn.text" in (await run_drill(settings)).after
+        monkeypatch.undo()
+        monkeypatch.setattr(drill, "_FORGOTTEN_SECONDS", 0)
+        monkeypatch.setattr(RedisWindows, "drop", forget_nothing)
+        assert "redis window" in (await run_drill(settings)).after
+        assert await rows_of_drills(settings) == []
+
+
+async def forget_nothing(*_: object) -> None:
+    return
+
+
+@pytest.mark.parametrize("place", STATEMENTS)
+async def test_missed_table_is_noticed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    leave_out(place, monkeypatch)
+    assert place in (await run_drill(settings)).after
+    assert await rows_of_drills(settings) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "target"),
+    [
+        ("file slots", "bot.backends.llama_cpp.backend.delete_saved_slots"),
+        ("memory of", "bot.routing.presets.Characters.drop"),
+        ("memory of", "bot.commands.privacy.clear_text_caches"),
+    ],
+)
+async def test_missed_file_or_cache_is_noticed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, place: str, target: str
+) -> None:
+    forget = drill._Drill._forget
+
+    async def forget_less(self: drill._Drill) -> None:
+        monkeypatch.setattr(target, lambda *_: None)
+        await forget(self)
+
+    monkeypatch.setattr(drill, "_FORGOTTEN_SECONDS", 0)
+    monkeypatch.setattr(drill._Drill, "_forget", forget_less)
+    left = (await run_drill(settings)).after
+    assert left
+    assert all(one.startswith(place) for one in left)
+
+
+async def test_drill_that_fails_leaves_nothing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drill, "PLACES", ("story.text",))
+    with pytest.raises(StoreError, match=r"not stored in story\.text"):
+        await run_drill(settings)
+    assert await rows_of_drills(settings) == []
