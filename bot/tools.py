@@ -27,10 +27,11 @@ from bot.chat.prompt import (
 )
 from bot.chat.session import Turn
 from bot.chat.story import Story
-from bot.errors import EmbeddingError, StoreError, ToolServerError, TroupeError
+from bot.errors import EmbeddingError, PluginFailed, StoreError, ToolServerError, TroupeError
 from bot.ports import Clock, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.tokens import get_counter
+from bot.runtime.plugins import call_in_thread, enabled
 from bot.telemetry.metrics import record_span
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.value_class import value_class
@@ -271,6 +272,33 @@ def server_tools(servers: Iterable[ToolServer]) -> Sequence[Tool]:
             seconds = server.call_seconds + _MARGIN_SECONDS
             tools.append(Tool(spec, partial(server.call, spec.name), seconds))
     return tools
+
+
+def plugin_tools(names: Iterable[str]) -> list[Tool]:
+    """Return the tools that plug-ins with these names give; what is no tool is left out."""
+    found = [(name, enabled("tools")[name]) for name in names if name in enabled("tools")]
+    for name, tool in found:
+        if not isinstance(tool, Tool):
+            _log.warning("plugin_failed", plugin=name, reason="it is no Tool")
+    return [
+        replace(tool, run=partial(_run_plugin, name, tool), seconds=tool.seconds + _MARGIN_SECONDS)
+        for name, tool in found
+        if isinstance(tool, Tool)
+    ]
+
+
+async def _run_plugin(name: str, tool: Tool, arguments: Mapping[str, object]) -> str:
+    async def run() -> str:
+        try:
+            return str(await tool.run(arguments))
+        except ToolFailed as error:  # what the model should read
+            return f"error: {error}"
+
+    try:
+        return await call_in_thread(name, lambda: asyncio.run(run()), tool.seconds)
+    except PluginFailed as error:
+        _log.warning("plugin_failed", plugin=name, reason=str(error))
+        raise ToolFailed("it cannot be done now") from None
 
 
 _MAX_STORIES = 3

@@ -7,16 +7,27 @@ from typing import Any
 
 from bot.backends.registry import backend_spec
 from bot.backends.spec import ProviderSettings
+from bot.errors import SettingsError, TroupeError
 from bot.ports import Backend
+from bot.runtime.plugins import enabled
 from bot.templates.renderer import Renderer
 
 
 def make_backend(
     provider: str, settings: ProviderSettings, data_dir: Path, renderer: Renderer
 ) -> Backend:
-    """Create a provider's backend without starting it; close it before the renderer."""
-    make = _load(backend_spec(settings.kind).factory)
-    backend: Backend = make(provider, settings, data_dir, renderer)
+    """Create a provider's backend without starting it; close it before the renderer.
+
+    Raises `SettingsError` if something is missing.
+    """
+    spec = backend_spec(settings.kind)
+    try:
+        backend: Backend = _load(spec.factory)(provider, settings, data_dir, renderer)
+    except Exception as error:
+        if isinstance(error, TroupeError) or spec not in enabled("backends").values():
+            raise
+        reason = f"provider {provider!r}: its plug-in raised {type(error).__name__}"
+        raise SettingsError(reason) from error
     return backend
 
 

@@ -47,6 +47,7 @@ from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import ReadPresets
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import INSTALLATION
+from bot.runtime import plugins
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.runtime.tasks import run_async
@@ -110,7 +111,7 @@ async def check_everything(
     settings: Settings, report: Report, *, asks_models: bool = False
 ) -> bool:
     """Run all checks concurrently and report a line for each; return True if none failed."""
-    unknown = describe_unknown_variables()
+    unknown = [*plugins.problems.values(), *describe_unknown_variables()]
     for line in unknown:
         report(f"WRONG  settings: {line}")
     if not unknown:

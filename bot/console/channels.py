@@ -4,7 +4,6 @@ import hashlib
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -38,6 +37,7 @@ _MAX_CHANNELS = 500
 _OPERATOR = "web:console"
 """Stored as who chose a preset; the audit log names the caller."""
 _ONE = "/channels/{channel}"
+_CHANNEL = r"^\w+(?:@\w+)?:[^\s#\x00]+$"
 _RULE = r"^(?:off|(?:person|role|channel) [a-z]+(?:@\w+)?:-?\d+)$"
 _Row = Mapping[str, object]
 
@@ -213,7 +213,7 @@ class ChannelPage(RouteGroup):
     async def say(
         self,
         request: ConsoleRequest,
-        channel: Annotated[str, Field(max_length=300, description="Such as discord:1234.")],
+        channel: Annotated[str, Field(max_length=300, pattern=_CHANNEL)],
         text: Annotated[str, Field(min_length=1, max_length=20_000, description="In Markdown.")],
         key: Annotated[str, Field(max_length=100, description="See above.")] = "",
     ) -> Mapping[str, str]:
@@ -226,12 +226,12 @@ class ChannelPage(RouteGroup):
         if allowed and channel not in allowed:
             raise RequestRefused(403, translatable("This token may say nothing in this channel."))
         is_served = channel in allowed and source_of(channel) in self.sources
-        address = replace(address_of(channel), history="")
-        scopes = tuple(await self._scopes(address.channel, is_known=is_served))
-        name = f"say:{request.caller.name}:{address.channel}:{key}"
+        scopes, address = await self._scopes(channel, is_known=is_served), address_of(channel)
+        name = f"say:{request.caller.name}:{channel}:{key}"
         external_key = f"say:{hashlib.sha256(name.encode()).hexdigest()}"
-        await self.receive([SayRequested(address, external_key, text, self._now(), scopes)])
-        return {"channel": address.channel, "key": key}
+        said = SayRequested(address, external_key, text, self._now(), tuple(scopes))
+        await self.receive([said])
+        return {"channel": channel, "key": key}
 
     @route(f"GET {_ONE}/export", Scope.READ)
     async def export(self, request: ConsoleRequest, channel: str) -> web.Response:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,6 +20,7 @@ from bot.prompting.haruhi import (
 from bot.prompting.presets.files import ReadPresets, read_presets, validate_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import path_inside
+from bot.runtime.plugins import enabled
 from bot.texts.text import text_of, translatable
 
 _VERSION_2_COLUMN = "luotuo_openai"  # of ChatHaruhi 2 only; its personas name no place for stories
@@ -109,7 +111,9 @@ def read_character_content(file: Path, content: bytes) -> CharacterFile:
 
 
 def _reader_of(file: Path) -> Callable[[bytes], CharacterData]:
-    reader = _READERS.get(file.suffix.lower())
+    suffix = file.suffix.lower()
+    plugin = enabled("importers").get(suffix.removeprefix("."))
+    reader = partial(_read_with, plugin) if plugin else _READERS.get(suffix)
     if reader is None:
         raise CharacterError.translatable(
             "{suffix} files cannot be read as characters; use {names}",
@@ -117,6 +121,17 @@ def _reader_of(file: Path) -> Callable[[bytes], CharacterData]:
             names=", ".join(sorted(_READERS)),
         )
     return reader
+
+
+def _read_with(plugin: Callable[[bytes], CharacterData], content: bytes) -> CharacterData:
+    try:
+        data = plugin(content)
+    except Exception as error:  # noqa: BLE001 # a stranger's code
+        reason = str(error) if isinstance(error, CharacterError) else type(error).__name__
+        raise CharacterError.translatable("its plug-in failed: {reason}", reason=reason) from None
+    if not isinstance(data, CharacterData):
+        raise CharacterError.translatable("its plug-in failed: {reason}", reason=type(data))
+    return data
 
 
 def _read_haruhi(content: bytes) -> CharacterData:

@@ -1,6 +1,6 @@
 """The available platforms, whose code is imported only when started.
 
-To add a platform, add a package with a `SPEC` and one line here.
+To add a platform, add a package with a `SPEC` and one line here, or write a plug-in.
 """
 
 from collections.abc import Sequence
@@ -8,18 +8,24 @@ from importlib import import_module  # noqa: TID251 # this is a plug registry
 from typing import Any
 
 from bot.chat.outgoing import Limits
+from bot.errors import PluginFailed, TroupeError
 from bot.platforms.discord import SPEC as DISCORD
 from bot.platforms.spec import AccountSetup, PlatformContext, PlatformSettings, PlatformSpec
 from bot.platforms.telegram import SPEC as TELEGRAM
 from bot.platforms.terminal import SPEC as TERMINAL
 from bot.platforms.web import SPEC as WEB
 from bot.ports import Platform
+from bot.runtime.plugins import enabled
 
 _SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
 
 
 def register(spec: PlatformSpec) -> None:
     """Register a platform before the settings are read; raises `ValueError`."""
+    if not isinstance(spec, PlatformSpec):
+        raise ValueError("it is no PlatformSpec")  # noqa: TRY004 # its reason is shown
+    if spec.settings is not None:
+        spec.settings()  # raises if it needs values: it must be possible to leave it out
     if spec.kind in _SPECS:
         raise ValueError(f"the platform {spec.kind!r} is registered already")
     _SPECS[spec.kind] = spec
@@ -54,8 +60,14 @@ def channel_limits(kind: str) -> Limits | None:
 def make_platform(
     spec: PlatformSpec, settings: PlatformSettings | None, context: PlatformContext
 ) -> Platform:
-    """Import and create a platform without connecting; raises `SettingsError`."""
-    made: Platform = _load(spec.factory)(settings, context)
+    """Import and create a platform without connecting; raises `SettingsError`, `PluginFailed`."""
+    try:
+        made: Platform = _load(spec.factory)(settings, context)
+    except Exception as error:
+        if isinstance(error, TroupeError) or spec not in enabled("platforms").values():
+            raise
+        reason = f"the platform {spec.kind!r} is not used: it raised {type(error).__name__}"
+        raise PluginFailed(reason) from error
     return made
 
 

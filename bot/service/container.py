@@ -15,7 +15,7 @@ from typing_extensions import override
 from bot import __version__
 from bot.chat.incoming import source_name
 from bot.commands.handlers import COMMAND_NAMES, COMMANDS, MESSAGE_COMMANDS
-from bot.errors import StoreError
+from bot.errors import PluginFailed, StoreError
 from bot.platforms.registry import channel_limits, make_platform
 from bot.platforms.spec import PlatformContext
 from bot.ports import Platform
@@ -72,7 +72,12 @@ class Container(AnsweringContainer):
         platforms = {}
         for spec in self.specs:
             bot_id, settings = self.resources.bot_ids.get(spec.kind, ""), self.settings
-            made = make_platform(spec, settings.platform(spec), replace(context, bot_id=bot_id))
+            own = replace(context, bot_id=bot_id)
+            try:
+                made = make_platform(spec, settings.platform(spec), own)
+            except PluginFailed as error:
+                self.progress(str(error))
+                continue
             platforms[source_name(spec.kind, bot_id)] = made
         return platforms
 

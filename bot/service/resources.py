@@ -23,6 +23,7 @@ from bot.prompting.presets.files import ReadPresets, find_preset, preset_version
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import FileStamps, file_stamps
 from bot.routing.presets import PresetResolver
+from bot.runtime import plugins
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.shipped_files import presets_folder
@@ -150,6 +151,8 @@ async def open_resources(
     stamps = file_stamps(presets_folder(settings.presets_dir))
     folder = read_character_folder(presets_folder(settings.presets_dir))
     presets, disabled = _usable_presets(settings, folder, options, progress)
+    for problem in plugins.problems.values():
+        progress(problem)
     async with contextlib.AsyncExitStack() as stack:
         use = data_dir_use(specs)
         is_shared = shares_data_dir(settings, use, options)

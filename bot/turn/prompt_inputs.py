@@ -11,7 +11,7 @@ import structlog
 
 from bot.chat.incoming import Said, WakeReason, people_of
 from bot.chat.outgoing import OutgoingPart
-from bot.chat.prompt import ToolName, ToolSpec
+from bot.chat.prompt import ToolSpec
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
     NO_FILES,
@@ -45,7 +45,16 @@ from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver, 
 from bot.storage.conversations import Conversations
 from bot.storage.history_index import SqlHistoryIndex
 from bot.texts.text import Text
-from bot.tools import Tool, Toolbox, dice_tool, history_tool, server_tools, story_tool, time_tool
+from bot.tools import (
+    Tool,
+    Toolbox,
+    dice_tool,
+    history_tool,
+    plugin_tools,
+    server_tools,
+    story_tool,
+    time_tool,
+)
 from bot.turn.message_groups import MessageGroup
 from bot.value_class import value_class
 
@@ -367,13 +376,15 @@ class AnswerTools:
         if not await backend.calls_tools(preset.model, template_of(preset)):
             _log.info("tools_not_offered", preset=preset.name, provider=preset.provider)
             return None
-        made: Mapping[ToolName, Callable[[], Tool]] = {
+        made: Mapping[str, Callable[[], Tool]] = {
             "time": lambda: time_tool(self.clock),
             "dice": lambda: dice_tool(self.random_number),
             "history": lambda: self._history_tool(preset, context),
             "stories": lambda: self._story_tool(preset, context),
         }
-        tools = [made[name]() for name in dict.fromkeys(preset.tools)]
+        names = dict.fromkeys(preset.tools)
+        tools = [made[name]() for name in names if name in made]
+        tools += plugin_tools([name for name in names if name not in made])
         # One that failed at the start is not there.
         servers = [self.servers[name] for name in preset.mcp_servers if name in self.servers]
         for server in servers:

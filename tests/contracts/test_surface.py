@@ -1,4 +1,4 @@
-"""Contract of surfaces for messages with files."""
+"""Contract of surfaces."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -9,6 +9,10 @@ import pytest
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, MessageContent, MessageSearch, OutgoingMessage
+from bot.contracts import (  # noqa: F401 # pytest runs them
+    test_message_can_be_changed_until_it_is_deleted,
+    test_message_that_is_sent_again_is_recognized,
+)
 from bot.errors import OutcomeUnknown
 from bot.ports import Surface
 from tests.fakes import CHAT, FakeSurface
@@ -110,6 +114,16 @@ PLATFORMS: dict[str, Callable[[], AbstractAsyncContextManager[Channel]]] = {
 async def channel(request: pytest.FixtureRequest) -> AsyncIterator[Channel]:
     async with PLATFORMS.get(request.param, on_the_fake)() as opened:
         yield opened
+
+
+@pytest.fixture
+def surface(channel: Channel) -> Surface:
+    return channel.surface
+
+
+@pytest.fixture
+def address(channel: Channel) -> Address:
+    return channel.address
 
 
 async def test_file_with_a_lost_response_is_found(channel: Channel) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import time
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from bot import __version__
 from bot.storage.database import NEWEST_REVISION
 from tests.checkout import CHECKOUT
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.service
 
@@ -129,3 +131,43 @@ def test_installed_package_renders_a_shipped_template(troupe: Path, folder: Path
     rendered = output(troupe, "render", "--template", "chatml", "--messages", "talk.json")
 
     assert rendered == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_example_plugins_are_installed_and_run_by_name(troupe: Path, folder: Path) -> None:
+    python = str(troupe.with_name("python"))
+    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+    examples = [
+        str(one.parent) for one in (CHECKOUT / "docs" / "examples").glob("*/pyproject.toml")
+    ]
+    install = ["install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", *examples]
+    subprocess.run([*pip, *install], check=True, timeout=240)
+    names = sorted(Path(one).name.partition("_")[0] for one in examples)
+    plugins = {
+        "PATH": os.environ["PATH"],  # noqa: TID251 # no setting of the service
+        "TROUPE_CONSOLE__PORT": "0",
+        "TROUPE_PLUGINS": ",".join(names),
+        "TROUPE_PROVIDERS__LOCAL__KIND": "eliza",
+        "TROUPE_FILEDROP__FOLDER": "drop",
+    }
+    asked = folder / "drop" / "alice" / "1.txt"
+    asked.parent.mkdir(parents=True)
+    asked.write_text("I am tired.")
+
+    with subprocess.Popen([troupe, "run"], env=plugins, stderr=subprocess.PIPE) as service:
+        try:
+            until = time.monotonic() + PATIENCE_SECONDS
+            while not (answers := [one.read_text() for one in asked.parent.glob("*.md")]):
+                assert service.poll() is None, service.stderr
+                assert time.monotonic() < until
+                time.sleep(0.1)
+        finally:
+            service.terminate()
+    assert answers == ["How long have you been tired?"]
+
+    command = ["-m", "pytest", "-q", "-p", "bot.contracts", "--pyargs", "bot.contracts"]
+    for name, chat, passed in (("eliza", "", 5), ("filedrop", "alice", 2)):
+        given = ["--troupe-plugin", name, "--troupe-chat", chat, "-p", "no:cacheprovider"]
+        tested = subprocess.run(
+            [python, *command, *given], env=plugins, capture_output=True, timeout=240, check=False
+        )
+        assert f"{passed} passed, " in tested.stdout.decode(), tested.stdout.decode()

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, ToolName, lowest_output_limit
+from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, TOOLS, Role, lowest_output_limit
 from bot.chat.session import shown_name
 from bot.errors import PresetError, TemplateError
 from bot.prompting.lorebook.entries import Lorebook, is_regex
@@ -33,6 +33,7 @@ from bot.prompting.presets.fields import (
     preset_id,
 )
 from bot.prompting.presets.regex_scripts import RegexScript, pattern_problem
+from bot.runtime.plugins import enabled
 from bot.templates import RoleTemplate, get
 from bot.templates.jinja_template import check_source
 from bot.texts.text import Text, joined, text_of, translatable
@@ -104,6 +105,14 @@ def _lorebook_problem(lorebook: str | dict[str, object]) -> Text | None:
 
 def _wake_word_problem(word: str) -> Text | None:
     return pattern_problem(word) if is_regex(word) else None
+
+
+def _tool_problem(name: str) -> str | None:
+    tools = (*TOOLS, *enabled("tools"))
+    return None if name in tools else f"should be {' or '.join(map(repr, tools))}"
+
+
+_ToolName = Annotated[str, _check(_tool_problem)]
 
 
 class WakeRules(StrictModel):
@@ -303,7 +312,7 @@ class Preset(StrictModel):
     thoughts: Literal["hidden", "folded"] = "hidden"
     """Whether readers can open what a reasoning model has thought, under its complete answer."""
     fallbacks: Annotated[tuple[Fallback, ...], Field(max_length=_MAX_FALLBACKS)] = ()
-    tools: Annotated[tuple[ToolName, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
+    tools: Annotated[tuple[_ToolName, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
     """What the model may call during an answer, where its provider has tools."""
     mcp_servers: Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
     """Servers of further tools, by the names that the operator gave them in the settings."""

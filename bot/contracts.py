@@ -1,0 +1,154 @@
+"""Contract tests of backends and surfaces, as a pytest plugin for those who write plug-ins.
+
+    pytest -p bot.contracts --pyargs bot.contracts --troupe-plugin eliza
+    pytest -p bot.contracts --pyargs bot.contracts --troupe-plugin filedrop --troupe-chat alice
+
+It needs pytest-asyncio. The plug-in's settings are those of the folder and the environment; those
+of a backend are of the provider `tested`. Messages are really sent to the chat.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from bot.backends.factory import make_backend
+from bot.chat.incoming import Address
+from bot.chat.outgoing import MessageContent, MessageSearch, OutgoingMessage
+from bot.chat.prompt import Delta, Finish, GenerationEvent, Message, Prompt
+from bot.errors import MessageNotFound
+from bot.platforms.registry import make_platform
+from bot.platforms.spec import PlatformContext
+from bot.ports import Backend, Surface
+from bot.runtime.plugins import enabled, problems
+from bot.settings import read_settings
+from bot.templates.renderer import Renderer
+
+pytestmark = pytest.mark.asyncio
+PROMPT = Prompt(
+    messages=(
+        Message("system", "You are helpful."),
+        Message("user", "What is the capital of France?"),
+        Message("assistant", "Paris."),
+        Message("user", "And which one is the capital of Italy?"),
+    ),
+    model="default",
+    conversation="telegram:1",
+    stop=("\nAnn:",),
+    parameters={"temperature": 0, "user_template": "{{ content }}"},
+    max_output_tokens=30,
+)
+_PATIENCE_SECONDS = 60.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--troupe-plugin", help="the name of the plug-in")
+    parser.addoption("--troupe-chat", help="an id of a chat on its platform")
+
+
+@pytest_asyncio.fixture
+async def backend(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[Backend]:
+    name = pytestconfig.getoption("--troupe-plugin")
+    settings = read_settings(plugins=name)
+    assert not problems, problems
+    if name not in enabled("backends"):
+        pytest.skip(f"{name} is no backend")
+    if (provider := settings.providers.get("tested")) is None:
+        provider = enabled("backends")[name].settings()
+    async with Renderer() as renderer:
+        made = make_backend("tested", provider, tmp_path, renderer)
+        yield made
+        await made.close()
+        await made.close()  # it may be repeated
+
+
+@pytest_asyncio.fixture
+async def surface(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[Surface]:
+    name = pytestconfig.getoption("--troupe-plugin")
+    settings = read_settings(plugins=name)
+    assert not problems, problems
+    if name not in enabled("platforms"):
+        pytest.skip(f"{name} is no platform")
+    spec = enabled("platforms")[name]
+    platform = make_platform(spec, settings.platform(spec), PlatformContext(data_dir=tmp_path))
+    yield platform.surface
+    await platform.close()
+
+
+@pytest.fixture
+def address(pytestconfig: pytest.Config) -> Address:
+    name = pytestconfig.getoption("--troupe-plugin")
+    return Address(enabled("platforms")[name].kind, pytestconfig.getoption("--troupe-chat"))
+
+
+async def _answer_of(backend: Backend) -> tuple[str, list[GenerationEvent]]:
+    async with aclosing(backend.generate(PROMPT)) as events:
+        found = [one async for one in events]
+    return "".join(one.text for one in found if isinstance(one, Delta)), found
+
+
+async def test_answer_is_deltas_and_one_finish(backend: Backend) -> None:
+    text, events = await _answer_of(backend)
+
+    assert text
+    assert [one for one in events if isinstance(one, Finish)] == events[-1:]
+    assert all(one.text for one in events if isinstance(one, Delta))
+    assert isinstance(events[-1], Finish)
+    assert events[-1].usage.prompt_tokens > 0
+    assert events[-1].usage.output_tokens > 0
+
+
+async def test_concurrent_answers_do_not_mix(backend: Backend) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        requests = [tasks.create_task(_answer_of(backend)) for _ in range(5)]
+
+    assert len({task.result()[0] for task in requests}) == 1
+
+
+async def test_generator_may_be_closed_at_any_delta(backend: Backend) -> None:
+    async with aclosing(backend.generate(PROMPT)) as pieces:
+        assert isinstance(await anext(pieces), Delta)
+
+    assert (await _answer_of(backend))[0]
+
+
+async def test_generation_may_be_cancelled(backend: Backend) -> None:
+    task = asyncio.create_task(_answer_of(backend))
+    await asyncio.sleep(0)
+    task.cancel()
+    ended, _ = await asyncio.wait({task}, timeout=_PATIENCE_SECONDS)
+
+    assert ended
+    assert (await _answer_of(backend))[0]
+
+
+async def test_check_returns_a_description(backend: Backend) -> None:
+    assert await backend.check()
+
+
+async def test_message_that_is_sent_again_is_recognized(surface: Surface, address: Address) -> None:
+    message = OutgoingMessage(address, MessageContent("The washer is done."), "n1")
+    other = OutgoingMessage(address, MessageContent("The dryer is done."), "n2")
+    first = await surface.send(message)
+
+    if surface.limits(address).can_repeat_sends:
+        assert await surface.send(message) == first
+    else:
+        assert await surface.find(message, MessageSearch(None, set())) == first
+    assert await surface.find(other, MessageSearch(None, {first})) is None
+
+
+async def test_message_can_be_changed_until_it_is_deleted(
+    surface: Surface, address: Address
+) -> None:
+    content = MessageContent("The washer is done.")
+    message_id = await surface.send(OutgoingMessage(address, content, "n3"))
+    for text in ("And the dryer.", "And the dryer."):
+        await surface.edit(address, message_id, MessageContent(text), interaction=None)
+    for _ in range(2):
+        await surface.delete(address, message_id)
+    with pytest.raises(MessageNotFound):
+        await surface.edit(address, message_id, content, interaction=None)

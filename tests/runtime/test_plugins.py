@@ -1,0 +1,187 @@
+"""A plug-in is inert until a setting names it; one that misbehaves changes nothing but a note."""
+
+import importlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bot.backends import registry as backends
+from bot.chat.prompt import ToolCall, ToolSpec
+from bot.errors import CharacterError, PluginFailed, PresetError, SettingsError
+from bot.importers.character_files import read_character_content
+from bot.platforms import registry as platforms
+from bot.prompting.presets.files import validate_preset
+from bot.runtime import plugins
+from bot.settings import read_settings
+from bot.tools import Tool, Toolbox, ToolFailed, plugin_tools
+from tests.checkout import CHECKOUT
+from tests.fakes import FakeClock
+
+EXAMPLES = CHECKOUT / "docs" / "examples"
+SECRET = "sk-proj-FAKE0000000000000000000000000000"
+Install = Callable[..., None]
+PRESET = {"name": "x", "provider": "local", "model": "m", "tools": ["moon"]}
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install a module as a package with an entry point; `code` None: an example's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(plugins, "problems", {})
+    for name in (one.removeprefix("troupe.") for one in plugins.GROUPS):
+        monkeypatch.setitem(plugins._values, name, {})
+    monkeypatch.setattr(backends, "_SPECS", {**backends._SPECS})
+    monkeypatch.setattr(platforms, "_SPECS", {**platforms._SPECS})
+    before = {*sys.modules}
+
+    def add(group: str, name: str, value: str, code: str | None = None) -> None:
+        module = value.partition(":")[0]
+        text = code if code is not None else (EXAMPLES / module / f"{module}.py").read_text()
+        (tmp_path / f"{module}.py").write_text(text)
+        about = tmp_path / f"troupe_{name}-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: troupe-{name}\nVersion: 1\n")
+        (about / "entry_points.txt").write_text(f"[troupe.{group}]\n{name} = {value}\n")
+        importlib.invalidate_caches()
+
+    yield add
+    for name in {*sys.modules} - before:
+        del sys.modules[name]
+
+
+def test_plugins_are_inert_until_a_setting_names_them(install: Install) -> None:
+    install("tools", "moon", "moon_tool:MOON")
+    install("backends", "eliza", "eliza_backend:ELIZA")
+    install("platforms", "filedrop", "filedrop_platform:FILEDROP")
+
+    read_settings()
+    assert "moon_tool" not in sys.modules
+    with pytest.raises(PresetError, match=r"should be 'time' or .* or 'stories'"):
+        validate_preset(PRESET, "x")
+
+    doctor = {"doctor": {"kind": "eliza", "otherwise": "I see."}}
+    settings = read_settings(
+        plugins="moon, eliza,filedrop", providers=doctor, filedrop={"folder": "drop"}
+    )
+    assert plugins.problems == {}
+    assert settings.providers["doctor"].kind == "eliza"
+    assert [spec.kind for spec in settings.configured_platforms] == ["filedrop"]
+    assert validate_preset(PRESET, "x").tools
+
+
+BAD = {
+    "for another version": ("TROUPE_API = 2\nMOON = 1", "is for version 2 of Troupe's interface"),
+    "for no version": ("MOON = 1", "is for version None of Troupe's interface"),
+    "that raises": (f"raise OSError({SECRET!r})", "cannot be loaded: OSError"),
+    "that exits": ("raise SystemExit(1)", "cannot be loaded: SystemExit"),
+    "that lacks something": ("import nothing_like_it", "No module named 'nothing_like_it'"),
+    "that is not there": ("TROUPE_API = 1", "has no attribute 'MOON'"),
+    "that is junk": ("TROUPE_API = 1\nMOON = 1", "cannot be used: it is no BackendSpec"),
+    "with a kind that exists": (
+        "from bot.backends.registry import ECHO as MOON\nTROUPE_API = 1",
+        "the backend 'echo' is registered already",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "note"), BAD.values(), ids=list(BAD))
+def test_plugin_that_cannot_be_used_is_noted(install: Install, code: str, note: str) -> None:
+    install("backends", "bad", "bad:MOON", code)
+    install("tools", "moon", "moon_tool:MOON")
+
+    settings = read_settings(plugins="bad,moon,absent")
+
+    assert settings.plugins == "bad,moon,absent"
+    assert plugins.problems.keys() == {"bad", "absent"}
+    assert plugins.problems["bad"].startswith("the plug-in 'bad' of troupe-bad ")
+    assert note in plugins.problems["bad"]
+    assert SECRET not in plugins.problems["bad"]
+    assert plugins.problems["absent"].endswith("is installed; there are: bad, moon")
+    assert [*plugins.enabled("tools")] == ["moon"]
+    with pytest.raises(SettingsError) as error:  # says why that kind is not known
+        read_settings(plugins="bad", providers={"mine": {"kind": "bad"}})
+    assert note in str(error.value)
+
+
+def _tool(run: object) -> Tool:
+    return Tool(ToolSpec("bad", "", {}), run, seconds=0.2)  # type: ignore[arg-type]
+
+
+async def _raise(_arguments: object) -> str:
+    raise KeyError(SECRET)
+
+
+async def _block(_arguments: object) -> str:
+    time.sleep(2)  # noqa: ASYNC251 # as a plug-in should not
+    return ""
+
+
+async def _refuse(_arguments: object) -> str:
+    raise ToolFailed(f"not with {SECRET}")
+
+
+async def _leak(_arguments: object) -> str:
+    return f"the key is {SECRET}"
+
+
+async def _return_junk(_arguments: object) -> object:
+    return {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "result", "note"),
+    [
+        (_tool(_raise), "error: it cannot be done now", "KeyError"),
+        (_tool(_block), "error: it cannot be done now", "it took more than 0.2 s"),
+        (_tool(lambda _: 1), "error: it cannot be done now", "TypeError"),
+        (_tool(_refuse), "error: not with", ""),
+        (_tool(_leak), "the key is ***0000", ""),
+        (_tool(_return_junk), "{'a': 1}", ""),
+        ("junk", "error: there is no such tool", "it is no Tool"),
+    ],
+)
+async def test_tool_that_fails_is_told_to_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    value: object,
+    result: str,
+    note: str,
+) -> None:
+    monkeypatch.setitem(plugins._values, "tools", {"bad": value})
+    toolbox = Toolbox(plugin_tools(["bad", "absent"]), FakeClock())
+
+    told = await toolbox.run(ToolCall("1", "bad", "{}"))
+
+    printed = capsys.readouterr().out + caplog.text
+    assert result in told
+    assert note in printed
+    assert SECRET not in told + printed
+
+
+async def test_calls_that_never_end_are_limited() -> None:
+    ended = threading.Event()
+    for at in range(6):
+        with pytest.raises(PluginFailed, match="0.01 s" if at < 4 else "have not ended"):
+            await plugins.call_in_thread("stuck", lambda: ended.wait(60), 0.01)
+    ended.set()
+
+
+def test_importer_reads_files_with_its_suffix(install: Install) -> None:
+    code = (
+        "from bot.prompting.haruhi import CharacterData\nTROUPE_API = 1\n"
+        "def read(content):\n    return CharacterData(persona=content.decode(), texts=('a',))\n"
+    )
+    install("importers", "story", "story_importer:read", code)
+    read_settings(plugins="story")
+
+    keys, texts = read_character_content(Path("alice.story"), b"You are Alice.")
+
+    assert (keys["persona"], texts) == ("You are Alice.", ("a",))
+    with pytest.raises(CharacterError, match="its plug-in failed: UnicodeDecodeError"):
+        read_character_content(Path("alice.story"), b"\xff")
