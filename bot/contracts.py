@@ -3,14 +3,15 @@
     pytest -p bot.contracts --pyargs bot.contracts --troupe-plugin eliza
     pytest -p bot.contracts --pyargs bot.contracts --troupe-plugin filedrop --troupe-chat alice
 
-It needs pytest-asyncio. The plug-in's settings are those of the folder and the environment; those
-of a backend are of the provider `tested`. Messages are really sent to the chat.
+It needs pytest-asyncio. The settings are those of the folder and the environment, TROUPE_PLUGINS
+among them; those of a backend are of the provider `tested`. Messages are really sent to the chat.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -24,7 +25,7 @@ from bot.platforms.registry import make_platform
 from bot.platforms.spec import PlatformContext
 from bot.ports import Backend, Surface
 from bot.runtime.plugins import enabled, problems
-from bot.settings import read_settings
+from bot.settings import Settings, read_settings
 from bot.templates.renderer import Renderer
 
 pytestmark = pytest.mark.asyncio
@@ -42,6 +43,7 @@ PROMPT = Prompt(
     max_output_tokens=30,
 )
 _PATIENCE_SECONDS = 60.0
+_TEXT, _OTHER_TEXT = "The **washer** is done.", "The dryer is done."
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,13 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest_asyncio.fixture
 async def backend(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[Backend]:
-    name = pytestconfig.getoption("--troupe-plugin")
-    settings = read_settings(plugins=name)
-    assert not problems, problems
-    if name not in enabled("backends"):
-        pytest.skip(f"{name} is no backend")
-    if (provider := settings.providers.get("tested")) is None:
-        provider = enabled("backends")[name].settings()
+    spec, settings = _find(pytestconfig, "backends")
+    provider = settings.providers.get("tested") or spec.settings()
     async with Renderer() as renderer:
         made = make_backend("tested", provider, tmp_path, renderer)
         yield made
@@ -67,12 +64,7 @@ async def backend(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[
 
 @pytest_asyncio.fixture
 async def surface(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[Surface]:
-    name = pytestconfig.getoption("--troupe-plugin")
-    settings = read_settings(plugins=name)
-    assert not problems, problems
-    if name not in enabled("platforms"):
-        pytest.skip(f"{name} is no platform")
-    spec = enabled("platforms")[name]
+    spec, settings = _find(pytestconfig, "platforms")
     platform = make_platform(spec, settings.platform(spec), PlatformContext(data_dir=tmp_path))
     yield platform.surface
     await platform.close()
@@ -80,8 +72,16 @@ async def surface(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[
 
 @pytest.fixture
 def address(pytestconfig: pytest.Config) -> Address:
-    name = pytestconfig.getoption("--troupe-plugin")
-    return Address(enabled("platforms")[name].kind, pytestconfig.getoption("--troupe-chat"))
+    spec, _ = _find(pytestconfig, "platforms")
+    return Address(spec.kind, pytestconfig.getoption("--troupe-chat"))
+
+
+def _find(config: pytest.Config, group: str) -> tuple[Any, Settings]:
+    name, settings = config.getoption("--troupe-plugin"), read_settings()
+    assert not problems, problems
+    if name not in enabled(group):
+        pytest.skip(f"TROUPE_PLUGINS names no {name} of troupe.{group}")
+    return enabled(group)[name], settings
 
 
 async def _answer_of(backend: Backend) -> tuple[str, list[GenerationEvent]]:
@@ -130,8 +130,8 @@ async def test_check_returns_a_description(backend: Backend) -> None:
 
 
 async def test_message_that_is_sent_again_is_recognized(surface: Surface, address: Address) -> None:
-    message = OutgoingMessage(address, MessageContent("The washer is done."), "n1")
-    other = OutgoingMessage(address, MessageContent("The dryer is done."), "n2")
+    message = OutgoingMessage(address, MessageContent(_TEXT), "n1")
+    other = OutgoingMessage(address, MessageContent(_OTHER_TEXT), "n2")
     first = await surface.send(message)
 
     if surface.limits(address).can_repeat_sends:
@@ -144,10 +144,10 @@ async def test_message_that_is_sent_again_is_recognized(surface: Surface, addres
 async def test_message_can_be_changed_until_it_is_deleted(
     surface: Surface, address: Address
 ) -> None:
-    content = MessageContent("The washer is done.")
+    content = MessageContent(_TEXT)
     message_id = await surface.send(OutgoingMessage(address, content, "n3"))
-    for text in ("And the dryer.", "And the dryer."):
-        await surface.edit(address, message_id, MessageContent(text), interaction=None)
+    for _ in range(2):
+        await surface.edit(address, message_id, MessageContent(_OTHER_TEXT), interaction=None)
     for _ in range(2):
         await surface.delete(address, message_id)
     with pytest.raises(MessageNotFound):

@@ -13,7 +13,8 @@ class PromptSpan:
 
     section: str
     """One of "system", "persona", "lore", "stories"; "pinned"; "summary"; "history"; within the
-    newest message "people", "thread", "observed", "quote", "file", "newest"; "post_history"."""
+    newest message "people", "thread", "observed", "quote", "file", "plugin", "newest"; and
+    "post_history"."""
     message: int
     """The index of its first message."""
     messages: int = 1

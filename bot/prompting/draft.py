@@ -202,6 +202,7 @@ _SECTION_NAMES = {
     "observed": translatable("background"),
     "quote": translatable("quote"),
     "file": translatable("file"),
+    "plugin": translatable("plug-in"),
     "post_history": translatable("post_history"),
     "newest": translatable("newest"),
 }

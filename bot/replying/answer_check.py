@@ -1,15 +1,16 @@
-"""Check an answer before it is shown: words that admins list, and a provider's moderation."""
+"""Check an answer before it is shown: listed words, a provider's moderation, plug-ins."""
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import structlog
 
-from bot.errors import BackendUnavailable
+from bot.errors import BackendUnavailable, PluginFailed
 from bot.ports import Backend
+from bot.runtime.plugins import Refusal, check_answer
 from bot.telemetry.metrics import CHECKED_ANSWERS
 from bot.texts.text import StoredPattern, language_of, marked, translatable, translate
 from bot.value_class import value_class
@@ -20,6 +21,8 @@ _BY_WORDS = marked("withheld: it has a word from this chat's list")
 _BY_MODERATION = StoredPattern(marked("withheld by the moderation of {provider}: {categories}"))
 _WITHHELD_UNCHECKED = marked("withheld: the moderation did not answer")
 _SHOWN_UNCHECKED = marked("shown without a check: the moderation did not answer")
+_BY_PLUGIN = StoredPattern(marked("withheld by the plug-in {plugin}: {reason}"))
+_PLUGIN_FAILED = StoredPattern(marked("the plug-in {plugin} failed: {reason}"))
 _MODERATION_SECONDS = 5.0
 _WINDOW_CHARS = 300
 """How much of a growing answer is judged at once."""
@@ -27,6 +30,7 @@ _OVERLAP_CHARS = 300
 """How much of what was judged before is read again with it."""
 _MAX_PIECE_CHARS = 2000  # longer texts are judged less accurately
 _SENTENCE_END = re.compile(r"[.!?。！？\n]\s*")
+_MAX_REASON_CHARS = 200
 _MAX_SPACES = 3  # between the words of a phrase
 # Scripts from here on have no spaces between words, or join endings to them: Thai, CJK, Korean.
 _FIRST_UNSPACED = "\u0e00"
@@ -80,8 +84,11 @@ class AnswerCheck:
     """The provider whose moderation is asked; empty: none."""
     backend: Backend | None = None
     withholds_unchecked: bool = False
+    hooks: Mapping[str, Callable[..., object]] = field(default_factory=dict)
+    """Of plug-ins, by name: they get the whole answer, so nothing is shown before."""
 
     def __post_init__(self) -> None:
+        self._failures: list[str] = []
         self.note = ""
         """For the receipt, in English."""
         self.is_refused = False
@@ -120,6 +127,29 @@ class AnswerCheck:
             self._judged = judged
             self._release()
 
+    @property
+    def notes(self) -> str:
+        """All that the receipt says of it."""
+        return "; ".join([*self._failures, *([self.note] if self.note else [])])
+
+    async def apply_hooks(self, text: str) -> str:
+        """Return a whole text as the plug-ins change it; what fails changes nothing."""
+        for name, hook in self.hooks.items():
+            if self.is_refused or not text:
+                break
+            try:
+                checked = await check_answer(name, hook, text)
+            except PluginFailed as error:
+                _log.warning("plugin_failed", plugin=name, reason=str(error))
+                self._failures.append(_PLUGIN_FAILED.with_values(plugin=name, reason=str(error)))
+                continue
+            if isinstance(checked, Refusal):
+                reason = checked.reason[:_MAX_REASON_CHARS]
+                self._refuse(_BY_PLUGIN.with_values(plugin=name, reason=reason), "plugin")
+            else:
+                text = checked
+        return text
+
     async def refuses(self, text: str) -> bool:
         """Return whether the whole text that readers would see is refused."""
         if not self.is_refused and self.words is not None and self.words.is_in(text):
@@ -142,6 +172,8 @@ class AnswerCheck:
         end = len(self._text) - self._held_chars
         if self._is_moderated:
             end = min(end, self._judged)
+        if self.hooks:
+            end = 0
         if self._show is not None and not self.is_refused and end > self._released:
             self._show(self._text[self._released : end])
             self._released = end

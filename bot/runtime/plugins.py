@@ -10,19 +10,30 @@ import contextlib
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from importlib.metadata import EntryPoint, entry_points
+from itertools import islice
 from typing import Any, TypeVar
 
+from bot.chat.incoming import make_storable
 from bot.errors import PluginFailed
+from bot.telemetry.secret_masker import mask_pasted_tokens
+from bot.value_class import value_class
 
 API = 1
 GROUPS = tuple(
-    f"troupe.{kind}" for kind in ("platforms", "backends", "tools", "importers", "embedders")
+    f"troupe.{kind}"
+    for kind in ("platforms", "backends", "tools", "importers", "embedders", "hooks")
 )
 problems: dict[str, str] = {}
 """Why plug-ins were not loaded, by name, a line each."""
+HOOKS: Mapping[str, dict[str, Callable[..., Any]]] = {"prompt_parts": {}, "check_answer": {}}
+"""The functions with these names, by plug-in; one in the group `troupe.hooks` is a module, or an
+object, with one of them or both."""
 _values: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # by group and name
+_HOOK_SECONDS = 0.2
+_MAX_PARTS = 20
 _MAX_THREADS = 4  # of one plug-in, whose calls have not ended
 _threads: Counter[str] = Counter()
 Result = TypeVar("Result")
@@ -52,6 +63,52 @@ def enabled(group: str) -> Mapping[str, Any]:
     return _values[group]
 
 
+@value_class
+class HookContext:
+    """What the hook `prompt_parts` is told of the message that is answered."""
+
+    preset: str
+    platform: str
+    channel: str
+    author: str
+    """The display name."""
+    text: str
+    at: datetime
+
+
+@value_class
+class Refusal:
+    """What the hook `check_answer` returns instead of a text that must not be shown."""
+
+    reason: str = ""
+    """For the receipt."""
+
+
+async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext) -> Sequence[str]:
+    """Return the texts that a hook adds to a prompt; raises `PluginFailed`."""
+
+    def run() -> list[str]:
+        return [_storable(one) for one in islice(hook(context), _MAX_PARTS)]
+
+    return await call_in_thread(name, run, _HOOK_SECONDS)
+
+
+async def check_answer(name: str, hook: Callable[..., Any], text: str) -> str | Refusal:
+    """Return an answer as a hook wants it to be, or a refusal; raises `PluginFailed`."""
+
+    def run() -> str | Refusal:
+        checked = hook(text)
+        return checked if isinstance(checked, Refusal) else _storable(checked)
+
+    return await call_in_thread(name, run, _HOOK_SECONDS)
+
+
+def _storable(text: object) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise TypeError
+    return mask_pasted_tokens(make_storable(text))
+
+
 def _load(one: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> str | None:
     group = one.group.removeprefix("troupe.")
     try:
@@ -70,6 +127,10 @@ def _load(one: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> str
     except ValueError as error:
         return f"cannot be used: {error}"
     _values[group][one.name] = value
+    if group == "hooks":
+        for function, found in HOOKS.items():
+            if callable(hook := getattr(value, function, None)):
+                found[one.name] = hook
     return None
 
 

@@ -31,6 +31,7 @@ from bot.replying.generate import (
 from bot.replying.live_reply import LiveReply
 from bot.routing.decide import MODEL_NOT_GIVEN, AccessRules
 from bot.routing.presets import INSTALLATION, ActivePreset
+from bot.runtime import plugins
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
 from bot.tools import MAX_TOOL_TOKENS
@@ -203,10 +204,8 @@ class ModelRequests:
         self._request_summary(preset, context, fitted)
         if reservation.prompt is not fitted.prompt:
             fitted = replace(fitted, prompt=reservation.prompt)
-        shown = [answer.text, answer.thoughts if preset.thoughts == "folded" else ""]
-        if check is not None and answer.text and await check.refuses("\n\n".join(shown)):
-            text, reason = shown_instead(said.locale), FinishReason.FILTERED
-            answer = replace(answer, text=text, thoughts="", reason=reason)
+        if check is not None and answer.text:
+            answer = await _checked(check, answer, preset, said)
         version = request.speaker.version
         receipt = build_receipt(
             *(answer, fitted, preset, version, charge, said.scopes),
@@ -216,13 +215,15 @@ class ModelRequests:
         )
         if check is None:
             return receipt
-        return replace(receipt, check=check.note, is_withheld=check.is_refused)
+        return replace(receipt, check=check.notes, is_withheld=check.is_refused)
 
     async def check_text(self, said: Said, provider: str, text: str) -> str:
         """Return a text of a provider's model, or the sentence that is shown instead."""
         check = await self.begin_check(said.scopes, provider)
-        is_refused = check is not None and await check.refuses(text)
-        return shown_instead(said.locale) if is_refused else text
+        if check is None:
+            return text
+        text = await check.apply_hooks(text)
+        return shown_instead(said.locale) if await check.refuses(text) else text
 
     async def begin_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
         """Return a check for an answer of a provider's model; None: nothing is checked here."""
@@ -231,10 +232,11 @@ class ModelRequests:
         names = [one for one in (provider, *self.backends) if one in self.backends]
         moderator = next((one for one in names if self.backends[one].can_moderate), "")
         words = read_word_list(found.value) if found is not None else None
-        if words is None and not moderator:
+        hooks = plugins.HOOKS["check_answer"]
+        if words is None and not (moderator or hooks):
             return None
         backend = self.backends.get(moderator)
-        return AnswerCheck(words, moderator, backend, self.withholds_unchecked)
+        return AnswerCheck(words, moderator, backend, self.withholds_unchecked, hooks)
 
     async def _visible_limit(self, preset: Preset) -> VisibleLimit | None:
         limit = preset.output_limit
@@ -270,6 +272,18 @@ def _run_scripts(answer: GeneratedAnswer, preset: Preset, said: Said) -> Generat
     expand = reply_macros(preset, said, seeded_random(answer.text)).expand
     text = run_scripts(preset.regex_scripts, answer.text, expand).strip()
     return replace(answer, text=text or answer.text)
+
+
+async def _checked(
+    check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, said: Said
+) -> GeneratedAnswer:
+    """Return the answer as plug-ins change it, or the sentence that is shown and kept instead."""
+    shown = [answer.text, answer.thoughts if preset.thoughts == "folded" else ""]
+    text, thoughts = shown = [await check.apply_hooks(one) for one in shown]
+    if await check.refuses("\n\n".join(shown)):
+        refused = replace(answer, text=shown_instead(said.locale), thoughts="")
+        return replace(refused, reason=FinishReason.FILTERED)
+    return replace(answer, text=text, thoughts=thoughts or answer.thoughts)
 
 
 def _check(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> None:

@@ -12,7 +12,7 @@ import structlog
 from bot.chat.incoming import Said, WakeReason, people_of
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.prompt import ToolSpec
-from bot.chat.receipt import Receipt
+from bot.chat.receipt import DroppedItem, Receipt
 from bot.chat.session import (
     NO_FILES,
     AttachedFiles,
@@ -29,19 +29,20 @@ from bot.chat.story import Story
 from bot.commands.personas import UserPersonas
 from bot.commands.privacy import MAX_EARLIER_MESSAGES, OFF_FOR_AUTHOR
 from bot.commands.request import AskedQuestion
-from bot.errors import PlatformError, PrivateError
+from bot.errors import PlatformError, PluginFailed, PrivateError
 from bot.intake import storable_said, withhold_said
 from bot.media.attachment_reader import AttachmentReader
 from bot.memory import RetrieveStories, Summarizer
 from bot.ports import Backend, Clock, ToolServer
 from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend, template_of
-from bot.prompting.draft import Draft
+from bot.prompting.draft import Draft, PromptPart
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.replying.answer_parts import messages_of
 from bot.replying.live_reply import LiveReply
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver, without_turns_of
+from bot.runtime import plugins
 from bot.storage.conversations import Conversations
 from bot.storage.history_index import SqlHistoryIndex
 from bot.texts.text import Text
@@ -326,11 +327,34 @@ class PromptSources:
         )
         lorebook = preset.parsed_lorebook
         if lorebook is None or len(lorebook.entries) < _MANY_ENTRIES:
-            return compose_now()
-        return await asyncio.to_thread(compose_now)
+            draft = compose_now()
+        else:
+            draft = await asyncio.to_thread(compose_now)
+        hooks = plugins.HOOKS["prompt_parts"]
+        return await _add_plugin_parts(draft, preset, said, hooks) if hooks else draft
 
     def _sees_images(self, preset: Preset) -> bool:
         return self.backends[preset.provider].sees_images(preset.model)
+
+
+async def _add_plugin_parts(
+    draft: Draft, preset: Preset, said: Said, hooks: Mapping[str, Callable[..., object]]
+) -> Draft:
+    """Add what plug-ins say before the newest message; the receipt notes one that fails."""
+    where = (preset.name, said.address.platform, said.address.channel)
+    context = plugins.HookContext(*where, said.author.name, said.text, said.at)
+    parts: list[PromptPart] = []
+    failures: list[DroppedItem] = []
+    for name, hook in hooks.items():
+        try:
+            texts = await plugins.prompt_parts(name, hook, context)
+        except PluginFailed as error:
+            _log.warning("plugin_failed", plugin=name, reason=str(error))
+            failures.append(DroppedItem("plugin", name, str(error)))
+        else:
+            parts += [PromptPart("plugin", text, name) for text in texts]
+    left_out = (*draft.left_out, *failures)
+    return replace(draft, context=(*parts, *draft.context), left_out=left_out)
 
 
 def _without_old_greetings(session: Session, active: ActiveCharacters) -> Session:

@@ -20,6 +20,7 @@ from bot.settings import read_settings
 from bot.tools import Tool, Toolbox, ToolFailed, plugin_tools
 from tests.checkout import CHECKOUT
 from tests.fakes import FakeClock
+from tests.waiting import PATIENCE_SECONDS
 
 EXAMPLES = CHECKOUT / "docs" / "examples"
 SECRET = "sk-proj-FAKE0000000000000000000000000000"
@@ -35,6 +36,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     monkeypatch.setattr(plugins, "problems", {})
     for name in (one.removeprefix("troupe.") for one in plugins.GROUPS):
         monkeypatch.setitem(plugins._values, name, {})
+    for name in plugins.HOOKS:
+        monkeypatch.setitem(plugins.HOOKS, name, {})
     monkeypatch.setattr(backends, "_SPECS", {**backends._SPECS})
     monkeypatch.setattr(platforms, "_SPECS", {**platforms._SPECS})
     before = {*sys.modules}
@@ -58,6 +61,7 @@ def test_plugins_are_inert_until_a_setting_names_them(install: Install) -> None:
     install("tools", "moon", "moon_tool:MOON")
     install("backends", "eliza", "eliza_backend:ELIZA")
     install("platforms", "filedrop", "filedrop_platform:FILEDROP")
+    install("hooks", "shop", "shop_hook")
 
     read_settings()
     assert "moon_tool" not in sys.modules
@@ -66,12 +70,15 @@ def test_plugins_are_inert_until_a_setting_names_them(install: Install) -> None:
 
     doctor = {"doctor": {"kind": "eliza", "otherwise": "I see."}}
     settings = read_settings(
-        plugins="moon, eliza,filedrop", providers=doctor, filedrop={"folder": "drop"}
+        plugins="moon, eliza,filedrop,shop", providers=doctor, filedrop={"folder": "drop"}
     )
     assert plugins.problems == {}
     assert settings.providers["doctor"].kind == "eliza"
     assert [spec.kind for spec in settings.configured_platforms] == ["filedrop"]
     assert validate_preset(PRESET, "x").tools
+    [check] = plugins.HOOKS["check_answer"].values()
+    assert check("Call +1 555 010 0199.") == "Call [phone number]."
+    assert check("You get a refund.") == plugins.Refusal("it promises money")
 
 
 BAD = {
@@ -109,7 +116,8 @@ def test_plugin_that_cannot_be_used_is_noted(install: Install, code: str, note: 
 
 
 def _tool(run: object) -> Tool:
-    return Tool(ToolSpec("bad", "", {}), run, seconds=0.2)  # type: ignore[arg-type]
+    seconds = 0.2 if run is _block else PATIENCE_SECONDS
+    return Tool(ToolSpec("bad", "", {}), run, seconds)  # type: ignore[arg-type]
 
 
 async def _raise(_arguments: object) -> str:

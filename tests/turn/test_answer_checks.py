@@ -1,6 +1,7 @@
 """Test that a refused answer is never shown, stored or repeated, in every way that answers come."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,11 +13,15 @@ from bot.chat.command import ButtonAction
 from bot.chat.prompt import FinishReason, ReasoningDelta
 from bot.chat.receipt import Receipt
 from bot.errors import BackendUnavailable
+from bot.prompting.fit import tokens_by_section
+from bot.runtime import plugins
+from bot.runtime.plugins import Refusal
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend, ScriptStep
 from tests.replying.test_answer_check import Moderator
 from tests.samples import ALICE, make_incoming
 from tests.turn.setup import CHAT, Setup, pass_time_until, pressed, working
+from tests.waiting import PATIENCE_SECONDS
 
 INSTEAD = "I would rather not say that here. Let’s talk about something else."
 CLEAN = "Long ago there was a sailor who knew many words. " * 2
@@ -169,3 +174,81 @@ async def test_list_is_inherited_until_a_narrower_place_has_another(database: Da
     assert await order("Tell me again") == "A rogue."
     assert "group): scoundrel" in await order("/access words reset here")
     assert "everywhere): knave" in await order("/access words reset")
+
+
+def shout(text: str) -> str:
+    return text.upper()
+
+
+def forbid(_text: str) -> Refusal:
+    return Refusal("not here")
+
+
+def raising(_given: object) -> str:
+    raise KeyError("sk-proj-FAKE0000000000000000000000000000")
+
+
+def blocking(_given: object) -> str:
+    time.sleep(3)
+    return "late"
+
+
+def junk(_given: object) -> object:
+    return 7
+
+
+def leaking(text: str) -> str:
+    return f"{text} sk-proj-FAKE0000000000000000000000000000"
+
+
+@pytest.mark.parametrize(
+    ("hook", "shown", "note"),
+    [
+        (shout, "IT IS 5 PM.", ""),
+        (forbid, INSTEAD, "withheld by the plug-in bad: not here"),
+        (raising, "It is 5 pm.", "the plug-in bad failed: KeyError"),
+        (blocking, "It is 5 pm.", "the plug-in bad failed: it took more than 0.2 s"),
+        (junk, "It is 5 pm.", "the plug-in bad failed: TypeError"),
+        (leaking, "It is 5 pm. ***0000", ""),
+    ],
+)
+async def test_hook_checks_the_answer_before_it_is_shown(
+    database: Database, monkeypatch: pytest.MonkeyPatch, hook: object, shown: str, note: str
+) -> None:
+    monkeypatch.setitem(plugins.HOOKS, "check_answer", {"bad": hook})
+    monkeypatch.setattr(plugins, "_HOOK_SECONDS", 0.2 if hook is blocking else PATIENCE_SECONDS)
+    setup = Setup(database, ["It is ", "5 pm."])
+
+    await setup.say("What time is it?")
+
+    assert setup.texts == [shown]
+    assert {one.text for one in setup.surface.contents} == {shown}
+    assert await setup.history() == [("user", "What time is it?"), ("assistant", shown)]
+    [receipt] = await receipts(setup)
+    assert (receipt.check, receipt.is_withheld) == (note, hook is forbid)
+
+
+@pytest.mark.parametrize(
+    ("hook", "added", "note"),
+    [
+        (lambda context: [f"{context.author} is in {context.channel}."], True, None),
+        (raising, False, "KeyError"),
+        (blocking, False, "it took more than 0.2 s"),
+        (junk, False, "TypeError"),
+    ],
+)
+async def test_hook_adds_parts_of_the_prompt(
+    database: Database, monkeypatch: pytest.MonkeyPatch, hook: object, added: bool, note: str | None
+) -> None:
+    monkeypatch.setitem(plugins.HOOKS, "prompt_parts", {"bad": hook})
+    monkeypatch.setattr(plugins, "_HOOK_SECONDS", 0.2 if hook is blocking else PATIENCE_SECONDS)
+    setup = Setup(database, ["Hello."])
+
+    await setup.say("Hi")
+
+    assert setup.texts == ["Hello."]
+    [receipt] = await receipts(setup)
+    newest = receipt.prompt.messages[-1].content
+    assert newest == (f"Alice is in {CHAT}.\n\nHi" if added else "Hi")
+    assert ("plugin" in tokens_by_section(receipt)) is added
+    assert [(one.name, one.why) for one in receipt.dropped] == ([("bad", note)] if note else [])

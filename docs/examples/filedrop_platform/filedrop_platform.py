@@ -1,6 +1,6 @@
 """A platform for Troupe: write FOLDER/alice/1.txt; the answer is a .md file beside it.
 
-TROUPE_PLUGINS=filedrop TROUPE_FILEDROP__FOLDER=/srv/drop
+Set TROUPE_PLUGINS=filedrop and TROUPE_FILEDROP__FOLDER=/srv/drop.
 """
 
 import asyncio
@@ -20,11 +20,8 @@ TROUPE_API = 1
 
 
 class FileDropSettings(PlatformSettings):
-    folder: Path | None = Field(None, description="The folder; without it, this is not used.")
-
-    @property
-    def is_configured(self) -> bool:
-        return self.folder is not None
+    folder: Path | None = Field(None, description="Where the people's folders are.")
+    is_configured = property(lambda self: self.folder is not None)
 
 
 class FileDropSurface(Surface):
@@ -44,7 +41,7 @@ class FileDropSurface(Surface):
         self, address: Address, message_id: str, content: MessageContent, **_given: object
     ) -> None:
         if not (file := self._path(address, message_id)).exists():
-            raise MessageNotFound(f"no message {message_id}")
+            raise MessageNotFound(message_id)
         file.write_text(content.text, "utf-8")
 
     async def delete(self, address: Address, message_id: str) -> None:
@@ -76,6 +73,5 @@ class FileDrop(LocalPlatform):
             await asyncio.sleep(0.2)
 
 
-FILEDROP = PlatformSpec(
-    kind="filedrop", settings=FileDropSettings, factory="filedrop_platform:FileDrop"
-)
+_FACTORY = "filedrop_platform:FileDrop"
+FILEDROP = PlatformSpec(kind="filedrop", settings=FileDropSettings, factory=_FACTORY)

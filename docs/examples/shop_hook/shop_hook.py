@@ -1,0 +1,28 @@
+"""Hooks for Troupe: the bot of a shop knows when it is open, and promises no refunds.
+
+Hooks are plain functions; each has 200 ms. What fails changes nothing, and the receipt says so.
+"""
+
+import re
+from collections.abc import Sequence
+
+from bot.runtime.plugins import HookContext, Refusal
+
+TROUPE_API = 1
+_OPEN_HOURS = range(9, 18)  # UTC
+_SUNDAY = 6
+_PROMISE = re.compile(r"\b(refund|money back)\b", re.IGNORECASE)
+_PHONE = re.compile(r"\+?\d[\d ()-]{7,}\d")
+
+
+def prompt_parts(context: HookContext) -> Sequence[str]:
+    """Return texts that stand before the newest message, as far as they fit into the budget."""
+    is_open = context.at.weekday() != _SUNDAY and context.at.hour in _OPEN_HOURS
+    return [f"The shop is {'open' if is_open else 'closed'} now."]
+
+
+def check_answer(text: str) -> str | Refusal:
+    """Return the answer as readers may see it, or refuse it."""
+    if _PROMISE.search(text):
+        return Refusal("it promises money")
+    return _PHONE.sub("[phone number]", text)
