@@ -239,6 +239,7 @@ class AccessHandlers:
         "access approve",
         marked("answer a person in private, by their code (operators)"),
         CommandOption("code", marked("the code that the person sent you")),
+        is_private=True,
     )
     async def _approve(self, request: CommandRequest) -> CommandResult:
         said = request.incoming

@@ -264,14 +264,13 @@ class AccessRules:
         access = await self.find(event)
         if access.is_allowed or _is_command(event, _ALWAYS_ALLOWED):
             return None
+        ruled = access
         if access.rule == "off":
+            if not _is_command(event, _FOR_ADMINS):
+                return access
             ruled = await self.find(event, ignores_off=True)
-            is_barred = not ruled.is_allowed and ruled.scope == INSTALLATION
-            is_exempt = not is_barred and _is_command(event, _FOR_ADMINS)
-            is_exempt = is_exempt and await self.is_admin(event)
-        else:
-            is_exempt = access.scope != INSTALLATION and await self.is_admin(event)
-        return None if is_exempt else access
+        is_barred = not ruled.is_allowed and ruled.scope == INSTALLATION
+        return None if not is_barred and await self.is_admin(event) else access
 
     async def should_tell(self, said: Said, access: Access) -> bool:
         """Return whether the author should hear of a refusal: once for each rule."""

@@ -107,17 +107,13 @@ class MessagingContainer(StorageContainer, ABC):
         """Return earlier messages, if the platform stores them and the preset may read them."""
         history = await self._history_of(said)
         found = () if history is None else await history.read_before(said, limit)
-        return [one for one in found if not await self._is_refused_near(said, one)]
+        return [one for one in found if await self.access.refusal(one) is None]
 
     async def read_start(self, said: Said) -> Said | None:
         """Return the message that started a thread, if the preset may read it."""
         history = await self._history_of(said)
         found = None if history is None else await history.read_start(said)
-        return None if found is None or await self._is_refused_near(said, found) else found
-
-    async def _is_refused_near(self, said: Said, found: Said) -> bool:
-        # The library does not say which server a listed message is from.
-        return await self.access.refusal(replace(found, scopes=said.scopes)) is not None
+        return None if found is None or await self.access.refusal(found) is not None else found
 
     async def read_roles(self, asked: Request) -> tuple[str, ...] | None:
         """Return the ids of the author's roles; None if the platform does not say."""

@@ -128,6 +128,7 @@ class TurnFinisher:
                 one.incoming
                 for one in message.refused
                 if isinstance(one.incoming, Said)
+                and not one.incoming.is_withheld
                 and await stages.access.refusal(one.incoming) is None
             ]
             result = replace(result, turns=[*result.turns, *map(observed_turn, refused)])

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -41,6 +41,10 @@ _AGE_CONFIRMED = translatable("Thank you. Write to me now; /forget me deletes wh
 
 
 _log = structlog.get_logger(__name__)
+_ORIGIN = (
+    *("address", "external_key", "author", "at", "scopes", "author_is_admin", "author_roles"),
+    *("locale", "is_private", "is_age_restricted", "in_thread", "thread_title"),
+)
 _REACTIONS = {Reaction.RETRY: ButtonAction.RETRY, Reaction.DELETE: ButtonAction.DELETE}
 
 
@@ -97,21 +101,8 @@ class Presses:
         if answer is None:
             return TurnResult()
         action = _REACTIONS.get(reacted.reaction)
-        pressed = Pressed(
-            address=reacted.address,
-            external_key=reacted.external_key,
-            message_id=reacted.message_id,
-            author=reacted.author,
-            data="" if action is None else encode_button(action, answer.sent_as[-1]),
-            at=reacted.at,
-            scopes=reacted.scopes,
-            author_is_admin=reacted.author_is_admin,
-            author_roles=reacted.author_roles,
-            is_private=reacted.is_private,
-            is_age_restricted=reacted.is_age_restricted,
-            in_thread=reacted.in_thread,
-            thread_title=reacted.thread_title,
-        )
+        data = "" if action is None else encode_button(action, answer.sent_as[-1])
+        pressed = Pressed(**_origin_of(reacted), message_id=reacted.message_id, data=data)
         if action is None:
             is_refused = await self.stages.access.refusal(pressed) is not None
             given = None if is_refused else await self._feedback(group, reacted, answer)
@@ -259,20 +250,9 @@ def _delete(data: ButtonData, exchange: Exchange) -> TurnResult:
 
 def _as_typed(pressed: Pressed, text: str) -> Said:
     """Return a text as if the person had typed it instead of pressing a button."""
-    return Said(
-        address=pressed.address,
-        external_key=pressed.external_key,
-        message_id=None,
-        author=pressed.author,
-        text=text,
-        at=pressed.at,
-        wake=WakeReason.DM,
-        scopes=pressed.scopes,
-        author_is_admin=pressed.author_is_admin,
-        author_roles=pressed.author_roles,
-        in_thread=pressed.in_thread,
-        thread_title=pressed.thread_title,
-        locale=pressed.locale,
-        is_private=pressed.is_private,
-        is_age_restricted=pressed.is_age_restricted,
-    )
+    return Said(**_origin_of(pressed), message_id=None, text=text, wake=WakeReason.DM)
+
+
+def _origin_of(event: Pressed | Reacted) -> dict[str, Any]:
+    """Return what an event says of its author and its place, by field."""
+    return {name: getattr(event, name) for name in _ORIGIN}

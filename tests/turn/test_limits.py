@@ -12,6 +12,7 @@ from typing_extensions import override
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
 from bot.chat.rate import Rate
+from bot.chat.session import Consent
 from bot.commands.answers import NOT_YOURS
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
@@ -173,6 +174,8 @@ async def test_question_over_the_limit_is_refused_behind_the_answer(database: Da
         await setup.receive(*(question(number) for number in range(2, MOST + 2)))
         people = [Person(f"telegram:{number}", f"P{number}") for number in range(100, 150)]
         await setup.receive(*(question(50 + n, one) for n, one in enumerate(people)))
+        await setup.history_scopes.set_consent(BOB.id, Consent.OFF)
+        await setup.receive(question(100, BOB))
         await advance_in_steps(setup.clock, 5)
         assert setup.texts == [], "no notice is in front of the answer"
         go_on.set()
@@ -182,7 +185,9 @@ async def test_question_over_the_limit_is_refused_behind_the_answer(database: Da
     [told] = busy_notices(setup)  # once a minute in a chat
     assert setup.texts == ["first", told, *["next"] * MOST]
     assert await open_messages(setup) == 0
-    assert [text for _, text in await setup.history()].count("q50") == 1, "it is remembered"
+    turns = (await setup.session()).turns
+    assert [one.text for one in turns].count("q50") == 1, "it is remembered"
+    assert BOB.id not in {one.speaker.id for one in turns if one.speaker}
 
 
 async def test_process_that_dies_before_its_answer_has_refused_nothing(database: Database) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import reduce
 from hashlib import sha256
@@ -196,7 +197,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         if message is None:
             return None
         given = message, bot, self._context.bot_id
-        return skip_unreadable("MESSAGE", message_to_said, *given, by_anybody=by_anybody)
+        said = skip_unreadable("MESSAGE", message_to_said, *given, by_anybody=by_anybody)
+        return said and replace(said, scopes=near.scopes)  # the parser knows no server
 
     async def _bot_object(self) -> discord.Object:
         return discord.Object((await self._rest.bot_user()).id)
