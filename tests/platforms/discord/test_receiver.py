@@ -114,14 +114,29 @@ async def test_messages_of_every_channel_type_are_received(server: Server) -> No
     assert server.intake.stored[f"discord:channel {asked.channel_id}"] == f"{asked.id} 0"
 
 
-async def test_messages_of_other_bots_are_dropped_and_have_no_cursor(server: Server) -> None:
+async def test_messages_of_bots_are_dropped_unparsed_and_have_no_cursor(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = server.wire.member(server.guild, "other", bot=True)
     bots = server.guild.create_text_channel("bots")
+    parse, parsed = discord.Message, list[str]()
+
+    def note(**given: Any) -> discord.Message:
+        parsed.append(given["data"]["content"])
+        return parse(**given)
+
+    monkeypatch.setattr("discord.state.Message", note)
     async with server.running():
         server.wire.say(other, bots.id, f"<@{server.bot.id}> hello")
         server.say("a person")
         await wait_until(lambda: server.intake.received)
-    assert server.intake.texts == ["a person"]
+        answer = server.wire.say(other, server.channel.id, "an answer")
+        server.write("in private")
+        await server.receives("in private")
+        read_so_far = f"{answer.id} {server.guild.id}"
+        channel = f"discord:channel {server.channel.id}"
+        await wait_until(lambda: server.intake.stored.get(channel) == read_so_far)
+    assert server.intake.texts == ["a person", "in private"] == parsed
     assert f"discord:channel {bots.id}" not in server.intake.stored
 
 
