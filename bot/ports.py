@@ -20,7 +20,7 @@ from bot.chat.prompt import (
 from bot.chat.rate import CallScope, Rate, Waiter
 from bot.chat.session import ChatSetting
 from bot.chat.story import PackedVector, Story, StoryVector
-from bot.errors import BackendUnavailable
+from bot.errors import BackendUnavailable, Refused
 from bot.texts.text import Text
 
 
@@ -47,6 +47,10 @@ class Surface(Protocol):
 
     async def delete(self, address: Address, message_id: str) -> None:
         """Delete one of the bot's messages; a missing message is not an error."""
+
+    async def react(self, address: Address, message_id: str, emoji: str) -> None:
+        """Put a reaction under anybody's message, where `limits.reaction` allows; repeatable."""
+        raise Refused("there are no reactions here")
 
     async def typing(self, address: Address) -> None:
         """Show the typing indicator for `limits.typing_seconds`."""

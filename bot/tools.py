@@ -1,4 +1,4 @@
-"""Tools that models may call. Those shipped with Troupe change nothing.
+"""Tools that models may call. Those shipped with Troupe change nothing while they run.
 
 A result is untrusted text: it is marked as data, with each line quoted, so that it cannot fake an
 instruction or somebody else's line.
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -92,11 +93,15 @@ _MAX_CALLS_A_ROUND = 4
 class Toolbox:
     """The tools for one answer and their calls; each round is another request."""
 
-    def __init__(self, tools: Iterable[Tool], clock: Clock) -> None:
+    def __init__(
+        self, tools: Iterable[Tool], clock: Clock, has_ended: Callable[[], object] = lambda: False
+    ) -> None:
         self._tools = {one.spec.name: one for one in tools}
         self.specs = tuple(one.spec for one in self._tools.values())
         self.records: list[ToolRecord] = []
         self._clock = clock
+        self.has_ended = has_ended
+        """Returns whether a call has ended the answer."""
         self._exchanges: list[ToolExchange] = []
         self._seconds = 0.0
 
@@ -318,6 +323,29 @@ def story_tool(search: Callable[[str], Awaitable[Sequence[Story]]]) -> Tool:
         *("stories", "about"),
         about="Search the character's own stories for what is nearest in meaning.",
         meaning="What they should be about.",
+        run=run,
+    )
+
+
+REACT: Final = "react"
+
+
+def reaction_line(emoji: str) -> str:
+    """Return what the history keeps of an answer that is only a reaction."""
+    return f"[reacted with {emoji}]"
+
+
+def react_tool(react: Callable[[str], str]) -> Tool:
+    """Return the tool; `react` returns the emoji that is shown, or raises `ToolFailed`."""
+
+    async def run(given: str) -> str:
+        return reaction_line(react(given))
+
+    return _text_tool(
+        *(REACT, "emoji"),
+        about="React to the newest message with an emoji instead of answering, at most once. What"
+        " you write beside this call is your answer; nothing is asked after it.",
+        meaning="One emoji, such as 👍.",
         run=run,
     )
 

@@ -161,6 +161,10 @@ class FakeSurface(Surface):
         self.threads.pop(message_id, None)
 
     @override
+    async def react(self, address: Address, message_id: str, emoji: str) -> None:
+        await self._record("react", f"{message_id} {emoji}")
+
+    @override
     async def typing(self, address: Address) -> None:
         await self._record("typing", "")
 

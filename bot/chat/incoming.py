@@ -311,9 +311,14 @@ class Reaction(StrEnum):
 _TONES = re.compile("[\U0001f3fb-\U0001f3ff\ufe0f]")
 
 
+def without_tones(emoji: str) -> str:
+    """Return an emoji without skin tones and variation selectors."""
+    return _TONES.sub("", emoji)
+
+
 def read_reaction(emoji: str) -> Reaction | None:
     """Return a reaction, whatever its skin tone; None for all others."""
-    plain = _TONES.sub("", emoji)
+    plain = without_tones(emoji)
     return Reaction(plain) if plain in set(Reaction) else None
 
 

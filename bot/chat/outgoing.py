@@ -60,6 +60,9 @@ class Limits:
     opens_responses: bool = False
     """Whether a private reply is sent empty and then edited: a send of unknown outcome must not be
     repeated with its content, and an older server would show it to the whole group."""
+    reaction: Callable[[str], str] | None = None
+    """Returns an emoji as the platform takes it as a reaction, empty if it does not; None: there
+    are no reactions."""
     message_link: str = ""
     """The address of a message, with {server}, {chat} and {message}; empty: there is none."""
     has_threads: bool = False
@@ -90,6 +93,8 @@ class OutboxOperation(StrEnum):
     SEND = "send"
     EDIT = "edit"
     DELETE = "delete"
+    REACT = "react"
+    """To the message that the row replies to, with its text; repeatable."""
 
 
 class OutboxState(StrEnum):
@@ -291,6 +296,8 @@ FILE_PARTS = 5_000
 THREAD_PARTS = 6_000
 """Parts from here on stand in a thread that was opened from an answer; as with files, no other
 message takes their place."""
+REACTION_PART = 7_000
+"""A part whose text is an emoji, put under the message that is answered."""
 NOTICE_PARTS = 1_000_000
 """Parts from here on say that the service is busy; they are dropped if an answer waits behind."""
 

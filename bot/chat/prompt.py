@@ -8,14 +8,12 @@ from typing import Final, Literal, TypeAlias
 
 from bot.value_class import value_class
 
-"""The tools that a preset may offer; none of them changes anything."""
-
 UNKNOWN_TOOL = "unknown"
 """The name in a receipt of a call of a tool that was not offered."""
 
 
-TOOLS: Final = ("time", "dice", "history", "stories")
-"""The names of the tools that come with Troupe."""
+TOOLS: Final = ("time", "dice", "history", "stories", "react")
+"""The names of the tools that come with Troupe. None changes anything before its answer ends."""
 
 
 @value_class

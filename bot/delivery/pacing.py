@@ -213,6 +213,11 @@ class RateLimitedSurface(Surface, DraftingSurface):
         await self._call(address, route, lambda: self.surface.delete(address, message_id))
 
     @override
+    async def react(self, address: Address, message_id: str, emoji: str) -> None:
+        route = f"{address.lane} react"
+        await self._call(address, route, lambda: self.surface.react(address, message_id, emoji))
+
+    @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
         surface = self.surface
         if isinstance(surface, DraftingSurface):

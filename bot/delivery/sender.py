@@ -371,6 +371,8 @@ class Sender:
                 await request_in_any_form(row, edit)
             case OutboxOperation.DELETE:
                 await surface.delete(row.address, _target_id(row))
+            case OutboxOperation.REACT:
+                await surface.react(row.address, row.reply_to or "", row.content.text)
         return None
 
     async def _needs_opening(self, row: OutboxRow) -> bool:

@@ -41,7 +41,7 @@ from bot.runtime.tasks import StopFlag
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_span, record_usage
 from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
 from bot.texts.text import Text, joined, translatable
-from bot.tools import Toolbox
+from bot.tools import REACT, Toolbox
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
@@ -163,6 +163,8 @@ async def _stream(
             _log.warning("tools_not_paid", calls=len(finish.tool_calls))
             return
         await tools.run_round(answer.begin_request(), finish)
+        if tools.has_ended():
+            return
         request = tools.offer(prompt)
         try:
             await _add_events(backend, request, answer)
@@ -208,7 +210,8 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
 def end_marks(reason: FinishReason | None, calls: Sequence[ToolRecord] = ()) -> Text | None:
     """Return the note on why an answer is incomplete, and which tools it used, if any."""
     mark = _END_MARKS.get(reason)
-    names = ", ".join(dict.fromkeys(one.name for one in calls if one.name != UNKNOWN_TOOL))
+    unseen = {UNKNOWN_TOOL, REACT}  # a reaction is seen itself
+    names = ", ".join(dict.fromkeys(one.name for one in calls if one.name not in unseen))
     tools = translatable("🔧 tools used: {tools}", tools=names) if names else None
     marks = [one for one in (mark, tools) if one]
     return joined(["", *marks], "\n\n") if marks else None

@@ -190,6 +190,7 @@ class AnsweringContainer(MessagingContainer, ABC):
                 random.random,
                 self.models.tool_servers,
                 self.resolver.readable,
+                self.replies.limits,
             ),
             self.operator_notes,
             self.provider_slots,

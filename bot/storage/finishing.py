@@ -8,7 +8,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from bot.chat.incoming import Pressed, Said, make_storable
-from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutboxRow, OutgoingPart, PrivateDelivery
+from bot.chat.outgoing import (
+    FILE_PARTS,
+    REACTION_PART,
+    OutboxOperation,
+    OutboxRow,
+    OutgoingPart,
+    PrivateDelivery,
+)
 from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
 from bot.errors import Fenced
 from bot.storage import histories, outbox
@@ -281,6 +288,9 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
     changes = []
     for one in outgoing:
         content = encode_content(one.content, one.thread, _delivery_of(message, one))
+        if one.part == REACTION_PART:
+            changes.append(_row_change(message, one, OutboxOperation.REACT, content, opened=False))
+            continue
         if not one.is_shown:
             changes.append(_row_change(message, one, OutboxOperation.EDIT, content, opened=True))
         changes.append(_row_change(message, one, OutboxOperation.SEND, content, opened=False))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.incoming import Said
-from bot.chat.outgoing import Limits
+from bot.chat.outgoing import REACTION_PART, Limits, MessageContent, OutgoingPart
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Session, Turn, TurnRange, TurnResult
@@ -36,6 +36,7 @@ from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import Text, language_of, translatable, translate
+from bot.tools import reaction_line
 from bot.turn.limits.rate_limits import AnswerLimits, RareNotices
 from bot.turn.message_groups import MessageGroup
 from bot.turn.model_requests import AnswerRequest, ModelRequests
@@ -97,7 +98,7 @@ class AnswerPipeline:
         await self._let_speak(speakers, context, stop)
         if stop.requested and not context.turns:
             await self._write_again_if_shown(speakers, context, stop)
-        if context.turns and active.first.preset.buttons:
+        if context.parts and active.first.preset.buttons:
             buttons = answer_buttons(context.part_name(context.parts[-1].part), said.locale)
             context.parts[:] = self.replies.with_buttons(said.address, context.parts, buttons)
         for notice in (limit_notice, *context.notices):
@@ -106,6 +107,10 @@ class AnswerPipeline:
                 context.parts.extend(
                     self.replies.notice_parts(said.address, notice, said.locale, number)
                 )
+        context.parts.extend(
+            OutgoingPart(REACTION_PART, MessageContent(emoji))
+            for emoji in context.reactions.values()
+        )
         context.parts[:] = [  # those that need no edit any more
             replace(one, is_shown=True) if any(reply.shows(one) for reply in context.shown) else one
             for one in context.parts
@@ -217,6 +222,11 @@ class AnswerPipeline:
             receipt = await self.models.generate(request)
         context.opened.extend(live_reply.opened)
         if not receipt.answer:  # it was stopped before its first word
+            return
+        emoji = context.reactions.get(preset.name)
+        if emoji and receipt.answer == reaction_line(emoji):  # it says nothing else
+            context.turns.append(self._turn(receipt.answer, speaker, ()))
+            context.receipts.append(_with_edits(receipt, live_reply, context.said))
             return
         text = line + receipt.answer + _end_marks_of(receipt, context.said.locale)
         text += _files_notice(context)

@@ -34,7 +34,7 @@ from bot.routing.presets import INSTALLATION, ActivePreset
 from bot.runtime import plugins
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
-from bot.tools import MAX_TOOL_TOKENS
+from bot.tools import MAX_TOOL_TOKENS, reaction_line
 from bot.turn.limits.refusals import OperatorNotes
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, usages_of
@@ -194,7 +194,7 @@ class ModelRequests:
                         *(tools, visible_limit, preset.provider, replace_shown),
                         check if is_shown else None,
                     )
-                    answer = _run_scripts(answer, preset, said)
+                    answer = _with_reaction(_run_scripts(answer, preset, said), preset, context)
             usages = usages_of(answer, fitted.tokens)
             charge = self.spending.charged(reservation, preset, usages)
         if answer.thoughts:
@@ -284,6 +284,16 @@ async def _checked(
         refused = replace(answer, text=shown_instead(said.locale), thoughts="")
         return replace(refused, reason=FinishReason.FILTERED)
     return replace(answer, text=text, thoughts=thoughts or answer.thoughts)
+
+
+def _with_reaction(
+    answer: GeneratedAnswer, preset: Preset, context: TurnContext
+) -> GeneratedAnswer:
+    """Return an answer without words as its reaction, if there is one."""
+    emoji = context.reactions.get(preset.name)
+    if emoji is None or is_visible(answer.text):
+        return answer
+    return replace(answer, text=reaction_line(emoji))
 
 
 def _check(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> None:

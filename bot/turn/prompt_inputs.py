@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import structlog
 
-from bot.chat.incoming import Said, WakeReason, people_of
-from bot.chat.outgoing import OutgoingPart
+from bot.chat.incoming import Address, Said, WakeReason, people_of
+from bot.chat.outgoing import Limits, OutgoingPart
 from bot.chat.prompt import ToolSpec
 from bot.chat.receipt import DroppedItem, Receipt
 from bot.chat.session import (
@@ -47,11 +47,14 @@ from bot.storage.conversations import Conversations
 from bot.storage.history_index import SqlHistoryIndex
 from bot.texts.text import Text
 from bot.tools import (
+    REACT,
     Tool,
     Toolbox,
+    ToolFailed,
     dice_tool,
     history_tool,
     plugin_tools,
+    react_tool,
     server_tools,
     story_tool,
     time_tool,
@@ -158,6 +161,8 @@ class TurnContext:
     shown: list[LiveReply] = field(default_factory=list)
     notices: list[Text] = field(default_factory=list)
     """What the service says after the answers."""
+    reactions: dict[str, str] = field(default_factory=dict)
+    """The emoji that a preset's model has put under the message; at most one."""
 
     @property
     def next_part(self) -> int:
@@ -390,6 +395,7 @@ class AnswerTools:
     """By the name that presets give."""
     readable: ReadableTurns
     """Leaves out background of people who do not want to be observed."""
+    limits: Callable[[Address], Limits]
 
     async def for_answer(
         self, preset: Preset, backend: Backend, context: TurnContext
@@ -405,8 +411,10 @@ class AnswerTools:
             "dice": lambda: dice_tool(self.random_number),
             "history": lambda: self._history_tool(preset, context),
             "stories": lambda: self._story_tool(preset, context),
+            REACT: lambda: self._react_tool(preset, context),
         }
-        names = dict.fromkeys(preset.tools)
+        offered = dict.fromkeys(preset.tools)
+        names = [one for one in offered if one != REACT or self._may_react(context)]
         tools = [made[name]() for name in names if name in made]
         tools += plugin_tools([name for name in names if name not in made])
         # One that failed at the start is not there.
@@ -415,7 +423,27 @@ class AnswerTools:
             await server.wait_until_tried()
         tools += server_tools(servers)
         # Even without tools, a model may call one that it remembers, and gets an error.
-        return Toolbox(tools, self.clock)
+        return Toolbox(tools, self.clock, lambda: preset.name in context.reactions)
+
+    def _may_react(self, context: TurnContext) -> bool:
+        said, is_repeated = context.said, context.in_place_of or context.replaces_answers
+        has_reactions = self.limits(said.address).reaction is not None
+        return has_reactions and said.message_id is not None and not is_repeated
+
+    def _react_tool(self, preset: Preset, context: TurnContext) -> Tool:
+        to_reaction = self.limits(context.said.address).reaction
+
+        def react(given: str) -> str:
+            if context.reactions:
+                raise ToolFailed("the message has your reaction already")
+            emoji = to_reaction(given) if to_reaction else ""
+            if not emoji:
+                some = "👍 👎 ❤ 🔥 🎉 😁 😢 🤔"
+                raise ToolFailed(f"that is no reaction here; take another, such as {some}")
+            context.reactions[preset.name] = emoji
+            return emoji
+
+        return react_tool(react)
 
     def _history_tool(self, preset: Preset, context: TurnContext) -> Tool:
         async def load_turns() -> Sequence[Turn]:

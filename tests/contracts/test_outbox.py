@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import (
+    REACTION_PART,
     THREAD_PARTS,
     AnswerThread,
     Attachment,
@@ -76,6 +77,20 @@ async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) ->
         (OutboxOperation.SEND, 1, "…", None),
         (OutboxOperation.EDIT, 0, "done", "m0"),
         (OutboxOperation.DELETE, 1, "", "m1"),
+    ]
+
+
+async def test_reaction_goes_to_the_message_and_takes_no_opened_part(store: Store) -> None:
+    claim, message = await take_message(store)
+    [opened] = in_parts("…")
+    await store.conversations.open(claim, message, opened)
+    reaction = OutgoingPart(REACTION_PART, MessageContent("👍"))
+    await store.conversations.finish(claim, message, TurnResult(outgoing=[reaction]))
+    rows = await send_all(store)
+    assert [(row.op, row.content.text, row.reply_to, row.external_id) for row in rows] == [
+        (OutboxOperation.SEND, "…", "1", None),
+        (OutboxOperation.REACT, "👍", "1", None),
+        (OutboxOperation.DELETE, "", "1", "m0"),
     ]
 
 

@@ -41,6 +41,8 @@ class Model:
         """What it thinks, piece by piece, before each answer."""
         self.spoken = ""
         """What is said in every voice message."""
+        self.reaction = ""
+        """The emoji with which it reacts instead of answering, where that is offered."""
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
@@ -121,6 +123,13 @@ class Model:
         answer = self.write_answer(asked["messages"])
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
+        if self.reaction and "react" in str(asked.get("tools")):
+            called = {"name": "react", "arguments": json.dumps({"emoji": self.reaction})}
+            call = {"index": 0, "id": "c1", "type": "function", "function": called}
+            await response.write(_event({"tool_calls": [call]}, None))
+            await response.write(_event({}, "tool_calls"))
+            await response.write(b"data: [DONE]\n\n")
+            return response
         for thought in self.thoughts:
             await response.write(_event({"reasoning_content": thought}, None))
             await asyncio.sleep(0.3)
@@ -154,13 +163,13 @@ def unanswered_questions(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     return since or [last]
 
 
-def _event(delta: dict[str, str], finish_reason: str | None) -> bytes:
+def _event(delta: Mapping[str, object], finish_reason: str | None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m"}
     return b"data: " + json.dumps({**chunk, "choices": [choice]}).encode() + b"\n\n"
 
 
-def _text(content: str | list[dict[str, str]]) -> str:
-    if isinstance(content, str):
-        return content
+def _text(content: str | list[dict[str, str]] | None) -> str:
+    if content is None or isinstance(content, str):  # a message may only call tools
+        return content or ""
     return "".join(part.get("text", "") for part in content)

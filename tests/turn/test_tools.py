@@ -1,5 +1,6 @@
 """Tools in an answer: offered by the preset only, called in rounds, charged, shown and recorded."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from bot.errors import BackendUnavailable, PresetError
 from bot.prompting.presets.files import parse_preset
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
-from tests.fakes import CallingFakeBackend, ScriptStep
+from tests.fakes import LIMITS, CallingFakeBackend, ScriptStep
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.budgets import make_setup as make_budget_setup
 from tests.turn.setup import CHAT, Setup, failure
@@ -57,6 +58,77 @@ async def test_receipt_and_context_show_the_calls(database: Database) -> None:
     assert receipt.tool_calls[0].arguments == '{"dice": "2d6"}'
     assert (receipt.usage.prompt_tokens, receipt.usage.output_tokens) == (200, 20)
     assert 'Tool dice: “{"dice": "2d6"}” – “> 2d6: 8 (4, 4)”' in setup.texts[-1]
+
+
+def reacting(emoji: str, *others: tuple[str, str]) -> Finish:
+    return calling(("react", json.dumps({"emoji": emoji})), *others)
+
+
+def make_reacting(database: Database, *scripts: list[ScriptStep], **options: Any) -> Setup:
+    """Return a setup where models may react with all but one emoji."""
+    limits = replace(LIMITS, reaction=lambda emoji: "" if emoji == "🦖" else emoji)
+    options.setdefault("preset", {"tools": ["react"], "buttons": True})
+    return make_setup(database, *scripts, limits=limits, **options)
+
+
+def reactions(setup: Setup) -> list[str]:
+    return [what for call, what in setup.surface.calls if call == "react"]
+
+
+async def test_model_reacts_instead_of_answering(database: Database) -> None:
+    setup = make_reacting(database, [reacting("👍")], ["Hi.", reacting("🎉")], ["No more."])
+    await setup.say("hello")
+    assert (setup.texts, reactions(setup)) == ([], ["1 👍"])
+    await setup.say("how are you?")
+    assert (setup.texts, reactions(setup)) == (["Hi."], ["1 👍", "2 🎉"])
+    assert await setup.history() == [
+        *(("user", "hello"), ("assistant", "[reacted with 👍]")),
+        *(("user", "how are you?"), ("assistant", "Hi.")),
+    ]
+    assert len(setup.backend.prompts) == 2
+    assert setup.backend.prompts[1].messages[-2].content == "[reacted with 👍]"
+    [(_, second)] = await Receipts(database).newest(CHAT)
+    assert (second.answer, [one.name for one in second.tool_calls]) == ("Hi.", ["react"])
+
+
+async def test_receipt_of_a_reaction_says_what_it_was(database: Database) -> None:
+    setup = make_reacting(database, [reacting("👍")], ["An answer."])
+    await setup.say("hello", "/context")
+    [(_, receipt)] = await Receipts(database).newest(CHAT)
+    assert receipt.answer == "[reacted with 👍]"
+    assert 'Tool react: “{"emoji": "\\ud83d\\udc4d"}” – “> [reacted with 👍]”' in setup.texts[-1]
+    await setup.say("/retry")
+    assert setup.backend.prompts[-1].tools == (), "the message has a reaction already"
+    assert setup.texts[-1] == "An answer."
+    assert reactions(setup) == ["1 👍"]
+
+
+async def test_refused_reaction_is_told_to_the_model_only(database: Database) -> None:
+    setup = make_reacting(
+        database, [reacting("🦖", ("react", '{"emoji": ""}'))], ["Then in words."]
+    )
+    await setup.say("hello")
+    [exchange] = setup.backend.prompts[-1].tool_exchanges
+    assert "that is no reaction here; take another, such as 👍" in exchange.results[0]
+    assert (setup.texts, reactions(setup)) == (["Then in words."], [])
+
+
+async def test_message_has_one_reaction_whoever_gives_it(database: Database) -> None:
+    nils = {"name": "nils", "provider": "p", "model": "m", "tools": ["react"]}
+    preset = {"tools": ["react"]}
+    scripts: list[list[ScriptStep]] = [[reacting("👍", ("react", '{"emoji": "👎"}'))]]
+    scripts += [[reacting("🎉")], ["I am Nils."]]
+    setup = make_reacting(database, *scripts, preset=preset, others=[nils])
+    await setup.resolver.set_active(CHAT, [*setup.resolver.presets.values()], "telegram:1")
+    await setup.say("nora, nils?")
+    assert reactions(setup) == ["1 👍"]
+    assert [text for _, text in await setup.history()][1:] == ["[reacted with 👍]", "I am Nils."]
+
+
+async def test_no_reaction_where_the_platform_has_none(database: Database) -> None:
+    setup = make_setup(database, ["Hi."], preset={"tools": ["react"]})
+    await setup.say("hello")
+    assert setup.backend.prompts[0].tools == ()
 
 
 async def test_no_tool_is_offered_by_default_nor_by_a_backend(database: Database) -> None:

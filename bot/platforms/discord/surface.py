@@ -1,9 +1,11 @@
 """Answers on Discord: idempotent REST calls without pings."""
 
 import contextlib
+import unicodedata
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from typing_extensions import override
@@ -24,6 +26,7 @@ from bot.chat.outgoing import (
     OutgoingMessage,
 )
 from bot.chat.rate import CallWindow
+from bot.markup.graphemes import grapheme_starts
 from bot.platforms.discord.channels import (
     AnswerThreads,
     ChannelWebhook,
@@ -45,6 +48,15 @@ from bot.ports import BucketSurface, Surface
 
 _PAGE_SIZE = 100
 _MAX_PAGES = 10
+_KEYCAP = "\N{COMBINING ENCLOSING KEYCAP}"
+
+
+def _to_reaction(text: str) -> str:
+    """Return an emoji as it is; empty if it is none, or more than one."""
+    is_emoji = any(unicodedata.category(char) == "So" or char == _KEYCAP for char in text)
+    return text if is_emoji and len(grapheme_starts(text, 0, len(text))) == 1 else ""
+
+
 LIMITS = Limits(
     max_units=2000,
     unit="characters",
@@ -54,6 +66,7 @@ LIMITS = Limits(
     render=to_dialect,
     shows_faces=True,
     repeats_faces=False,
+    reaction=_to_reaction,
     message_link="https://discord.com/channels/{server}/{chat}/{message}",
     has_threads=True,
     has_private_chats=True,
@@ -72,6 +85,7 @@ _SUPPRESS_EMBEDS = 1 << 2
 _SEND = RestEndpoint("POST", "/channels/{}/messages", waits=False)
 _EDIT = RestEndpoint("PATCH", "/channels/{}/messages/{}", waits=False)
 _DELETE = RestEndpoint("DELETE", "/channels/{}/messages/{}", waits=False)
+_REACT = RestEndpoint("PUT", "/channels/{}/messages/{}/reactions/{}/@me", waits=False)
 READ_MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
 READ_MESSAGE = RestEndpoint("GET", "/channels/{}/messages/{}")
 _FIND = replace(READ_MESSAGES, waits=False)
@@ -200,6 +214,10 @@ class DiscordSurface(Surface, BucketSurface):
                     raise
                 ids = (webhook.id, webhook.token, message_id)
                 await self._rest.call(_DELETE_SPOKEN, *ids, query=webhook.query)
+
+    @override
+    async def react(self, address: Address, message_id: str, emoji: str) -> None:
+        await self._rest.call(_REACT, *locate(address, message_id), quote(emoji))
 
     @override
     async def typing(self, address: Address) -> None:

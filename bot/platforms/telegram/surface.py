@@ -13,7 +13,7 @@ from aiogram.methods import DeleteMessage, SendDocument
 from aiogram.types import BufferedInputFile, MessageEntity
 from typing_extensions import override
 
-from bot.chat.incoming import Address
+from bot.chat.incoming import Address, without_tones
 from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.errors import ContentRefused, MessageNotFound, Refused
 from bot.platforms.telegram.api import (
@@ -36,6 +36,12 @@ _MAX_GAP = 8  # so many missing ids mark the end of a group
 _MAX_SEARCHES = 1000  # whose progress is kept; only interrupted ones stay
 
 
+# https://core.telegram.org/bots/api#reactiontypeemoji
+_REACTIONS = (
+    " ❤ 👍 👎 🔥 🥰 👏 😁 🤔 🤯 😱 🤬 😢 🎉 🤩 🤮 💩 🙏 👌 🕊 🤡 🥱 🥴 😍 🐳 ❤\u200d🔥 🌚"
+    " 🌭 💯 🤣 ⚡ 🍌 🏆 💔 🤨 😐 🍓 🍾 💋 🖕 😈 😴 😭 🤓 👻 👨\u200d💻 👀 🎃 🙈 😇 😨 🤝 ✍"
+    " 🤗 🫡 🎅 🎄 ☃ 💅 🤪 🗿 🆒 💘 🙉 🦄 😘 💊 🙊 😎 👾 🤷\u200d♂ 🤷 🤷\u200d♀ 😡 "
+)
 _EPHEMERAL_ID = re.compile(r"e(?P<person>\d+):(?P<id>\d+)")
 _log = structlog.get_logger(__name__)
 _ProbeResult: TypeAlias = Literal["ours", "foreign", "nothing"]
@@ -49,8 +55,10 @@ class TelegramSurface(Surface, DraftingSurface):
     ) -> None:
         self._api = api
         self._chats = chats or MovedChats()
-        self._private = replace(PRIVATE, has_drafts=has_drafts)
-        self._group = replace(GROUP, has_private_chats=True, opens_responses=True)
+        self._private = replace(PRIVATE, has_drafts=has_drafts, reaction=_to_reaction)
+        self._group = replace(
+            GROUP, has_private_chats=True, opens_responses=True, reaction=_to_reaction
+        )
         link = "https://t.me/c/{chat}/{message}"
         self._supergroup = replace(self._group, message_link=link)
         self._has_ephemeral = True  # until the server shows one to everybody
@@ -166,6 +174,15 @@ class TelegramSurface(Surface, DraftingSurface):
                 await self._call_ephemeral(address, ephemeral, None)
                 return
             await self._chats.in_chat(address, lambda chat: self._api.call(method(chat)))
+
+    @override
+    async def react(self, address: Address, message_id: str, emoji: str) -> None:
+        async def put(chat: CurrentChat) -> None:
+            to = {"chat_id": chat.chat, "message_id": _existing(chat, message_id)}
+            reaction = [{"type": "emoji", "emoji": emoji}]
+            await self._api.send("setMessageReaction", {**to, "reaction": reaction})
+
+        await self._chats.in_chat(address, put)
 
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
@@ -289,6 +306,12 @@ class TelegramSurface(Surface, DraftingSurface):
                 raise
         text, entities = _render_text(content, has_links=False)
         return await self._api.send(method, {"text": text, "entities": entities, **fields})
+
+
+def _to_reaction(text: str) -> str:
+    """Return an emoji without its skin tone, if bots may react with it; else nothing."""
+    plain = without_tones(text)
+    return plain if f" {plain} " in _REACTIONS and " " not in plain else ""
 
 
 def _is_private(address: Address) -> bool:

@@ -109,7 +109,8 @@ def _wake_word_problem(word: str) -> Text | None:
 
 def _tool_problem(name: str) -> str | None:
     tools = (*TOOLS, *enabled("tools"))
-    return None if name in tools else f"should be {' or '.join(map(repr, tools))}"
+    known = " or ".join(map(repr, tools))
+    return None if name in tools else f"should be {known}, not {name!r}"
 
 
 _ToolName = Annotated[str, _check(_tool_problem)]

@@ -22,6 +22,7 @@ from bot.errors import (
 )
 from bot.platforms.discord import rest
 from bot.platforms.discord.platform import DiscordPlatform
+from bot.platforms.discord.surface import LIMITS
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from tests.attacks import with_ours
@@ -402,3 +403,15 @@ async def test_presets_are_suggested_for_a_partial_option(chat: Chat) -> None:
     choices = await wait_until(lambda: interaction.autocomplete_choices)
     assert [choice["value"] for choice in choices] == ["nova", "nora"]
     assert not chat.intake.received
+
+
+@pytest.mark.parametrize("emoji", ["👍", "👍🏽", "❤️", "🇩🇪", "1️⃣", "👨\u200d👩\u200d👧", "🦖"])
+def test_any_emoji_is_a_reaction(emoji: str) -> None:
+    assert LIMITS.reaction is not None
+    assert LIMITS.reaction(emoji) == emoji
+
+
+@pytest.mark.parametrize("text", ["", " ", "yes", "👍👍", "👍 ", ":thumbsup:", "<:cat:123>", "1"])
+def test_other_texts_are_no_reactions(text: str) -> None:
+    assert LIMITS.reaction is not None
+    assert LIMITS.reaction(text) == ""

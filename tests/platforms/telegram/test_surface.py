@@ -378,3 +378,23 @@ async def test_person_is_written_to_in_private(rig: Rig, surface: Surface) -> No
     with pytest.raises(Refused):
         await send(surface, "for you", await bot.private_chat(f"telegram:{BOB}"))
     await bot.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "reaction"),
+    [
+        *[
+            ("👍", "👍"),
+            ("👍🏽", "👍"),
+            ("❤️", "❤"),
+            ("❤️\u200d🔥", "❤\u200d🔥"),
+            ("🤷🏽\u200d♂️", "🤷\u200d♂"),
+        ],
+        *[("🦖", ""), ("", ""), ("👍 👎", ""), ("great", ""), ("👍👍", "")],
+    ],
+)
+async def test_only_reactions_of_bots_are_put(surface: Surface, given: str, reaction: str) -> None:
+    for chat in (PRIVATE_CHAT, GROUP_CHAT):
+        to_reaction = surface.limits(chat).reaction
+        assert to_reaction is not None
+        assert to_reaction(given) == reaction

@@ -1,0 +1,56 @@
+"""Models that react to a message instead of answering, on the wires of both platforms."""
+
+import pytest
+
+from tests.support.chats import Chat, DiscordChat
+from tests.support.features import ON_THE_WIRES, at
+from tests.support.model_server import Model
+from tests.support.service_process import Service, preset_json
+
+REACTING = preset_json("tester", system="You are a tester.", busy="queue", tools=["react"])
+pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(REACTING)]
+
+
+def reactions(where: Chat, message: int) -> list[str]:
+    """Return the bot's reactions to a message."""
+    if isinstance(where, DiscordChat):
+        backend = where.platforms.discord.b
+        ours, found = backend.bot_user.id, backend.messages[where.chat][message]
+        return [one.emoji for one in found.reactions if ours in one.user_ids]
+    calls = [
+        one["params"]
+        for one in where.platforms.telegram.log
+        if one["method"] == "setMessageReaction" and one["status"] == 200
+    ]
+    found = [one for one in calls if (one["chat_id"], one["message_id"]) == (where.chat, message)]
+    return [one["emoji"] for one in found[-1]["reaction"]] if found else []
+
+
+@at("channel", "telegram_group", "telegram_dm")
+@pytest.mark.parametrize("point", ["before_finish", "after_finish", "after_take", "after_http"])
+async def test_reaction_in_place_of_an_answer_survives_a_kill(
+    where: Chat, running: Service, model: Model, point: str
+) -> None:
+    model.reaction = "👍🏽"
+    async with running.killed_at(point):
+        question = where.ask()
+    number = where.id_of(question.message)
+    await where.wait_until(lambda: reactions(where, number))
+    model.reaction = ""
+    await where.ask_and_wait()
+    shown = "👍🏽" if isinstance(where, DiscordChat) else "👍"
+    assert reactions(where, number) == [shown]
+    assert len(where.texts()) == 1
+    said = [one["content"] for one in model.requests[-1]["messages"]]
+    assert f"[reacted with {shown}]" in said
+
+
+@at("channel", "telegram_group")
+async def test_refused_reaction_leads_to_words(where: Chat, running: Service, model: Model) -> None:
+    model.reaction = "🦖🦖"
+    question = where.ask()
+    refused = "that is no reaction here"
+    await where.wait_until(lambda: any(refused in str(one["messages"]) for one in model.requests))
+    model.reaction = ""
+    await where.shows(question)
+    assert reactions(where, where.id_of(question.message)) == []
