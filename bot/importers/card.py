@@ -122,7 +122,9 @@ def write_card(card: Card, container: CardContainer) -> bytes:
         case CardContainer.PNG:
             newest = dump_json(card.content) if card.spec is CardSpec.V3 else None
             older = card.older or (_as_v2(card) if card.spec is CardSpec.V3 else card.content)
-            return png.write_png(_image(card), v2=dump_json(older), v3=newest)
+            return png.write_png(
+                own_image(card) or png.plain_image(), v2=dump_json(older), v3=newest
+            )
         case CardContainer.CHARX:
             assets = dict(card.assets)
             if card.image is not None and not assets:
@@ -186,7 +188,8 @@ def _as_v3(card: Card) -> Json:
     return {**content, "spec": "chara_card_v3", "spec_version": "3.0", "data": fields}
 
 
-def _image(card: Card) -> bytes:
+def own_image(card: Card) -> bytes | None:
+    """Return the PNG that a card's file has of its character, if any."""
     if card.image is not None:
         return card.image
     icons = [
@@ -194,7 +197,7 @@ def _image(card: Card) -> bytes:
         for path, data in card.assets.items()
         if data.startswith(png.SIGNATURE) and "icon" in PurePath(path).parts
     ]
-    return icons[0] if icons else png.plain_image()
+    return icons[0] if icons else None
 
 
 _CARDS_FOLDER = "cards"

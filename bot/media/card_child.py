@@ -11,7 +11,7 @@ from importlib import import_module  # noqa: TID251 # its libraries are an extra
 from pathlib import Path
 
 from bot.errors import PresetError, UserError
-from bot.importers.card import Card, read_card
+from bot.importers.card import Card, own_image, read_card
 from bot.importers.card_to_preset import preset_from_card
 from bot.importers.file_kinds import CHARACTER_IMPORTS, FileKind, detect_file_kind
 from bot.prompting.presets.files import export_preset
@@ -75,10 +75,11 @@ def _picture(card: Card) -> str | None:
 
 
 def _own_picture(card: Card) -> str | None:
-    if card.image is None:
+    image = own_image(card)
+    if image is None:
         return None
     try:
-        face = import_module("bot.media.conversion_child").to_face(card.image)
+        face = import_module("bot.media.conversion_child").to_face(image)
         return base64.b64encode(face).decode()
     except Exception:  # noqa: BLE001 # the library is missing, or raises any for a hostile file
         return None

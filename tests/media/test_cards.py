@@ -3,26 +3,41 @@
 import base64
 import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from bot.importers.archives import MAIN_ICON, write_charx
 from bot.importers.png import plain_image, write_png
 from bot.media.attachment_reader import convert
 
 ADDRESS = "https://cards.example/mira.png"
 
 
-async def read(image: bytes, **fields: object) -> dict[str, Any]:
+def as_png(card: bytes, image: bytes) -> bytes:
+    return write_png(image, v2=card, v3=None)
+
+
+def as_charx(card: bytes, image: bytes) -> bytes:
+    return write_charx(card, {MAIN_ICON: image})
+
+
+async def read(
+    image: bytes, packed: Callable[[bytes, bytes], bytes] = as_png, **fields: object
+) -> dict[str, Any]:
     data = {"name": "Mira", "description": "Mira keeps bees.", **fields}
-    card = json.dumps({"spec": "chara_card_v2", "data": data}).encode()
-    found: dict[str, Any] = json.loads(await convert("card", write_png(image, v2=card, v3=None)))
+    card = json.dumps({"spec": "chara_card_v3", "data": data}).encode()
+    found: dict[str, Any] = json.loads(await convert("card", packed(card, image)))
     return found
 
 
-async def test_picture_without_an_address_is_the_cards_own_in_small() -> None:
-    found = await read(plain_image(), avatar="none")
+@pytest.mark.parametrize("packed", [as_png, as_charx])
+async def test_picture_without_an_address_is_the_cards_own_in_small(
+    packed: Callable[[bytes, bytes], bytes],
+) -> None:
+    found = await read(plain_image(), packed, avatar="none")
     with Image.open(io.BytesIO(base64.b64decode(found["picture"]))) as picture:
         assert (picture.format, picture.size) == ("PNG", (128, 128))
     assert "avatar" not in json.loads(found["preset"])

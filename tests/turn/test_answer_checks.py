@@ -154,6 +154,21 @@ async def test_moderation_of_another_provider_is_asked(
     assert count("unchecked") == before + 1
 
 
+async def test_growing_answer_is_shown_as_far_as_the_moderation_has_read_it(
+    database: Database,
+) -> None:
+    go_on, moderator = asyncio.Event(), Moderator()
+    backend = FakeBackend([LONG, " But", go_on, " FORBIDDEN!"])
+    setup = Setup(database, backend=backend, fallback=moderator)
+    async with working(setup, "Tell me") as worker:
+        await pass_time_until(setup, lambda: setup.texts)
+        assert "".join(moderator.asked).startswith(setup.texts[0].rstrip("… "))
+        go_on.set()
+        await worker
+    assert setup.texts == [INSTEAD]
+    assert "FORBIDDEN" not in ever_shown(setup)
+
+
 async def test_list_is_inherited_until_a_narrower_place_has_another(database: Database) -> None:
     chosen = {"admins": frozenset({ALICE.id})}
     setup = Setup(database, ["A rogue."], settings=chosen)
