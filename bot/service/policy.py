@@ -42,7 +42,8 @@ def _recipients(settings: Settings, presets: Sequence[Preset]) -> list[str]:
     """Return the providers and tool servers that get what people write."""
     providers = settings.providers
     names = [name for preset in presets for name, _ in used_models(preset)]
-    names += [name for name in providers if getattr(providers[name], "transcription_model", None)]
+    for model in ("transcription_model", "moderation_model"):
+        names += [name for name, one in providers.items() if getattr(one, model, None)]
     local = {name for name, one in providers.items() if isinstance(one, ModelFileSettings)}
     found = [f"{name} (on the machine of this bot)" if name in local else name for name in names]
     found += [name for preset in presets for name in preset.mcp_servers]
