@@ -1,5 +1,6 @@
 """The settings from troupe.toml, .env and the environment (TROUPE_...); the last one wins."""
 
+import base64
 import contextlib
 import difflib
 import re
@@ -129,6 +130,30 @@ class BudgetSettings(BaseModel, extra="forbid"):
     def has_any(self) -> bool:
         """Whether anything is limited."""
         return any(value is not None for name, value in self if name.endswith(("_day", "_month")))
+
+
+class EventSettings(BaseModel, extra="forbid"):
+    """Events for another program: answers, failures, feedback, and groups that the bot joined."""
+
+    url: HttpAddress | None = Field(
+        None, description="Where each event is posted; by default nowhere."
+    )
+    secret: SecretStr | None = Field(
+        None,
+        description="What signs them, as Standard Webhooks describes: `whsec_` and 24 to 64 bytes"
+        " in base64, such as those of `openssl rand -base64 32`.",
+    )
+
+    @property
+    def key(self) -> bytes:
+        given = self.secret.get_secret_value() if self.secret else ""
+        return base64.b64decode(given.removeprefix("whsec_"), validate=True)
+
+    @model_validator(mode="after")
+    def _check_secret(self) -> Self:
+        if self.url is not None and not 24 <= len(self.key) <= 64:  # its errors are ValueErrors
+            raise ValueError("TROUPE_EVENTS__SECRET needs 24 to 64 bytes in base64")
+        return self
 
 
 class ConsoleSettings(BaseModel, extra="forbid"):
@@ -359,6 +384,9 @@ class Settings(BaseSettings):
     budgets: BudgetSettings = Field(BudgetSettings(), description="What answers may cost.")
     console: ConsoleSettings = Field(
         ConsoleSettings(), description="The HTTP server: the console, health and metrics."
+    )
+    events: EventSettings = Field(
+        EventSettings(), description="Events that are posted to another program, without texts."
     )
     receipt_days: float = Field(
         14, ge=0, description="For how many days the exact prompts of answers are kept."

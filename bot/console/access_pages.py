@@ -27,6 +27,7 @@ from bot.console.routes import (
 from bot.errors import RequestRefused
 from bot.ports import Clock
 from bot.storage.data_kinds import PolicySection
+from bot.storage.events import EventLog, EventRow
 from bot.storage.operation import AuditLog
 from bot.storage.tokens import ConsoleTokens
 from bot.texts.text import translatable
@@ -144,6 +145,12 @@ class AccessPage(RouteGroup):
     tokens: ConsoleTokens
     audit: AuditLog
     clock: Clock
+    events: EventLog
+
+    @route("GET /api/v1/events", Scope.READ)
+    async def list_events(self) -> Mapping[str, Sequence[EventRow]]:
+        """List the newest events for the program that gets them, and which were sent."""
+        return {"events": await self.events.listed()}
 
     @route("GET /access", Scope.READ)
     async def show(self, request: ConsoleRequest) -> Page:
@@ -151,7 +158,8 @@ class AccessPage(RouteGroup):
         may_list = Scope.OPERATE in request.caller.scopes
         tokens = await self.tokens.api_tokens() if may_list else None
         entries = await self._changes(request.caller, _PAGE_ENTRIES)
-        return Page("access.html", {"tokens": tokens, "entries": entries})
+        events = await self.events.listed()
+        return Page("access.html", {"tokens": tokens, "entries": entries, "events": events})
 
     @route("GET /api/v1/tokens", Scope.OPERATE)
     async def list_tokens(self) -> Mapping[str, Sequence[ApiToken]]:

@@ -36,6 +36,7 @@ from bot.service.policy import describe_policy
 from bot.settings import ConsoleSettings, Settings
 from bot.setup import SetupSteps
 from bot.storage.database import Database
+from bot.storage.events import EventLog
 from bot.storage.operation import AuditLog
 from bot.storage.reports import ServiceState
 from bot.storage.tokens import ConsoleTokens
@@ -220,7 +221,7 @@ def make_console(
     """Create the console with these pages; after login, it opens `home` or the first page."""
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
     gate = RequestGate(settings, logins)
-    groups = [*pages, AccessPage(tokens, AuditLog(database), clock)]
+    groups = [*pages, AccessPage(tokens, AuditLog(database), clock, EventLog(database, clock))]
     home = home or next(item.path for group in groups for item in group.navigation)
     session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
     return Console(gate, [*groups, session_pages, ApiDescription(groups)], names)

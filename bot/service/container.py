@@ -139,6 +139,8 @@ class Container(AnsweringContainer):
 
         delete_late = partial(self._sender.late_duplicates.run, lanes.wake)
         jobs: list[Job] = [lanes.run, delete_late, self.delete_expired_rows, self.drop_pictures]
+        if self.settings.events.url is not None:
+            jobs.append(self.send_events)
         return RolePart(jobs, self.outbox.release_all, drain)
 
     @cached_property

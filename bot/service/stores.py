@@ -20,6 +20,7 @@ from bot.routing.presets import PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.service import jobs
+from bot.service.events import EventSender
 from bot.service.exclusive_role import ExclusiveRole
 from bot.service.options import Role, RunOptions
 from bot.service.resources import Models, Resources, data_dir_use
@@ -27,6 +28,7 @@ from bot.settings import BudgetSettings, Settings
 from bot.storage.conversations import Conversations
 from bot.storage.data_dir import DataDirUse
 from bot.storage.dead_letters import DeadLetters
+from bot.storage.events import EventLog
 from bot.storage.forgetting import FILE_NAME, PersonalData, Tombstone, record_tombstone
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
@@ -159,6 +161,11 @@ class StorageContainer:
         """Delete expired rows every hour, until cancelled, in one of the processes."""
         job = partial(jobs.delete_expired_rows, self.database, self.settings, self.clock)
         await (job() if self.is_alone else self.exclusive_role("delete expired rows").run(job))
+
+    async def send_events(self) -> None:
+        """Send events to the program of the settings, until cancelled, from one process."""
+        sender = EventSender(self.settings.events, EventLog(self.database, self.clock), self.clock)
+        await (sender.run() if self.is_alone else self.exclusive_role("events").run(sender.run))
 
     async def database_problem(self) -> str | None:
         """Return why the database does not respond; None if it does."""

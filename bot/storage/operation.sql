@@ -81,6 +81,28 @@ VALUES (:at, :who, :action, :subject, :before, :after)
 -- name: newest_changes
 SELECT at, who, action, subject, before, after FROM audit ORDER BY id DESC LIMIT :most
 
+-- === events for other programs ===
+
+-- name: event_positions
+SELECT coalesce((SELECT max(id) FROM receipt), 0), coalesce((SELECT max(id) FROM message_note), 0),
+    coalesce((SELECT max(at) FROM feedback), 0), coalesce((SELECT max(id) FROM inbox), 0)
+
+-- name: begin_cursor
+INSERT INTO cursor (name, value) VALUES (:name, :reached) ON CONFLICT DO NOTHING
+
+-- name: rows_of_answered
+SELECT id, at, conversation, preset, provider, model, prompt_tokens, output_tokens, cost
+FROM receipt WHERE id > :beyond ORDER BY id LIMIT :most
+
+-- name: rows_of_failed
+SELECT id, at, key FROM message_note WHERE id > :beyond ORDER BY id LIMIT :most
+
+-- name: rows_of_feedback
+SELECT at, at, receipt, reaction FROM feedback WHERE at > :beyond ORDER BY at LIMIT :most
+
+-- name: rows_of_joined
+SELECT id, received_at, conversation, kind FROM inbox WHERE id > :beyond ORDER BY id LIMIT :most
+
 -- === reports ===
 
 -- name: feedback

@@ -305,6 +305,7 @@ feedback = _table(
     Column("reaction", Text, nullable=False),  # 👍 or 👎
     Column("at", Float, nullable=False),
     Index("ix_feedback_person", "person"),
+    Index("ix_feedback_at", "at"),
 )
 
 # The channels of the web platform. Each change of a message raises the revision of its channel.

@@ -297,6 +297,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("receipt", "person", name="pk_feedback"),
     )
     op.create_index("ix_feedback_person", "feedback", ["person"])
+    op.create_index("ix_feedback_at", "feedback", ["at"])
     op.create_table(
         "sent_message",
         sa.Column("conversation", sa.Text(), nullable=False),

@@ -1,0 +1,105 @@
+"""Send events to an operator's address, signed as Standard Webhooks does, until it accepts them."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import structlog
+
+from bot.errors import StoreError
+from bot.ports import Clock
+from bot.runtime.http_client import ConnectionFailed, HttpClient
+from bot.settings import EventSettings
+from bot.storage.events import EventKind, EventLog, EventRow
+
+_log = structlog.get_logger(__name__)
+_POLL_SECONDS = 1.0
+_REQUEST_SECONDS = 15.0
+_MAX_BACKOFF_SECONDS = 300.0
+_MAX_ROWS = 1000
+_UNACCEPTABLE = {400, 413, 422}
+"""Statuses that say that this event will never be accepted; after others it is sent again."""
+
+
+@dataclass(eq=False)
+class EventSender:
+    """Sends each kind of event in order; one process of an installation does so at a time."""
+
+    settings: EventSettings
+    events: EventLog
+    clock: Clock
+    _positions: dict[EventKind, float] = field(default_factory=dict)
+    _sent: set[str] = field(default_factory=set)
+    """The keys of events behind these positions that were sent."""
+
+    async def run(self) -> None:
+        """Send events until cancelled."""
+        client = HttpClient(self.settings.url or "", {}, connect_seconds=_REQUEST_SECONDS)
+        self._positions, self._sent = {}, set()
+        failures = 0
+        try:
+            while True:
+                try:
+                    self._positions = self._positions or dict(await self.events.begin())
+                    for kind in EventKind:
+                        await self._send_newer(kind, client)
+                    failures = 0
+                except (StoreError, ConnectionFailed, TimeoutError) as error:
+                    failures += 1
+                    _log.warning("events_not_sent", reason=str(error) or "no answer in time")
+                wait = min(2.0 ** min(failures, 10), _MAX_BACKOFF_SECONDS)
+                await self.clock.sleep(wait if failures else _POLL_SECONDS)
+        finally:
+            await client.close()
+
+    async def _send_newer(self, kind: EventKind, client: HttpClient) -> None:
+        rows = await self.events.newer(kind, self._positions[kind], _MAX_ROWS)
+        try:
+            for row in rows:
+                if row.data is not None and row.key not in self._sent:
+                    await self._send(row, client)
+                    self._sent.add(row.key)
+        finally:
+            await self._advance(kind, rows)
+
+    async def _advance(self, kind: EventKind, rows: Sequence[EventRow]) -> None:
+        """Store up to where everything is sent, and nothing may be committed any more."""
+        done: list[EventRow] = []
+        for row in rows:
+            is_late = row.at > self.events.settled_at and len(rows) < _MAX_ROWS
+            if is_late or (row.data is not None and row.key not in self._sent):
+                break
+            done.append(row)
+        if done:
+            await self.events.advance(kind, done[-1].position)
+            self._positions[kind] = done[-1].position
+            self._sent.difference_update(one.key for one in done)
+
+    async def _send(self, row: EventRow, client: HttpClient) -> None:
+        event = {"type": row.kind, "timestamp": row.moment, "data": row.data}
+        body, event_id = msgspec.json.encode(event), f"{await self.events.installation()}-{row.key}"
+        at = str(int(self.clock.now()))
+        headers = {
+            "webhook-id": event_id,
+            "webhook-timestamp": at,
+            "webhook-signature": sign(self.settings.key, event_id, at, body),
+        }
+        deadline = asyncio.get_running_loop().time() + _REQUEST_SECONDS
+        async with await client.request(
+            "POST", "", body, deadline, content_type="application/json", headers=headers
+        ) as response:
+            status = response.status
+        if status in _UNACCEPTABLE:
+            _log.error("event_refused", event_id=event_id, status=status)
+        elif status >= 300:
+            raise ConnectionFailed(f"the receiver answered with status {status}")
+
+
+def sign(key: bytes, event_id: str, at: str, body: bytes) -> str:
+    """Return the signature by the symmetric scheme of the Standard Webhooks specification."""
+    signed = f"{event_id}.{at}.".encode() + body
+    return f"v1,{base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()}"

@@ -1,0 +1,131 @@
+"""Events for other programs, found in what is stored anyway, so that no message costs more.
+
+A cursor says up to which row the events of a kind were sent. What is sent again after a kill has
+the same id.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from bot.chat.incoming import address_of
+from bot.chat.usage import MICROS
+from bot.storage.database import ClockStore, reading, transaction
+from bot.storage.leases import read_installation_id
+from bot.storage.statements import SQL, Unit
+from bot.telemetry.logs import ERROR_NOTES
+from bot.value_class import value_class
+
+_CURSOR = "events:"
+_BEGUN = "events begun:"
+_LISTED = 50
+_COMMIT_SECONDS = 60.0
+"""On PostgreSQL, a row may be committed so much later than one with a higher id."""
+
+
+class EventKind(StrEnum):
+    ANSWERED = "answered"
+    FAILED = "failed"
+    FEEDBACK = "feedback"
+    JOINED = "joined"
+
+
+@value_class
+class EventRow:
+    """A row that an event of its kind may be found in."""
+
+    kind: EventKind
+    position: float
+    at: float
+    """In Unix seconds."""
+    data: Mapping[str, object] | None
+    """Nothing that anybody said; None: it is no such event."""
+    is_sent: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}-{self.position:.17g}"
+
+    @property
+    def moment(self) -> str:
+        return datetime.fromtimestamp(self.at, UTC).isoformat()
+
+
+class EventLog(ClockStore):
+    _installation = ""
+
+    @reading
+    def newer(self, kind: EventKind, position: float, most: int) -> Unit[Sequence[EventRow]]:
+        """Return the rows after a position, in order."""
+        return (yield from _rows_after(kind, position, most))
+
+    @transaction
+    def begin(self) -> Unit[Mapping[EventKind, float]]:
+        """Return up to which position events were sent; at first, everything counts as sent."""
+        [newest] = yield SQL["event_positions"].query()
+        for kind, position in zip(EventKind, newest, strict=True):
+            for prefix in (_CURSOR, _BEGUN):
+                begun = {"name": f"{prefix}{kind}", "reached": repr(float(position))}
+                yield SQL["begin_cursor"].query(begun)
+        return (yield from _read_positions(_CURSOR))
+
+    @transaction
+    def advance(self, kind: EventKind, position: float) -> Unit[None]:
+        values = {"name": f"{_CURSOR}{kind}", "reached": repr(position)}
+        yield SQL["advance_cursor"].query(values)
+
+    @property
+    def settled_at(self) -> float:
+        """Since when earlier rows may still be committed, in Unix seconds."""
+        return self._clock.now() - (0.0 if self._database.is_sqlite else _COMMIT_SECONDS)
+
+    @reading
+    def listed(self) -> Unit[Sequence[EventRow]]:
+        """Return the newest events, newest first; none if events are not sent."""
+        found = []
+        begun = yield from _read_positions(_BEGUN)
+        for kind, position in (yield from _read_positions(_CURSOR)).items():
+            back = 86_400.0 if kind is EventKind.FEEDBACK else _LISTED  # seconds, or rows
+            rows = yield from _rows_after(kind, max(begun[kind], position - back), 2 * _LISTED)
+            found += [replace(one, is_sent=one.position <= position) for one in rows]
+        events = [one for one in found if one.data is not None]
+        return sorted(events, key=lambda one: -one.at)[:_LISTED]
+
+    async def installation(self) -> str:
+        """Return what begins the ids of events: a receiver may have several installations."""
+        self._installation = self._installation or await read_installation_id(self._database)
+        return self._installation
+
+
+def _read_positions(prefix: str) -> Unit[dict[EventKind, float]]:
+    rows = yield SQL["cursors"].query(prefix=prefix)
+    return {EventKind(name.removeprefix(prefix)): float(value) for name, value in rows}
+
+
+def _rows_after(kind: EventKind, position: float, most: int) -> Unit[Sequence[EventRow]]:
+    after = position if kind is EventKind.FEEDBACK else int(position)  # a time, or a row's id
+    rows = yield SQL[f"rows_of_{kind}"].query(beyond=after, most=most)
+    return [_read_row(kind, *row) for row in rows]
+
+
+def _read_row(kind: EventKind, position: float, at: float, *columns: Any) -> EventRow:
+    data: dict[str, object] | None = None
+    match kind:
+        case EventKind.ANSWERED:
+            conversation, preset, provider, model, read, written, cost = columns
+            data = {"answer": position, "channel": address_of(conversation).channel}
+            data |= {"preset": preset, "provider": provider, "model": model}
+            data |= {"prompt_tokens": read, "output_tokens": written}
+            data |= {"cost": None if cost is None else cost / MICROS}
+        case EventKind.FAILED:
+            if (key := columns[0]).startswith(ERROR_NOTES):
+                data = {"error": key.removeprefix(ERROR_NOTES)}
+        case EventKind.FEEDBACK:
+            data = {"answer": columns[0], "reaction": columns[1]}
+        case EventKind.JOINED:
+            conversation, event_kind = columns
+            if event_kind == "joined":
+                data = {"channel": address_of(conversation).channel}
+    return EventRow(kind, position, at, data)

@@ -1,0 +1,146 @@
+"""Events reach another program once by their ids, signed, whatever fails; on both databases."""
+
+import asyncio
+import base64
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from openai import OpenAI
+from pydantic import SecretStr
+from sqlalchemy import Connection, insert
+from typing_extensions import override
+
+from bot.chat.incoming import Address, Joined
+from bot.errors import SettingsError
+from bot.runtime.clock import SystemClock
+from bot.runtime.tasks import cancel_and_wait
+from bot.service.events import EventSender
+from bot.settings import EventSettings, read_settings
+from bot.storage.events import EventLog
+from bot.storage.tables import feedback, message_note
+from tests.samples import ALICE
+from tests.support.store import RECEIPT, Store, finish
+from tests.waiting import wait_until
+
+SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
+GROUP = Address("telegram", "-7")
+
+
+class HastyClock(SystemClock):
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        await asyncio.sleep(0.01)
+
+
+@dataclass
+class Receiver:
+    """A program that checks signatures by another library, and counts what it accepts."""
+
+    statuses: list[int] = field(default_factory=list)
+    """Of the next answers; then it accepts everything."""
+    accepted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By id and body."""
+    silence: asyncio.Event = field(default_factory=asyncio.Event)
+    """Until it is set, answers are late."""
+
+    async def receive(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        OpenAI(api_key="-").webhooks.verify_signature(body, request.headers, secret=SECRET)
+        status = self.statuses.pop(0) if self.statuses else 204
+        if status < 300:
+            self.accepted[request.headers["webhook-id"], body.decode()] += 1
+            await self.silence.wait()
+        return web.Response(status=status)
+
+    @property
+    def types(self) -> list[str]:
+        return sorted(json.loads(body)["type"] for _, body in self.accepted)
+
+
+@asynccontextmanager
+async def sending(store: Store, receiver: Receiver, clock: HastyClock) -> AsyncIterator[EventLog]:
+    app = web.Application()
+    app.router.add_post("/hook", receiver.receive)
+    async with TestServer(app) as server:
+        settings = EventSettings(url=str(server.make_url("/hook")), secret=SecretStr(SECRET))
+        events = EventLog(store.database, clock)
+        task = asyncio.create_task(EventSender(settings, events, clock).run())
+        await wait_until(lambda: clock.waits)
+        try:
+            yield events
+        finally:
+            await cancel_and_wait([task])
+
+
+async def happen(store: Store, at: float) -> None:
+    """Let one of each kind happen, and a note that is no event."""
+    await finish(store, f"5:{at}", receipts=[RECEIPT])
+    joined = Joined(GROUP, f"join:{at}", ALICE, datetime.now(UTC), (GROUP.lane,))
+    await store.inbox.receive([joined], {})
+    rows = [
+        insert(message_note).values(key="error:84f844", at=at, content="{}"),
+        insert(message_note).values(key="decision:telegram:5", at=at, content="{}"),
+        insert(feedback).values(receipt=at, person=ALICE.id, reaction="👍", at=at),
+    ]
+    for row in rows:
+        await store.database.write(partial(Connection.execute, statement=row))
+
+
+async def test_events_are_sent_until_they_are_accepted(store: Store) -> None:
+    await happen(store, 1.0)  # before somebody wanted events
+    receiver, clock = Receiver([500, 404, 429]), HastyClock()
+    receiver.silence.set()
+    async with sending(store, receiver, clock) as events:
+        assert await events.listed() == []
+        await happen(store, SystemClock().now())
+        await wait_until(lambda: len(receiver.accepted) == 4)
+        assert receiver.types == ["answered", "failed", "feedback", "joined"]
+        listed = await events.listed()
+
+    assert set(receiver.accepted.values()) == {1}
+    assert [one for one in clock.waits if one > 1] == [2, 4, 8]
+    assert len(listed) == 4
+    [answered] = [body for _, body in receiver.accepted if "answered" in body]
+    assert json.loads(answered)["data"]["channel"] == "telegram:5"
+    assert RECEIPT.answer not in answered
+
+
+async def test_event_that_is_sent_again_after_a_kill_has_its_id(store: Store) -> None:
+    receiver = Receiver()
+    async with sending(store, receiver, HastyClock()):
+        await happen(store, SystemClock().now())
+        await wait_until(lambda: receiver.accepted)  # its answer never arrives
+    receiver.silence.set()
+    for _ in range(2):
+        async with sending(store, receiver, HastyClock()):
+            await wait_until(lambda: len(receiver.accepted) == 4)
+
+    assert len({event_id for event_id, _ in receiver.accepted}) == 4
+    assert receiver.types == ["answered", "failed", "feedback", "joined"]
+
+
+async def test_event_that_is_never_accepted_stops_no_other(store: Store) -> None:
+    receiver = Receiver([422])
+    receiver.silence.set()
+    async with sending(store, receiver, HastyClock()):
+        await happen(store, SystemClock().now())
+        await wait_until(lambda: len(receiver.accepted) == 3)
+
+
+def test_secret_is_needed_and_checked() -> None:
+    url = "https://n8n.example/hook"
+    for secret in (None, SecretStr("whsec_c2hvcnQ="), SecretStr("whsec_%")):
+        with pytest.raises(SettingsError, match="TROUPE_EVENTS"):
+            read_settings(events={"url": url, "secret": secret})
