@@ -272,7 +272,6 @@ class AnswerPages(RouteGroup):
                 "form": form,
                 "segments": budget_segments(receipt),
                 "steps": waterfall(receipt, await self._delivered_seconds(answer)),
-                "named": [span for span in receipt.layout if span.name],
                 "dropped": receipt.dropped,
                 "dropped_tokens": sum(item.tokens or 0 for item in receipt.dropped),
                 "parameters": used_parameters(receipt.prompt, version),

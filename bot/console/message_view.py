@@ -62,8 +62,7 @@ class MessageView:
     @property
     def is_writing(self) -> bool:
         """Whether the answer is still being written, so that it has a stop button."""
-        stops = f"{ButtonAction.STOP}:"
-        return any(one.data.startswith(stops) for one in self.message.buttons)
+        return self.message.author is None and not is_finished(self.message)
 
 
 def view_message(
@@ -84,21 +83,22 @@ def view_message(
     for button in message.buttons:
         action = button.data.partition(":")[0].rstrip("0123456789")
         label = _LABELS.get(action, button.label)
-        if action in _LABELS and is_finished(message):
+        if action in _LABELS and len(message.buttons) > 1:
             tools.append((button, action, label))
         elif action == ButtonAction.VERSION:
             versions.append(button)
         else:
             rows.setdefault(button.row, []).append((button, label))
     others = list(rows.values())
-    answer = _find_answer(message, answers) if tools else None
+    answer = _find_answer(message, answers) if is_finished(message) else None
     color = color_of(name, names)
     return MessageView(message, name, color, html, quote, tools, versions, others, answer)
 
 
 def is_finished(message: WebMessage) -> bool:
-    """Whether a message is an answer with its buttons."""
-    return len(message.buttons) > 1
+    """Whether a message may be an answer that is no longer written."""
+    stops = f"{ButtonAction.STOP}:"
+    return message.author is None and not any(one.data.startswith(stops) for one in message.buttons)
 
 
 def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> StoredAnswer | None:

@@ -79,6 +79,8 @@ class PlaygroundPages(RouteGroup):
     preview: Preview
     to_said: ToSaid
     answers: AnswerLog
+    picture: Callable[[str], str]
+    """Returns the path of a preset's picture; empty if it has none."""
     commands: Sequence[CommandSpec]
     looks: Sequence[str]
     renderer: PageRenderer = field(default_factory=lambda: PageRenderer(()))
@@ -139,6 +141,7 @@ class PlaygroundPages(RouteGroup):
         return {
             "channel": channel,
             "characters": characters,
+            "faces": {one.character_name: self.picture(one.name) for one in characters},
             "is_inherited": active.first.scope is None,
             "names": [
                 *(one.character_name for one in characters),
@@ -230,6 +233,7 @@ class PlaygroundPages(RouteGroup):
                 values = {
                     "one": view_message(message, known, answers, header["names"]),
                     "channel": found,
+                    "faces": header["faces"],
                 }
                 return self.renderer.render(Page("playground/message.html", values), request, "")
 
@@ -315,14 +319,15 @@ class PlaygroundPages(RouteGroup):
         written = WebMessage(_DRAFT, person, text, self._now())
         replied = await self.channels.find(found.id, reply_to) if reply_to else None
         answer = await self.preview(self.to_said(found, written, person, replied))
-        names = (await self._header(found))["names"]
+        header = await self._header(found)
         return Page(
             "playground/next.html",
             {
                 "answer": answer,
                 "prompt": None if answer.prompt is None else view_prompt(answer.prompt),
                 "name": _first_name(answer),
-                "color_of": partial(color_of, names=names),
+                "color_of": partial(color_of, names=header["names"]),
+                "faces": header["faces"],
             },
         )
 

@@ -87,9 +87,7 @@ class ConsoleContainer:
                 c.clock,
                 preview.preview,
                 to_said,
-                c.answer_log,
-                COMMANDS,
-                imitable_platforms(),
+                *(c.answer_log, editing.picture, COMMANDS, imitable_platforms()),
             ),
             AnswerPages(
                 c.answer_log,

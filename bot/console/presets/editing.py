@@ -1,10 +1,12 @@
 """Preset drafts: open, check and save."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
+from urllib.parse import quote
 
 from bot.chat.access import AuditEntry
 from bot.chat.drafts import PresetDraft
@@ -12,7 +14,9 @@ from bot.console.differences import opcodes
 from bot.console.presets.form import apply_form, write_preset_json
 from bot.console.presets.lorebook_entries import apply_entry_forms, has_entry_fields
 from bot.errors import PresetError, RequestRefused, UserError
+from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
+from bot.importers.png import SIGNATURE
 from bot.ports import Clock
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import (
@@ -69,6 +73,8 @@ class ListedPreset:
     has_draft: bool
     is_default: bool
     is_character: bool
+    picture: str
+    """The path of its card's picture; empty if it has none."""
 
     @property
     def searched(self) -> str:
@@ -102,6 +108,18 @@ class PresetEditing:
         names = sorted(drafts | self.resolver.presets.keys(), key=str.casefold)
         return [self._to_listed(name, has_draft=name in drafts) for name in names]
 
+    def picture_file(self, name: str) -> Path | None:
+        """Return a preset's card if it is a picture."""
+        with contextlib.suppress(KeyError, UserError, OSError):
+            file = card_file(self.open_folder(), self.resolver.presets[name])
+            with file.open("rb") as opened:
+                return file if opened.read(len(SIGNATURE)) == SIGNATURE else None
+        return None
+
+    def picture(self, name: str) -> str:
+        found = self.picture_file(name)
+        return "" if found is None else f"/presets/{quote(name, safe='')}/picture"
+
     def _to_listed(self, name: str, *, has_draft: bool) -> ListedPreset:
         preset = self.resolver.presets.get(name)
         return ListedPreset(
@@ -114,6 +132,7 @@ class PresetEditing:
             has_draft,
             is_default=name == self.resolver.default.name,
             is_character=preset is None or preset.is_character,
+            picture=self.picture(name),
         )
 
     async def open(self, name: str) -> EditedPreset:

@@ -48,6 +48,7 @@ from bot.console.routes import (
 from bot.errors import BackendError, PresetError, RequestRefused, SettingsError, UserError
 from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
+from bot.importers.png import read_png
 from bot.prompting.fit import prompt_tokens
 from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
 from bot.prompting.presets.files import (
@@ -222,6 +223,19 @@ class PresetPages(RouteGroup):
             "others": keys_without_field(value),
             "providers": sorted({*self.providers, str(value.get("provider", ""))} - {""}),
         }
+
+    @route(f"GET {_PAGE}/picture", Scope.READ, also=Scope.PRESETS)
+    async def send_picture(self, name: str) -> web.Response:
+        """Send the picture of a preset's card, without the card."""
+        file = self.editing.picture_file(name)
+        try:
+            found = b"" if file is None else await asyncio.to_thread(file.read_bytes)
+            image, *_ = read_png(found)
+        except (OSError, PresetError):
+            raise RequestRefused(404, translatable("There is no such file.")) from None
+        response = protected(web.Response(body=image, content_type="image/png"))
+        response.headers["Cache-Control"] = "private, max-age=600"
+        return response
 
     @route(f"GET {_PAGE}/lorebook", Scope.READ)
     async def try_lorebook(self, name: str, text: TriedText = "", entry: OpenEntry = 0) -> Page:

@@ -80,6 +80,12 @@ async def test_dropped_card_becomes_a_draft_and_is_kept_when_published(
     assert settings.presets_dir is not None
     kept = settings.presets_dir / "cards" / "seraphina.card"
     assert kept.read_bytes() == PNG
+    assert '<img src="/presets/Seraphina/picture"' in await read(console, "/presets")
+    async with console.client.get(f"{console.address}/presets/Seraphina/picture") as picture:
+        assert picture.content_type == "image/png"
+        assert await picture.read() == plain_image()
+    async with console.client.get(f"{console.address}/presets/nora/picture") as missing:
+        assert missing.status == 404
     exported = await export(console, "Seraphina", "png")
     assert read_card(exported, "x").fields.texts("tags") == ("kept",)
 
