@@ -44,8 +44,8 @@ def put(name: str) -> Callable[[Connection], str]:
 
 
 def test_every_statement_in_a_file_is_used() -> None:
-    files = [*CHECKOUT.glob("bot/storage/*.py"), *CHECKOUT.glob("bot/storage/*.sql")]
-    texts = "".join(file.read_text() for file in files)
+    files = (CHECKOUT.glob(f"bot/storage/*.{kind}") for kind in ("py", "sql", "toml"))
+    texts = "".join(file.read_text() for each in files for file in each)
     assert SQL.keys() <= {*re.findall(r"[\"'](\w+)[\"']", texts), *re.findall(r"\{(\w+)", texts)}
 
 
