@@ -293,11 +293,11 @@ class OutgoingPart:
 
 FILE_PARTS = 5_000
 """Parts from here on are files that go with an answer: no other message takes their place."""
+REACTION_PART = 5_999
+"""The part whose text is an emoji, put under the message that is answered."""
 THREAD_PARTS = 6_000
 """Parts from here on stand in a thread that was opened from an answer; as with files, no other
 message takes their place."""
-REACTION_PART = 7_000
-"""A part whose text is an emoji, put under the message that is answered."""
 NOTICE_PARTS = 1_000_000
 """Parts from here on say that the service is busy; they are dropped if an answer waits behind."""
 
