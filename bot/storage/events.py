@@ -114,11 +114,12 @@ def _read_row(kind: EventKind, position: float, at: float, *columns: Any) -> Eve
     data: dict[str, object] | None = None
     match kind:
         case EventKind.ANSWERED:
-            conversation, preset, provider, model, read, written, cost = columns
-            data = {"answer": position, "channel": address_of(conversation).channel}
-            data |= {"preset": preset, "provider": provider, "model": model}
-            data |= {"prompt_tokens": read, "output_tokens": written}
-            data |= {"cost": None if cost is None else cost / MICROS}
+            turn, conversation, preset, provider, model, read, written, cost = columns
+            if turn:  # else it is the usage of a summary or a recap
+                data = {"answer": position, "channel": address_of(conversation).channel}
+                data |= {"preset": preset, "provider": provider, "model": model}
+                data |= {"prompt_tokens": read, "output_tokens": written}
+                data |= {"cost": None if cost is None else cost / MICROS}
         case EventKind.FAILED:
             if (key := columns[0]).startswith(ERROR_NOTES):
                 data = {"error": key.removeprefix(ERROR_NOTES)}

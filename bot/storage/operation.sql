@@ -91,7 +91,7 @@ SELECT coalesce((SELECT max(id) FROM receipt), 0), coalesce((SELECT max(id) FROM
 INSERT INTO cursor (name, value) VALUES (:name, :reached) ON CONFLICT DO NOTHING
 
 -- name: rows_of_answered
-SELECT id, at, conversation, preset, provider, model, prompt_tokens, output_tokens, cost
+SELECT id, at, turn, conversation, preset, provider, model, prompt_tokens, output_tokens, cost
 FROM receipt WHERE id > :beyond ORDER BY id LIMIT :most
 
 -- name: rows_of_failed

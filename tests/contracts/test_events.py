@@ -19,6 +19,7 @@ from sqlalchemy import Connection, insert
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Joined
+from bot.chat.prompt import Usage
 from bot.errors import SettingsError
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
@@ -26,6 +27,7 @@ from bot.service.events import EventSender
 from bot.settings import EventSettings, read_settings
 from bot.storage.events import EventLog
 from bot.storage.tables import feedback, message_note
+from bot.storage.usage import UsageLog
 from tests.samples import ALICE
 from tests.support.store import RECEIPT, Store, finish
 from tests.waiting import wait_until
@@ -85,8 +87,10 @@ async def sending(store: Store, receiver: Receiver, clock: HastyClock) -> AsyncI
 
 
 async def happen(store: Store, at: float) -> None:
-    """Let one of each kind happen, and a note that is no event."""
+    """Let one of each kind happen, and a note and a summary, which are no events."""
     await finish(store, f"5:{at}", receipts=[RECEIPT])
+    log, usage = UsageLog(store.database, SystemClock()), Usage(prompt_tokens=9, output_tokens=1)
+    await log.record("telegram:5", "assistant", "local", RECEIPT.charge, usage)
     joined = Joined(GROUP, f"join:{at}", ALICE, datetime.now(UTC), (GROUP.lane,))
     await store.inbox.receive([joined], {})
     rows = [
