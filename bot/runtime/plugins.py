@@ -88,7 +88,10 @@ async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext
     """Return the texts that a hook adds to a prompt; raises `PluginFailed`."""
 
     def run() -> list[str]:
-        return [_storable(one) for one in islice(hook(context), _MAX_PARTS)]
+        parts = hook(context)
+        if isinstance(parts, str):  # its characters are no parts
+            raise TypeError
+        return [_storable(one) for one in islice(parts, _MAX_PARTS)]
 
     return await call_in_thread(name, run, _HOOK_SECONDS)
 
@@ -98,7 +101,10 @@ async def check_answer(name: str, hook: Callable[..., Any], text: str) -> str | 
 
     def run() -> str | Refusal:
         checked = hook(text)
-        return checked if isinstance(checked, Refusal) else _storable(checked)
+        if not isinstance(checked, Refusal):
+            return _storable(checked)
+        reason: object = checked.reason
+        return Refusal(_storable(reason) if isinstance(reason, str) and reason.strip() else "")
 
     return await call_in_thread(name, run, _HOOK_SECONDS)
 
@@ -124,8 +130,9 @@ def _load(one: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> str
         )
     try:
         register.get(group, lambda _value: None)(value)
-    except ValueError as error:
-        return f"cannot be used: {error}"
+    except Exception as error:  # noqa: BLE001 # a stranger's object
+        reason = str(error) if isinstance(error, ValueError) else type(error).__name__
+        return f"cannot be used: {reason}"
     _values[group][one.name] = value
     if group == "hooks":
         for function, found in HOOKS.items():

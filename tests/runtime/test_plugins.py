@@ -89,6 +89,11 @@ BAD = {
     "that lacks something": ("import nothing_like_it", "No module named 'nothing_like_it'"),
     "that is not there": ("TROUPE_API = 1", "has no attribute 'MOON'"),
     "that is junk": ("TROUPE_API = 1\nMOON = 1", "cannot be used: it is no BackendSpec"),
+    "that raises when it is used": (
+        "from dataclasses import replace\nfrom bot.backends.registry import ECHO\n"
+        "TROUPE_API = 1\nMOON = replace(ECHO, kind=['x'])",
+        "cannot be used: TypeError",
+    ),
     "with a kind that exists": (
         "from bot.backends.registry import ECHO as MOON\nTROUPE_API = 1",
         "the backend 'echo' is registered already",

@@ -199,6 +199,14 @@ def forbid(_text: str) -> Refusal:
     return Refusal("not here")
 
 
+def forbid_badly(_text: str) -> Refusal:
+    return Refusal(None)  # type: ignore[arg-type]
+
+
+def forbid_leaking(_text: str) -> Refusal:
+    return Refusal("sk-proj-FAKE0000000000000000000000000000")
+
+
 def raising(_given: object) -> str:
     raise KeyError("sk-proj-FAKE0000000000000000000000000000")
 
@@ -221,6 +229,8 @@ def leaking(text: str) -> str:
     [
         (shout, "IT IS 5 PM.", ""),
         (forbid, INSTEAD, "withheld by the plug-in bad: not here"),
+        (forbid_badly, INSTEAD, "withheld by the plug-in bad: "),
+        (forbid_leaking, INSTEAD, "withheld by the plug-in bad: ***0000"),
         (raising, "It is 5 pm.", "the plug-in bad failed: KeyError"),
         (blocking, "It is 5 pm.", "the plug-in bad failed: it took more than 0.2 s"),
         (junk, "It is 5 pm.", "the plug-in bad failed: TypeError"),
@@ -240,7 +250,7 @@ async def test_hook_checks_the_answer_before_it_is_shown(
     assert {one.text for one in setup.surface.contents} == {shown}
     assert await setup.history() == [("user", "What time is it?"), ("assistant", shown)]
     [receipt] = await receipts(setup)
-    assert (receipt.check, receipt.is_withheld) == (note, hook is forbid)
+    assert (receipt.check, receipt.is_withheld) == (note, shown == INSTEAD)
 
 
 @pytest.mark.parametrize(
@@ -250,6 +260,7 @@ async def test_hook_checks_the_answer_before_it_is_shown(
         (raising, False, "KeyError"),
         (blocking, False, "it took more than 0.2 s"),
         (junk, False, "TypeError"),
+        (lambda _context: "moonlight", False, "TypeError"),
     ],
 )
 async def test_hook_adds_parts_of_the_prompt(
