@@ -204,7 +204,8 @@ class ModelRequests:
         self._request_summary(preset, context, fitted)
         if reservation.prompt is not fitted.prompt:
             fitted = replace(fitted, prompt=reservation.prompt)
-        if check is not None and answer.text:
+        is_reaction = answer.text == _reaction_of(preset, context)
+        if check is not None and answer.text and not is_reaction:
             answer = await _checked(check, answer, preset, said)
         version = request.speaker.version
         receipt = build_receipt(
@@ -290,10 +291,15 @@ def _with_reaction(
     answer: GeneratedAnswer, preset: Preset, context: TurnContext
 ) -> GeneratedAnswer:
     """Return an answer without words as its reaction, if there is one."""
-    emoji = context.reactions.get(preset.name)
-    if emoji is None or is_visible(answer.text):
+    reaction = _reaction_of(preset, context)
+    if reaction is None or is_visible(answer.text):
         return answer
-    return replace(answer, text=reaction_line(emoji))
+    return replace(answer, text=reaction)
+
+
+def _reaction_of(preset: Preset, context: TurnContext) -> str | None:
+    emoji = context.reactions.get(preset.name)
+    return None if emoji is None else reaction_line(emoji)
 
 
 def _check(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> None:

@@ -1,6 +1,7 @@
 """Tools in an answer: offered by the preset only, called in rounds, charged, shown and recorded."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from bot.chat.prompt import Finish, FinishReason, ToolCall, Usage
 from bot.chat.usage import BudgetKind, Period
 from bot.errors import BackendUnavailable, PresetError
 from bot.prompting.presets.files import parse_preset
+from bot.runtime import plugins
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from tests.fakes import LIMITS, CallingFakeBackend, ScriptStep
@@ -89,6 +91,18 @@ async def test_model_reacts_instead_of_answering(database: Database) -> None:
     assert setup.backend.prompts[1].messages[-2].content == "[reacted with 👍]"
     [(_, second)] = await Receipts(database).newest(CHAT)
     assert (second.answer, [one.name for one in second.tool_calls]) == ("Hi.", ["react"])
+
+
+async def test_reaction_is_no_text_for_plugins(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sign: Callable[[str], str] = "{} – signed".format
+    monkeypatch.setitem(plugins.HOOKS, "check_answer", {"signing": sign})
+    setup = make_reacting(database, [reacting("👍")], ["Hi."])
+    await setup.say("hello")
+    assert (setup.texts, reactions(setup)) == ([], ["1 👍"])
+    await setup.say("hello?")
+    assert setup.texts == ["Hi. – signed"]
 
 
 async def test_receipt_of_a_reaction_says_what_it_was(database: Database) -> None:
