@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "resume": (_INSTALLATION, "Start answering again after `troupe pause`."),
     "export": (_INSTALLATION, "Export a person's messages and descriptions as JSON."),
     "forget": (_INSTALLATION, "Delete the stored data of a person, a channel or a server."),
-    "policy": ("bot.cli.policy", "Say what is stored of people, and test that it is deleted."),
+    "policy": ("bot.cli.policy", "Describe what is stored about people, and test its deletion."),
     "db": ("bot.cli.db", "Upgrade, copy, back up, restore or encrypt the database."),
 }
 """The module of each command, and the first line of its help."""

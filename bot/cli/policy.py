@@ -1,4 +1,4 @@
-"""`troupe policy`: say what is stored of people, and prove that it is deleted."""
+"""`troupe policy`: describe what is stored about people, and test its deletion."""
 
 from typing import Annotated
 
@@ -24,15 +24,15 @@ app = command_app()
 def policy(
     drill: Annotated[
         bool,
-        typer.Option("--drill", help="Let a made-up person be forgotten, and search for them."),
+        typer.Option("--drill", help="Forget a made-up person, then search for what is left."),
     ] = False,
 ) -> None:
-    """Say what is stored of people, and test that it is deleted.
+    """Describe what is stored about people, and test its deletion.
 
-    Prints, as Markdown, what is stored where and why, for how long, and who gets it. With --drill,
-    a made-up person uses the configured database and Redis, is forgotten as by `/forget me`, and is
-    searched for everywhere; the exit code is 1 if anything is left. Nothing is sent anywhere, and
-    nothing of the drill stays. The service may keep running.
+    Prints Markdown: what is stored where and why, for how long, and who receives it. With --drill,
+    stores data of a made-up person in the configured database and Redis, forgets them as
+    `/forget me` does, and searches everywhere for traces; the exit code is 1 if any are left.
+    Nothing is sent to chats or models, and the drill cleans up. The service may keep running.
     """
     settings = read_settings()
     if not drill:
@@ -50,7 +50,7 @@ def policy(
         counts = f"{result.before.get(place, 0):>4} before, {result.after.get(place, 0):>4} after"
         print_line(f"{place:<36}{counts}")
     for place, count in sorted(result.kept.items()):
-        print_line(f"{place:<36}{count:>4} ids kept: {KEPT_IDS[place]}")
+        print_line(f"{place:<36}{count:>4} kept ids: {KEPT_IDS[place]}")
     if result.after:
-        raise StoreError(f"left over: {', '.join(sorted(result.after))}")
-    print_line("nothing is left over")
+        raise StoreError(f"still stored: {', '.join(sorted(result.after))}")
+    print_line("nothing left")

@@ -1,7 +1,7 @@
-"""The deletion drill: a made-up person speaks, is forgotten, and is searched for everywhere.
+"""The deletion drill: store data of a made-up person, forget them, and search for traces.
 
-What they say takes the path of every message through the configured database and Redis. Only the
-platform and the model are made up, so that nothing leaves this process.
+Their messages take the normal path through the configured database and Redis. Only the platform and
+the model are fake, so nothing is sent anywhere else.
 """
 
 import asyncio
@@ -64,18 +64,18 @@ from bot.turn.limits.rate_limits import LimitSettings
 from bot.value_class import value_class
 
 MARK = "troupe-drill"
-"""In every id, name and text of the drill, so that its rows are found and deleted."""
+"""Part of every id, name and text of the drill, so that its rows can be found and deleted."""
 PLACES = (
     *("turn.text", "inbox.payload", "outbox.text", "receipt.content", "receipt.preset"),
     *("feedback.person", "choice.value", "preset_version.content", "message_note.content"),
     *("summary.text", "file slots", "memory"),
 )
-"""Where the person has to be found before they are forgotten."""
+"""Where the person must be found before they are forgotten."""
 _PERSON, _WORDS = Person(f"drill:{MARK}-person", f"{MARK}-name"), f"{MARK}-words"
 _REFUSED = f"{_WORDS} that the platform refuses"
 _NEEDLES = {"id": _PERSON.id, "name": _PERSON.name, "words": _WORDS}
 _PRIVATE, _GROUP = Address("drill", f"{MARK}-chat"), Address("drill", f"{MARK}-group")
-_ELSEWHERE = Address("drill", f"{MARK}-chat", bot_id=MARK)  # what is said there stays unanswered
+_ELSEWHERE = Address("drill", f"{MARK}-chat", bot_id=MARK)  # messages there stay unanswered
 _SPEC = PlatformSpec(kind="drill", factory="")
 _OPTIONS = RunOptions(has_port=False, answers_messages=False)
 _PRESETS = (
@@ -101,7 +101,7 @@ class _DrillSurface(PrintingSurface):
     @override
     async def send(self, message: OutgoingMessage) -> str:
         if _REFUSED in message.content.text:
-            raise Refused("a part of the deletion drill")
+            raise Refused("refused by the deletion drill")
         self.newest = message.nonce, next((one.data for one in message.content.buttons), "")
         return message.nonce
 
@@ -135,17 +135,17 @@ class _DrillContainer(Container):
 
 @value_class
 class DrillResult:
-    """How often the person was found, by place: a table's column, Redis, memory, a file."""
+    """How often the person was found, by place: a column, Redis, memory, or a file."""
 
     before: Mapping[str, int]
     after: Mapping[str, int]
-    """Once they were forgotten."""
+    """After they were forgotten."""
     kept: Mapping[str, int]
     """Ids that stay on purpose."""
 
 
 async def run_drill(settings: Settings) -> DrillResult:
-    """Let a person be known and forgotten; raises `StoreError` if that would show nothing."""
+    """Store and forget a person; raises `StoreError` if some place stored nothing to begin with."""
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         settings = _drill_settings(settings, folder)
@@ -157,7 +157,7 @@ async def run_drill(settings: Settings) -> DrillResult:
             redis = await stack.enter_async_context(contextlib.aclosing(client))
         given = (settings, resources, [_SPEC], lambda _: None, _OPTIONS)
         drill = _Drill(_DrillContainer(*given, owner=f"drill:{secrets.token_hex(6)}"), redis)
-        await drill.clean_up()  # after one that was killed
+        await drill.clean_up()  # in case an earlier drill was killed
         try:
             return await drill.run()
         finally:
@@ -165,7 +165,7 @@ async def run_drill(settings: Settings) -> DrillResult:
 
 
 def _drill_settings(settings: Settings, folder: Path) -> Settings:
-    """Return settings with the same database and Redis, and nothing else that reaches others."""
+    """Return settings with the same database and Redis, and no other external services."""
     presets = folder / "presets"
     presets.mkdir()
     for preset in _PRESETS:
@@ -210,7 +210,9 @@ class _Drill:
             places = PLACES if self.redis is None else (*PLACES, "redis window")
             missing = [each for each in places if not any(one.startswith(each) for one in before)]
             if missing:
-                raise StoreError(f"the drill shows nothing: not stored in {', '.join(missing)}")
+                raise StoreError(
+                    f"the drill proves nothing: no data was stored in {', '.join(missing)}"
+                )
             await self._forget()
             after, kept = await self._search()
             end = clock.monotonic() + _FORGOTTEN_SECONDS
@@ -231,7 +233,7 @@ class _Drill:
         return surface.newest if isinstance(surface, _DrillSurface) else ("", "")
 
     async def _speak(self) -> None:
-        """Do whatever leaves something of a person in a database."""
+        """Do everything that stores data about a person."""
         name, private = f"{_PERSON.name} Ida", (_PRIVATE.lane,)
         card = f"{name} | Ida paints {_WORDS}. | Ida greets {_WORDS}."
         lines = (f"/me I am {_WORDS}", "/settings me server", f"/character add {card}")
@@ -283,7 +285,7 @@ class _Drill:
         await self.container.wait_until_idle()
 
     async def _search(self) -> tuple[Counter[str], Counter[str]]:
-        """Count where the person is found, and apart from that the ids that stay on purpose."""
+        """Count places where the person is found and, separately, ids kept on purpose."""
         found, kept = Counter[str](_find_in_memory(self.container)), Counter[str]()
         async for place, text in self._stored():
             for needle in _needles_in(text):
@@ -326,7 +328,7 @@ class _Drill:
             last = [rows[-1][one.name] for one in table.primary_key]
 
     def _plain(self, stored: Any) -> str:
-        with contextlib.suppress(StoreError):  # the key of somebody else's text is missing
+        with contextlib.suppress(StoreError):  # encrypted for somebody else with a key we lack
             stored = self._database.codec.decode(stored)
         if isinstance(stored, bytes):
             with contextlib.suppress(zlib.error):  # a receipt is compressed
@@ -335,7 +337,7 @@ class _Drill:
         return str(stored)
 
     async def clean_up(self) -> None:
-        """Delete all that is left of the drill."""
+        """Delete everything that the drill stored."""
         await self._database.write(_delete_rows)
         await self._database.truncate_log()
         async for key in self.redis.scan_iter(f"*{MARK}*") if self.redis else _nothing():
@@ -348,7 +350,7 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 def _execute(connection: Connection, page: Select[Any]) -> Sequence[Mapping[Any, Any]]:
-    # Without SQLAlchemy's cache of statements, which would keep the keys in memory.
+    # Without SQLAlchemy's statement cache, which would keep the keys in memory.
     return connection.execution_options(compiled_cache=None).execute(page).mappings().all()
 
 
@@ -366,7 +368,7 @@ def _needles_in(text: str) -> list[str]:
 
 
 def _find_in_memory(container: Container) -> Iterator[str]:
-    """Yield the class of whatever keeps the person's name or words in this process's caches."""
+    """Yield the classes of cached objects that hold the person's name or words."""
     cache = type(functools.lru_cache(_now))
     stack: list[tuple[Any, str]] = [(one, "") for one in gc.get_objects() if type(one) is cache]
     stack.append((container, ""))

@@ -1,4 +1,4 @@
-"""What this installation stores of people, from the settings in force."""
+"""What this installation stores about people, given its settings."""
 
 from collections.abc import Iterable, Sequence
 
@@ -39,13 +39,13 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
 
 
 def _recipients(settings: Settings, presets: Sequence[Preset]) -> list[str]:
-    """Return the providers and tool servers that get what people write."""
+    """Return the providers and tool servers that receive messages."""
     providers = settings.providers
     names = [name for preset in presets for name, _ in used_models(preset)]
     for model in ("transcription_model", "moderation_model"):
         names += [name for name, one in providers.items() if getattr(one, model, None)]
     local = {name for name, one in providers.items() if isinstance(one, ModelFileSettings)}
-    found = [f"{name} (on the machine of this bot)" if name in local else name for name in names]
+    found = [f"{name} (on the bot's machine)" if name in local else name for name in names]
     found += [name for preset in presets for name in preset.mcp_servers]
     if settings.embedding.base_url is not None and any(one.character for one in presets):
         found.append(str(settings.embedding.base_url))
@@ -57,5 +57,5 @@ def _encryption(kind: DataKind, settings: Settings) -> str:
     if kind.encrypted:
         return kind.encrypted
     if has_texts or "Redis" in kind.place:
-        return "texts, yes" if settings.encrypt_texts else "no; TROUPE_ENCRYPT_TEXTS is off"
-    return "no; it holds no texts" if kind.tables else "no; use an encrypted disk"
+        return "yes, the texts" if settings.encrypt_texts else "no; TROUPE_ENCRYPT_TEXTS is off"
+    return "no; contains no texts" if kind.tables else "no; use an encrypted disk"

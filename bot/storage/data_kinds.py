@@ -11,26 +11,26 @@ from bot.value_class import value_class
 
 @value_class
 class DataKind:
-    """What is stored for one purpose, as data_kinds.toml says."""
+    """Data stored for one purpose; an entry of data_kinds.toml."""
 
     name: str
     purpose: str
     kept: str
     tables: tuple[str, ...] = ()
     place: str = ""
-    """Where it is, unless in the database."""
+    """Where it is stored, if not in the database."""
     readers: str = "operators"
     encrypted: str = ""
-    """What is, unless the settings decide that."""
+    """What is encrypted; empty: the settings decide."""
     is_sent: bool = False
-    """Whether providers of models receive it."""
+    """Whether model providers receive it."""
     of_person: tuple[str, ...] = ()
     of_conversation: tuple[str, ...] = ()
 
 
 @value_class
 class PolicySection:
-    """What `troupe policy` says of one kind of data, by heading."""
+    """What `troupe policy` says about one kind of data, by heading."""
 
     name: str
     lines: Mapping[str, str]

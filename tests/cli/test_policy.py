@@ -24,8 +24,8 @@ def test_policy_says_what_the_settings_in_force_do(monkeypatch: pytest.MonkeyPat
         "- Kept: 30 days, or until /forget",
         "- Kept: 3 days, or until /forget",
         "- Kept: 400 days, also after /forget",
-        "- Encrypted: texts, yes",
-        "- Sent to: local (on the machine of this bot)",
+        "- Encrypted: yes, the texts",
+        "- Sent to: local (on the bot's machine)",
     ):
         assert f"{line}\n" in printed
 
@@ -37,10 +37,10 @@ def test_drill_prints_what_was_deleted_and_fails_for_what_is_left(
         troupe("policy", "--drill")
     use_database(nothing)
     printed = troupe("policy", "--drill").splitlines()
-    assert printed[-1] == "nothing is left over"
+    assert printed[-1] == "nothing left"
     assert any(one.startswith("turn.text") and one.endswith("   0 after") for one in printed)
-    assert any(one.endswith("ids kept: usage") for one in printed)
+    assert any(one.endswith("kept ids: usage") for one in printed)
     monkeypatch.setattr(drill, "_FORGOTTEN_SECONDS", 0)
     monkeypatch.setitem(SQL, "delete_listed", Statement("SELECT 1 WHERE 1 = 0"))
-    with pytest.raises(StoreError, match=r"left over: .*turn\.speaker_name, turn\.text"):
+    with pytest.raises(StoreError, match=r"still stored: .*turn\.speaker_name, turn\.text"):
         troupe("policy", "--drill")
