@@ -3,8 +3,8 @@
     pytest -p bot.contracts --pyargs bot.contracts --troupe-plugin eliza
     pytest -p bot.contracts --pyargs bot.contracts --troupe-plugin filedrop --troupe-chat alice
 
-It needs pytest-asyncio. The settings are those of the folder and the environment, TROUPE_PLUGINS
-among them; those of a backend are of the provider `tested`. Messages are really sent to the chat.
+Needs pytest-asyncio. Reads the settings of the current folder and the environment, including
+TROUPE_PLUGINS; a backend under test is the provider `tested`. Messages really go to the chat.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ def _find(config: pytest.Config, group: str) -> tuple[Any, Settings]:
     name, settings = config.getoption("--troupe-plugin"), read_settings()
     assert not problems, problems
     if name not in enabled(group):
-        pytest.skip(f"TROUPE_PLUGINS names no {name} of troupe.{group}")
+        pytest.skip(f"TROUPE_PLUGINS names no plug-in {name} in troupe.{group}")
     return enabled(group)[name], settings
 
 

@@ -20,7 +20,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 │   └── Undecodable         one row cannot be read: set it aside, its neighbors go on
 ├── EmbeddingError          no vector was computed: answer without stories, retry later
 ├── ToolServerError         an MCP server gave no result: the model answers without it
-├── PluginFailed            a plug-in raised or took too long: go on without it, and note that
+├── PluginFailed            a plug-in raised or took too long: continue without it, and log it
 ├── PlatformError           a chat platform refused a call or could not be reached
 │   ├── PlatformFatal       ... for the whole bot: missing intent; no retry helps
 │   │   └── TokenRejected   ... wrong token, which may be replaced in its file or accepted later

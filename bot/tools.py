@@ -1,4 +1,4 @@
-"""Tools that models may call. Those shipped with Troupe change nothing while they run.
+"""Tools that models may call. Built-in ones have no side effects while they run.
 
 A result is untrusted text: it is marked as data, with each line quoted, so that it cannot fake an
 instruction or somebody else's line.
@@ -280,11 +280,11 @@ def server_tools(servers: Iterable[ToolServer]) -> Sequence[Tool]:
 
 
 def plugin_tools(names: Iterable[str]) -> list[Tool]:
-    """Return the tools that plug-ins with these names give; what is no tool is left out."""
+    """Return the tools of these plug-ins; skip what is not a tool."""
     found = [(name, enabled("tools")[name]) for name in names if name in enabled("tools")]
     for name, tool in found:
         if not isinstance(tool, Tool):
-            _log.warning("plugin_failed", plugin=name, reason="it is no Tool")
+            _log.warning("plugin_failed", plugin=name, reason="not a Tool")
     return [
         replace(tool, run=partial(_run_plugin, name, tool), seconds=tool.seconds + _MARGIN_SECONDS)
         for name, tool in found
@@ -296,7 +296,7 @@ async def _run_plugin(name: str, tool: Tool, arguments: Mapping[str, object]) ->
     async def run() -> str:
         try:
             return str(await tool.run(arguments))
-        except ToolFailed as error:  # what the model should read
+        except ToolFailed as error:  # for the model to read
             return f"error: {error}"
 
     try:
@@ -331,20 +331,20 @@ REACT: Final = "react"
 
 
 def reaction_line(emoji: str) -> str:
-    """Return what the history keeps of an answer that is only a reaction."""
+    """Return the history text for an answer that is only a reaction."""
     return f"[reacted with {emoji}]"
 
 
 def react_tool(react: Callable[[str], str]) -> Tool:
-    """Return the tool; `react` returns the emoji that is shown, or raises `ToolFailed`."""
+    """Return the tool; `react` returns the emoji to show, or raises `ToolFailed`."""
 
     async def run(given: str) -> str:
         return reaction_line(react(given))
 
     return _text_tool(
         *(REACT, "emoji"),
-        about="React to the newest message with an emoji instead of answering, at most once. What"
-        " you write beside this call is your answer; nothing is asked after it.",
+        about="React to the newest message with an emoji instead of answering, at most once. Text"
+        " that you write with this call is your answer; you cannot add to it afterwards.",
         meaning="One emoji, such as 👍.",
         run=run,
     )

@@ -18,7 +18,7 @@ def make_backend(
 ) -> Backend:
     """Create a provider's backend without starting it; close it before the renderer.
 
-    Raises `SettingsError` if something is missing.
+    Raises `SettingsError` if a package or setting is missing, or if the plug-in fails.
     """
     spec = backend_spec(settings.kind)
     try:

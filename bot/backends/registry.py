@@ -59,9 +59,9 @@ _SPECS = {spec.kind: spec for spec in (OPENAI, ANTHROPIC, LLAMA_CPP, ECHO)}
 
 
 def register(spec: BackendSpec) -> None:
-    """Register a kind of backend before the settings are read; raises ValueError."""
+    """Register a kind of backend before the settings are read; raises ValueError if invalid."""
     if not isinstance(spec, BackendSpec):
-        raise ValueError("it is no BackendSpec")  # noqa: TRY004 # its reason is shown
+        raise ValueError("not a BackendSpec")  # noqa: TRY004 # the reason is shown
     if spec.kind in _SPECS:
         raise ValueError(f"the backend {spec.kind!r} is registered already")
     _SPECS[spec.kind] = spec

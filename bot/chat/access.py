@@ -18,7 +18,7 @@ class Scope(StrEnum):
     OPERATE = "operate"
     """Change what channels use, and what the service does."""
     SAY = "say"
-    """Have the bot say something in a channel."""
+    """Send messages to channels as the bot."""
 
 
 @value_class
@@ -31,7 +31,7 @@ class ApiToken:
     created_at: float
     """In Unix seconds."""
     channels: tuple[str, ...] = ()
-    """The only ones in which it may have something said, such as "discord:123"; empty: all."""
+    """The channels that its scope `say` is limited to, such as "discord:123"; empty: all."""
 
 
 @value_class

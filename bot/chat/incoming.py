@@ -140,7 +140,7 @@ class Quote:
 
 @value_class
 class ThreadTitle:
-    """The title of a thread or forum post, which is what a person wrote."""
+    """The title of a thread or forum post, written by a person."""
 
     text: str
     person: str
@@ -384,11 +384,11 @@ class ForgetRequested:
 
 @value_class
 class SayRequested:
-    """A request over the API to say something in a channel."""
+    """An API request to send a message to a channel as the bot."""
 
     address: Address
     external_key: str
-    """Made of the token's name, the channel and the idempotency key."""
+    """A hash of the token's name, the channel and the idempotency key."""
     text: str
     at: datetime
     scopes: tuple[str, ...]
@@ -406,7 +406,7 @@ def requests_to_forget(
 ) -> list[ForgetRequested]:
     """Return a request for each of these conversations; their external keys start with `name`.
 
-    `changed` are other scopes whose settings were deleted.
+    `changed`: other scopes whose settings were deleted.
     """
     return [
         ForgetRequested(address_of(key), f"{name}:{key}", person_id, at, scopes=(key, *changed))

@@ -61,10 +61,10 @@ class Limits:
     """Whether a private reply is sent empty and then edited: a send of unknown outcome must not be
     repeated with its content, and an older server would show it to the whole group."""
     reaction: Callable[[str], str] | None = None
-    """Returns an emoji as the platform takes it as a reaction, empty if it does not; None: there
-    are no reactions."""
+    """Returns an emoji in the platform's form for reactions, empty if it is not allowed; None: the
+    platform has no reactions."""
     message_link: str = ""
-    """The address of a message, with {server}, {chat} and {message}; empty: there is none."""
+    """A URL template for messages with {server}, {chat} and {message}; empty: no links."""
     has_threads: bool = False
     """Whether a thread can be opened from a message, for the rest of a long answer."""
     repeats_faces: bool = True
@@ -94,7 +94,7 @@ class OutboxOperation(StrEnum):
     EDIT = "edit"
     DELETE = "delete"
     REACT = "react"
-    """To the message that the row replies to, with its text; repeatable."""
+    """Put the row's text, an emoji, under the message it replies to; repeatable."""
 
 
 class OutboxState(StrEnum):
@@ -294,7 +294,7 @@ class OutgoingPart:
 FILE_PARTS = 5_000
 """Parts from here on are files that go with an answer: no other message takes their place."""
 REACTION_PART = 5_999
-"""The part whose text is an emoji, put under the message that is answered."""
+"""The part whose text is an emoji, put as a reaction under the message being answered."""
 THREAD_PARTS = 6_000
 """Parts from here on stand in a thread that was opened from an answer; as with files, no other
 message takes their place."""

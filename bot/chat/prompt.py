@@ -13,7 +13,7 @@ UNKNOWN_TOOL = "unknown"
 
 
 TOOLS: Final = ("time", "dice", "history", "stories", "react")
-"""The names of the tools that come with Troupe. None changes anything before its answer ends."""
+"""The names of the built-in tools. None has an effect before the answer ends."""
 
 
 @value_class

@@ -82,9 +82,9 @@ class Receipt:
     scopes: tuple[str, ...] = ()
     """Where settings of its channel are looked up, the narrowest first."""
     check: str = ""
-    """What a check before it was shown had to say, in English; empty: nothing."""
+    """Why the answer was withheld, or shown unchecked, in English; empty: neither."""
     is_withheld: bool = False
-    """Whether the check refused the answer, so that another sentence was shown and kept."""
+    """Whether a check refused the answer, so a stock sentence was shown and kept instead."""
 
 
 @value_class

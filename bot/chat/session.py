@@ -18,7 +18,7 @@ from bot.value_class import value_class
 ACCESS = "access "
 """Begins the keys of the chat settings that say who may use the bot."""
 WORDS_KEY = "words"
-"""The chat setting with the words that answers must not have, one a line."""
+"""The chat setting with the words banned from answers, one per line."""
 
 
 @value_class
@@ -375,7 +375,7 @@ def scopes_of_person(person_id: str, scopes: Sequence[str]) -> list[str]:
 OWNER_END = "/"
 """Stands between the owner of a character and its name; other presets' names cannot have it."""
 CHARACTER_KEY = "character "
-"""Begins the settings of an owner that list its characters."""
+"""The prefix of the settings that list an owner's characters."""
 
 
 def shown_name(name: str) -> str:

@@ -59,15 +59,15 @@ def add_token(
     scope: Annotated[
         list[str],
         typer.Option(
-            help="What it may do: read, presets, operate, say; several of them with commas, or by"
-            " several options."
+            help="What it may do: read, presets, operate, say; separate several with commas, or"
+            " repeat the option."
         ),
     ],
     channel: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where alone the scope say may be used, such as discord:1234; by default, in all"
-            " channels that the bot knows."
+            help="Limit the scope say to this channel, such as discord:1234; repeatable. By"
+            " default, all channels that the bot knows are allowed."
         ),
     ] = None,
 ) -> None:
@@ -76,7 +76,7 @@ def add_token(
     token = new_token(API_PREFIX)
     for one in channel or ():
         if not re.fullmatch(r"[^\s:]+:[^\s#]+", one):
-            raise UserError(f"--channel: {one!r} names no channel, as telegram:-1001234 does")
+            raise UserError(f"--channel: {one!r} is not a channel; write it like telegram:-1001234")
     digest = token_digest(token)
     new = ApiToken(name, tuple(sorted(scopes)), SystemClock().now(), tuple(channel or ()))
     is_new = _change_tokens(

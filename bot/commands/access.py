@@ -162,13 +162,13 @@ class AccessHandlers:
 
     @command(
         "access words",
-        marked("list words that answers here must not have; none, reset (admins)"),
+        marked("ban words from answers here; none allows all, reset inherits (admins)"),
         CommandOption("words", marked("separated by commas; idiot* also means idiots"), False),
         _WHERE,
         is_private=True,
     )
     async def _choose_words(self, request: CommandRequest) -> CommandResult:
-        """Replace the list of a scope: `none` empties it, `reset` lets it inherit again."""
+        """Replace a scope's list: `none` empties it, `reset` inherits again."""
         said, settings = request.incoming, self.rules.chat_settings
         argument, where = _split_place(request.argument)
         scope = await self._scope(request, where or "server")
@@ -181,10 +181,10 @@ class AccessHandlers:
         scopes = () if said.is_private else said.scopes
         found = await settings.resolve((*scopes, INSTALLATION), WORDS_KEY)
         if found is None or not found.value:
-            return CommandResult(translatable("Answers here may have any words."))
+            return CommandResult(translatable("No words are banned from answers here."))
         return CommandResult(
             translatable(
-                "An answer with one of these words is not shown ({where}): {words}",
+                "Answers with these words are not shown ({where}): {words}",
                 where=_place(found.scope, said),
                 words=", ".join(found.value.splitlines()),
             )
@@ -436,9 +436,9 @@ class Pairing:
         return ""
 
     async def use(self, code: str, said: Said) -> tuple[str, str]:
-        """Return whose code it is and their conversation; raises `UserError`.
+        """Use up a code; return its person and their conversation. Raises `UserError`.
 
-        Another message cannot use it any more; this one may be handled again after a crash.
+        The same message may use it again, since it may be handled again after a crash.
         """
         operator, used_by = said.author.id, said.external_key
         now, wrong = self.clock.now(), f"{_WRONG}{operator}"
@@ -456,9 +456,9 @@ class Pairing:
         raise UserError(translatable("Nobody waits with that code; it works for an hour."))
 
     async def _waiting(self, used_by: str = "") -> dict[str, tuple[str, str, str]]:
-        """Return the code, its end and the conversation of everybody who waits, by person.
+        """Return the code, its expiry and the conversation of all who wait, by person.
 
-        Codes that another message than `used_by` has used are left out.
+        Codes used by a message other than `used_by` are left out.
         """
         found: dict[str, tuple[str, str, str]] = {}
         for name, value in (await self._load()).items():

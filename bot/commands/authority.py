@@ -41,7 +41,7 @@ _ANONYMOUS = translatable(
 
 @dataclass(eq=False)
 class AdminCheck:
-    """Asks the platform at each command; what it says is cached for 30 seconds for other uses."""
+    """Asks the platform on each command; other uses get its answer from a 30-second cache."""
 
     admin_ids: Collection[str]
     is_platform_admin: Callable[[Request], Awaitable[bool]]
@@ -61,14 +61,14 @@ class AdminCheck:
 
     def __post_init__(self) -> None:
         self._known = BoundedDict[tuple[str, str], tuple[float, bool]](_MAX_CACHED)
-        """Until when an answer of the platform counts; a refusal also counts at commands."""
+        """Until when a platform's answer is valid; a refusal also applies to commands."""
 
     async def is_admin(self, incoming: Request) -> bool:
         """Return whether the author is known to be an admin."""
         return bool(await self.is_known_admin(incoming))
 
     async def was_admin(self, incoming: Request) -> bool:
-        """Return whether the author is an admin or was one 30 seconds ago."""
+        """Return whether the author is an admin, or was one in the last 30 seconds."""
         until, is_one = self._known.get(_key_of(incoming), (0.0, False))
         is_known = is_one and until > self.clock.monotonic()
         return is_known or await self.is_admin(incoming)

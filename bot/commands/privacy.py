@@ -277,7 +277,7 @@ class StoragePolicy:
     embedding_service: str
     """The address of the service that finds stories; empty if none is asked."""
     helpers_of: Callable[[str], Sequence[str]]
-    """Return who writes down voice messages and checks answers for a provider."""
+    """Return who transcribes voice messages and moderates answers for a provider."""
     reads_earlier: Callable[[str], bool]
     """Whether a bot (`Address.source`) can read earlier messages of a channel."""
 

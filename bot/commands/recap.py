@@ -1,4 +1,4 @@
-"""/recap: tell somebody in private what they missed in a channel."""
+"""/recap: privately summarize what somebody missed in a channel."""
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,28 +23,28 @@ _SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DAYS = {"today": timedelta(), "yesterday": timedelta(days=1)}
 _NEVER_SPOKE = timedelta(days=1)
 _CITED = re.compile(r"\[(\d{1,3})\]")
-_HOW = translatable(
-    "Use /recap alone, or say since when: 30m, 2h, 3d, 1w, today or yesterday (UTC)."
-)
-_NOTHING = translatable("Nothing new here since then, as far as I have read.")
+_HOW = translatable("Write /recap, or add since when: 30m, 2h, 3d, 1w, today or yesterday (UTC).")
+_NOTHING = translatable("I have read nothing new here since then.")
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(eq=False)
 class Recaps:
-    """Sums up what a person may have missed: only what was said in their own conversation."""
+    """Summarizes what a person missed in their conversation, and in no other."""
 
     summarizer: Summarizer
     access: AccessRules
     limits: Callable[[Address], Limits]
     check: Callable[[Said, str, str], Awaitable[str]]
-    """Returns a provider's text, or what is shown instead where its check refuses it."""
+    """Returns a provider's text, or the sentence shown instead if a check refuses it."""
 
     @command(
         "recap",
-        marked("tell you alone what you missed here; `/recap 2h` or `yesterday`: since then"),
+        marked("sum up for you alone what you missed; `/recap 2h` or `yesterday` sets the start"),
         CommandOption(
-            "since", marked("30m, 2h, 3d or yesterday; else since you last wrote"), required=False
+            "since",
+            marked("30m, 2h, 3d or yesterday; by default since you last wrote"),
+            required=False,
         ),
         is_private=True,
     )
@@ -76,15 +76,15 @@ class Recaps:
         if left_out := len(new) - len(covered):
             lines.append(
                 translatable_count(
-                    "1 older message was too much to read.",
-                    "{count} older messages were too much to read.",
+                    "1 older message did not fit.",
+                    "{count} older messages did not fit.",
                     left_out,
                 )
             )
         return CommandResult(joined(lines))
 
     async def _find_new(self, request: CommandRequest) -> tuple[datetime, Sequence[StoredTurn]]:
-        """Return since when, and what is new; nothing of people who are off, or answers to them."""
+        """Return since when, and the new turns without those of people who opted out."""
         said, asked = request.incoming, _read_since(request.argument, request.now)
         load = self.summarizer.summaries.turns_since
         conversation, person = said.address.conversation, said.author.id
@@ -92,7 +92,7 @@ class Recaps:
         if since is None:
             asked = request.now - _NEVER_SPOKE
             since, found = await load(conversation, person, asked.timestamp())
-        if asked:  # an answer at its beginning is to somebody unknown
+        if asked:  # answers to questions from before that time
             found = list(dropwhile(lambda one: one.turn.role == "assistant", found))
         read = {id(one) for one in await self.summarizer.readable([one.turn for one in found])}
         new = [one for one in found if id(one.turn) in read]
@@ -102,7 +102,7 @@ class Recaps:
         return moment, new if has_news else ()
 
     def _link_of(self, said: Said) -> Callable[[Turn], str]:
-        """Return a function that links to a person's message; its link is empty if it has none."""
+        """Return a function that returns the link to a turn's message; empty if there is none."""
         pattern = self.limits(said.address).message_link
         place = {"server": said.scopes[-1].rpartition(":")[2]}
         place |= {"chat": said.address.chat.removeprefix("-100")}  # as Telegram writes it in links
@@ -115,13 +115,13 @@ class Recaps:
 
 
 def _linked(number: int, links: Sequence[str]) -> str:
-    """Return a link in place of a cited number; nothing if there is none."""
+    """Return the link for a cited number; empty if there is none."""
     link = links[number - 1] if 1 <= number <= len(links) else ""
     return f"[#{number}]({link})" if link else ""
 
 
 def _read_since(given: str, now: datetime) -> datetime | None:
-    """Read since when; None: since the author's last message. Raises `UserError`."""
+    """Parse the start time; None: the author's last message. Raises `UserError`."""
     text = " ".join(given.lower().split())
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""Login, language and theme, static files, API tokens, the audit log, and what is stored."""
+"""Login, language and theme, static files, API tokens, the audit log, and the data policy."""
 
 import mimetypes
 import re
@@ -40,7 +40,7 @@ _Path = Annotated[str, Field(max_length=2000)]
 
 
 def _local_path(given: str) -> str:
-    """Return a path of this site as it is, and an empty text for anything else."""
+    """Return a path on this site unchanged; anything else becomes an empty string."""
     return given if _IS_LOCAL_PATH.fullmatch(given) else ""
 
 
@@ -78,7 +78,7 @@ class SessionPages(RouteGroup):
     async def log_in(
         self, token: Annotated[str, Field(max_length=500)], back: _Path = ""
     ) -> web.Response:
-        """Log in with a token, or with the link that ends in it, and go `back`."""
+        """Log in with a token or a login link, and redirect to `back`."""
         session = await self.logins.log_in(token.rpartition("#")[2].strip())
         response = redirect(_local_path(back) or self.home)
         self._set_session(response, session, int(SESSION_SECONDS))
@@ -134,7 +134,7 @@ class PolicyPage(RouteGroup):
 
     @route("GET /api/v1/policy", Scope.READ)
     async def list_kinds(self) -> Mapping[str, Sequence[PolicySection]]:
-        """Get what is stored of people, by kind of data."""
+        """Get what is stored about people, by kind of data."""
         return {"kinds": self.describe()}
 
 
@@ -149,7 +149,7 @@ class AccessPage(RouteGroup):
 
     @route("GET /api/v1/events", Scope.READ)
     async def list_events(self) -> Mapping[str, Sequence[EventRow]]:
-        """List the newest events for the program that gets them, and which were sent."""
+        """List the newest webhook events, and whether each was sent."""
         return {"events": await self.events.listed()}
 
     @route("GET /access", Scope.READ)

@@ -119,7 +119,7 @@ class AnswerRow:
     """In US dollars; null: not known."""
     excerpt: str
     check: str
-    """Why it was withheld, or shown without a check, in English; mostly empty."""
+    """Why it was withheld, or shown unchecked, in English; usually empty."""
 
 
 def answer_row(one: StoredAnswer) -> AnswerRow:

@@ -215,16 +215,18 @@ class ChannelPage(RouteGroup):
         request: ConsoleRequest,
         channel: Annotated[str, Field(max_length=300, pattern=_CHANNEL)],
         text: Annotated[str, Field(min_length=1, max_length=20_000, description="In Markdown.")],
-        key: Annotated[str, Field(max_length=100, description="See above.")] = "",
+        key: Annotated[str, Field(max_length=100, description="An idempotency key.")] = "",
     ) -> Mapping[str, str]:
         """Say something in a channel, as the character that answers there.
 
-        A request with the same key, channel and token as one of the last days changes nothing, so
-        that a request without an answer can be repeated.
+        Repeat a request that got no response with the same key: within a few days, a repeated
+        combination of token, channel and key sends nothing.
         """
         allowed, key = request.caller.channels, key or secrets.token_hex(8)
         if allowed and channel not in allowed:
-            raise RequestRefused(403, translatable("This token may say nothing in this channel."))
+            raise RequestRefused(
+                403, translatable("This token is not allowed to speak in this channel.")
+            )
         is_served = channel in allowed and source_of(channel) in self.sources
         scopes, address = await self._scopes(channel, is_known=is_served), address_of(channel)
         name = f"say:{request.caller.name}:{channel}:{key}"
@@ -301,7 +303,7 @@ def _scope_row(at: int, scopes: Sequence[str], chosen: MadeSetting | None) -> _R
     return {
         "scope": scopes[at],
         "kind": kind,
-        # A line names a preset and, of a character of its own, whose behavior it has.
+        # A line names a preset; for a chat's own character, also the preset it behaves like.
         "presets": [one.partition("\t")[0] for one in chosen.value.splitlines()] if chosen else [],
         "by": chosen.by if chosen else "",
         "at": chosen.at if chosen else None,

@@ -15,7 +15,7 @@ from bot.ports import Clock
 from bot.storage.web_channels import SqlWebChannels
 
 RenderChanges = Callable[[Sequence[WebMessage]], Awaitable[tuple[Sequence[str], str]]]
-"""Returns the HTML of each message, empty for one that is not shown, and that of the header."""
+"""Returns the HTML of each message (empty: not shown), and that of the header."""
 
 _MAX_CHANGES = 50
 _POLL_SECONDS = 5.0  # for changes of other processes whose signal was lost

@@ -34,7 +34,7 @@ _LABELS: Mapping[str, Text] = {
     ButtonAction.CONTINUE: translatable("Continue"),
     ButtonAction.DELETE: translatable("Delete"),
 }
-"""In the language of whoever reads; the messages have that of whoever asked."""
+"""Shown in the reader's language; messages are in the asker's."""
 _BOT_NAME = "Troupe"  # speaks where no character does
 
 
@@ -53,7 +53,7 @@ class MessageView:
     rows: Sequence[Sequence[tuple[Button, Text | str]]]
     """All other buttons."""
     answer: StoredAnswer | None
-    """What is stored about this answer; None: it is no answer, or nothing is."""
+    """The stored figures of this answer; None: not an answer, or nothing stored."""
 
     @property
     def initial(self) -> str:
@@ -96,13 +96,13 @@ def view_message(
 
 
 def is_finished(message: WebMessage) -> bool:
-    """Whether a message may be an answer that is no longer written."""
+    """Whether a message may be an answer that has stopped growing."""
     stops = f"{ButtonAction.STOP}:"
     return message.author is None and not any(one.data.startswith(stops) for one in message.buttons)
 
 
 def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> StoredAnswer | None:
-    """Return the answer with the text of a message; of equal ones, the nearest in time."""
+    """Return the answer with a message's text, the nearest in time if there are several."""
 
     def seconds_apart(one: StoredAnswer) -> float:
         return abs(one.at - one.receipt.timings.seconds - message.at.timestamp())
@@ -113,7 +113,7 @@ def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> Stored
 
 
 def color_of(name: str, names: Sequence[str] = ()) -> int:
-    """Return the color of a name; those of a channel differ, until there are too many."""
+    """Return a name's color, different from others in its channel while colors last."""
     return (names.index(name) if name in names else crc32(name.encode())) % _FACE_COLORS
 
 

@@ -35,7 +35,7 @@ _NAMES_SHOWN = 3
 
 @dataclass(slots=True)
 class Names:
-    """Names of people and channels for pages, of the newest messages; read at most every 5 s."""
+    """Names of people and channels from the newest messages, read at most every 5 s."""
 
     state: ServiceState
     web_channels: SqlWebChannels
@@ -61,7 +61,7 @@ class Names:
         }
 
     def channel(self, language: str, key: str) -> str:
-        """Return a channel's name, or those of its people, as platforms name chats without one."""
+        """Return a channel's name; without one, the names of its people."""
         address = address_of(key)
         own = translate(translatable("Playground"), language)
         platform = own if address.platform == WEB_PLATFORM else address.platform.title()

@@ -298,7 +298,7 @@ class PlaygroundPages(RouteGroup):
 
     @route(f"GET {_CHANNEL}/last", Scope.READ)
     async def show_answer(self, channel: str, number: AnswerNumber = 0) -> Page:
-        """Show what the model read for an answer in this channel, by default the newest."""
+        """Show the prompt of an answer in this channel, by default the newest."""
         found = await self._find(channel)
         newest = number or next((one.number for one in await self._answers(found, 1)), 0)
         one = await self.answers.find(newest)
@@ -384,7 +384,7 @@ def _with_text(message: WebMessage, text: str) -> WebMessage:
 
 
 def _flatten(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
-    """Yield each command with its action; first those without actions, which are used most."""
+    """Yield each command with its action, those without actions first: people use them most."""
     for spec in sorted(commands, key=lambda one: bool(one.actions)):
         yield from ((f"/{spec.name} {one.name}", one) for one in spec.actions)
         if not spec.actions:

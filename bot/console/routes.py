@@ -32,7 +32,7 @@ class Caller:
     csrf_token: str = ""
     """The CSRF token that a change from a page must carry; empty for an API token."""
     channels: tuple[str, ...] = ()
-    """The only ones in which it may have something said; empty: all."""
+    """The channels that its scope `say` is limited to; empty: all."""
 
     @property
     def may_spend(self) -> bool:
@@ -143,7 +143,7 @@ class Route:
     template: str = ""
     """Of the page that shows the answer as `found`."""
     also: Scope | None = None
-    """Another scope that suffices."""
+    """Another scope that grants access."""
 
     @property
     def is_api(self) -> bool:

@@ -61,7 +61,7 @@ class SetupPage(RouteGroup):
     async def check_model(
         self, provider: _Short, model: _Short, key: _Short = "", address: _Short = ""
     ) -> Page:
-        """Ask the model a short question; what has answered can be written."""
+        """Ask the model a short question; if it answers, its settings can be saved."""
         choice = ModelChoice(provider, address.strip() or None, key.strip() or None, model.strip())
         try:
             answer = await self.steps.check_model(choice)

@@ -323,7 +323,7 @@ class Sender:
 
     async def _reconcile(self, row: OutboxRow) -> OutboxRow | None:
         found = None
-        # Edits, deletions, openings and responses to interactions can simply be repeated.
+        # Edits, deletions, reactions, openings and interaction responses are repeatable.
         is_repeatable = row.interaction is not None or _is_on_its_way(row)
         if row.op is OutboxOperation.SEND and not (is_repeatable or await self._needs_opening(row)):
             found = await self._find(row)
@@ -376,18 +376,18 @@ class Sender:
         return None
 
     async def _needs_opening(self, row: OutboxRow) -> bool:
-        """Return whether a private row is sent without its content first, and then edited."""
+        """Return whether a private row is first sent empty, then edited."""
         if row.private is None or row.op is not OutboxOperation.SEND:
             return False
         limits = self._limits(row)
-        if _is_on_its_way(row):  # a file is not added by an edit
+        if _is_on_its_way(row):  # an edit cannot add a file
             is_text_response = row.interaction is not None and row.file is None
             return is_text_response and limits.opens_responses
         # Where nothing of ours is known, a message of unknown outcome cannot be found.
         return not (limits.can_repeat_sends or await self.outbox.known_ids(row.address))
 
     async def _open(self, row: OutboxRow) -> str:
-        """Send the words that stand for private content; return the id of their message."""
+        """Send the placeholder for private content; return its message id."""
         locale = row.private.locale if row.private else None
         content = MessageContent(translate(_FOR_YOU_ALONE, language_of(locale)))
         message = replace(_to_message(row, content, None), file=None)

@@ -1,7 +1,7 @@
 """Create an embedder by its kind.
 
-To add an embedder, write a module with a `make` and add a line here, or write a plug-in, which is
-a `make`.
+To add an embedder, write a module with a `make` function and add a line here, or write a plug-in
+whose entry point is such a function.
 """
 
 from collections.abc import Callable

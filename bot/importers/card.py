@@ -189,7 +189,7 @@ def _as_v3(card: Card) -> Json:
 
 
 def own_image(card: Card) -> bytes | None:
-    """Return the PNG that a card's file has of its character, if any."""
+    """Return the PNG of the character in a card's file, if any."""
     if card.image is not None:
         return card.image
     icons = [

@@ -43,7 +43,7 @@ _DAMAGED = translatable("it is damaged, or too large when unpacked")
 _UNKNOWN_KIND = translatable("I read pictures, text files and PDFs only")
 _OTHER_ENCODING = translatable("please save it in UTF-8")
 _EMPTY = translatable("there is no text in it")
-_NOT_INSTALLED = translatable("I am not set up to read such files")
+_NOT_INSTALLED = translatable("I am not set up to read this kind of file")
 _NOT_PUBLIC = translatable("I am not allowed to fetch its address")
 _PICTURE_ADDRESS = re.compile(
     r"https?://[^\s<>\"|]+\.(?:png|jpe?g|gif|webp|bmp)(?:\?[^\s<>\"|)]*)?(?![\w/])", re.IGNORECASE

@@ -34,7 +34,7 @@ def main() -> None:
 def read_character(data: bytes) -> dict[str, object]:
     """Return {"preset": its text, "picture": its own as base64}, or {"problem": why, by language}.
 
-    A card with the address of its picture, or without a usable one, has no "picture".
+    "picture" is left out if the card has the address of one, or no usable one.
     """
     try:
         kind = detect_file_kind(data)
@@ -81,7 +81,7 @@ def _own_picture(card: Card) -> str | None:
     try:
         face = import_module("bot.media.conversion_child").to_face(image)
         return base64.b64encode(face).decode()
-    except Exception:  # noqa: BLE001 # the library is missing, or raises any for a hostile file
+    except Exception:  # noqa: BLE001 # missing library, or any error on a hostile file
         return None
 
 

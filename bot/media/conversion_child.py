@@ -57,7 +57,7 @@ def to_jpeg(data: bytes) -> bytes:
 
 
 def to_face(png: bytes) -> bytes:
-    """Return the upper middle of a portrait as a small square PNG."""
+    """Crop the upper middle of a portrait to a small square PNG."""
     with Image.open(io.BytesIO(png), formats=("PNG",)) as opened:
         width, height = opened.size
         if width * height > _MAX_PIXELS:

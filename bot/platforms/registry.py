@@ -23,7 +23,7 @@ _SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
 def register(spec: PlatformSpec) -> None:
     """Register a platform before the settings are read; raises `ValueError`."""
     if not isinstance(spec, PlatformSpec):
-        raise ValueError("it is no PlatformSpec")  # noqa: TRY004 # its reason is shown
+        raise ValueError("not a PlatformSpec")  # noqa: TRY004 # the reason is shown
     if spec.settings is not None:
         spec.settings()  # raises if it needs values: it must be possible to leave it out
     if spec.kind in _SPECS:
@@ -66,7 +66,9 @@ def make_platform(
     except Exception as error:
         if isinstance(error, TroupeError) or spec not in enabled("platforms").values():
             raise
-        reason = f"the platform {spec.kind!r} is not used: it raised {type(error).__name__}"
+        reason = (
+            f"the platform {spec.kind!r} was skipped: its plug-in raised {type(error).__name__}"
+        )
         raise PluginFailed(reason) from error
     return made
 

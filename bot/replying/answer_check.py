@@ -17,22 +17,22 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _SHOWN_INSTEAD = translatable("I would rather not say that here. Let’s talk about something else.")
-_BY_WORDS = marked("withheld: it has a word from this chat's list")
-_BY_MODERATION = StoredPattern(marked("withheld by the moderation of {provider}: {categories}"))
-_WITHHELD_UNCHECKED = marked("withheld: the moderation did not answer")
-_SHOWN_UNCHECKED = marked("shown without a check: the moderation did not answer")
+_BY_WORDS = marked("withheld: contains a word banned in this chat")
+_BY_MODERATION = StoredPattern(marked("withheld by moderation ({provider}): {categories}"))
+_WITHHELD_UNCHECKED = marked("withheld: moderation failed")
+_SHOWN_UNCHECKED = marked("shown unchecked: moderation failed")
 _BY_PLUGIN = StoredPattern(marked("withheld by the plug-in {plugin}: {reason}"))
 _PLUGIN_FAILED = StoredPattern(marked("the plug-in {plugin} failed: {reason}"))
 _MODERATION_SECONDS = 5.0
 _WINDOW_CHARS = 300
-"""How much of a growing answer is judged at once."""
+"""How much of a growing answer is moderated at a time."""
 _OVERLAP_CHARS = 300
-"""How much of what was judged before is read again with it."""
-_MAX_PIECE_CHARS = 2000  # longer texts are judged less accurately
+"""How much of the text before it is sent along as context."""
+_MAX_PIECE_CHARS = 2000  # moderation is less accurate for longer texts
 _SENTENCE_END = re.compile(r"[.!?。！？\n]\s*")
 _MAX_REASON_CHARS = 200
 _MAX_SPACES = 3  # between the words of a phrase
-# Scripts from here on have no spaces between words, or join endings to them: Thai, CJK, Korean.
+# From here on, scripts put no spaces between words or attach endings: Thai, CJK, Korean.
 _FIRST_UNSPACED = "\u0e00"
 _LETTER = rf"(?![{_FIRST_UNSPACED}-\U0010ffff])[^\W_]"
 
@@ -45,14 +45,14 @@ class WordList:
     longest: int
 
     def is_in(self, text: str, start: int = 0, *, is_whole: bool = True) -> bool:
-        """Return whether a word stands in a text; at the end of a part it may go on."""
+        """Return whether a text contains a word; the last one of a partial text may continue."""
         found = self.pattern.finditer(text, start)
         return any(is_whole or one.end() < len(text) for one in found)
 
 
 @lru_cache(maxsize=256)
 def read_word_list(words: str) -> WordList | None:
-    """Parse a list, one word or phrase a line; one that ends in * also matches longer words."""
+    """Parse a list of words or phrases, one per line; a final * also matches longer words."""
     phrases = [one.split() for one in words.splitlines() if one.strip("* ")]
     if not phrases:
         return None
@@ -71,21 +71,21 @@ def _expression(phrase: Sequence[str]) -> str:
 
 
 def shown_instead(locale: str | None) -> str:
-    """Return the sentence that people read in place of a refused answer."""
+    """Return the sentence shown in place of a refused answer."""
     return translate(_SHOWN_INSTEAD, language_of(locale))
 
 
 @dataclass(eq=False)
 class AnswerCheck:
-    """Checks one answer: releases its text once nothing in it can be refused any more."""
+    """Checks one answer, and releases text once it can no longer be refused."""
 
     words: WordList | None
     moderator: str = ""
-    """The provider whose moderation is asked; empty: none."""
+    """The provider that moderates; empty: none."""
     backend: Backend | None = None
     withholds_unchecked: bool = False
     hooks: Mapping[str, Callable[..., object]] = field(default_factory=dict)
-    """Of plug-ins, by name: they get the whole answer, so nothing is shown before."""
+    """Plug-ins' hooks by name. They get the whole answer, so nothing is shown earlier."""
 
     def __post_init__(self) -> None:
         self._failures: list[str] = []
@@ -99,7 +99,7 @@ class AnswerCheck:
     def filtered(
         self, show: Callable[[str], None], replace_shown: Callable[[str], None]
     ) -> tuple[Callable[[str], None], Callable[[str], None]]:
-        """Return functions that show only what was checked."""
+        """Wrap `show` and `replace_shown` so that they show only checked text."""
 
         def show_checked(text: str) -> None:
             begin = max(0, len(self._text) - self._held_chars)
@@ -119,7 +119,7 @@ class AnswerCheck:
         return show_checked, replace_checked
 
     async def follow(self) -> None:
-        """Ask the moderation about the growing text, if enough was added."""
+        """Moderate the growing text if enough was added."""
         if self._is_moderated and len(self._text) - self._judged >= _WINDOW_CHARS:
             ends = [one.end() for one in _SENTENCE_END.finditer(self._text, self._judged)]
             read, judged = len(self._text), ends[-1] if ends else len(self._text)
@@ -129,11 +129,11 @@ class AnswerCheck:
 
     @property
     def notes(self) -> str:
-        """All that the receipt says of it."""
+        """All notes for the receipt."""
         return "; ".join([*self._failures, *([self.note] if self.note else [])])
 
     async def apply_hooks(self, text: str) -> str:
-        """Return a whole text as the plug-ins change it; what fails changes nothing."""
+        """Pass a complete text through the plug-ins; one that fails changes nothing."""
         for name, hook in self.hooks.items():
             if self.is_refused or not text:
                 break
@@ -151,7 +151,7 @@ class AnswerCheck:
         return text
 
     async def refuses(self, text: str) -> bool:
-        """Return whether the whole text that readers would see is refused."""
+        """Return whether the complete visible text is refused."""
         if not self.is_refused and self.words is not None and self.words.is_in(text):
             self._refuse(_BY_WORDS, "words")
         if self._is_moderated:

@@ -122,8 +122,8 @@ async def generate_answer(
     A stream that was cut off is continued once, if the model supports that. An answer interrupted
     after its first text is kept; so is a stopped one, even without any text. `may_continue` decides
     about another request, as for each round of `tools`; `replace_shown` gets the text that remains
-    if the rest turns out to be reasoning. Only what `check` has seen is shown; an answer that it
-    refuses ends there.
+    if the rest turns out to be reasoning. Only text that `check` released is shown; an
+    answer that it refuses stops there.
     """
     interrupted = False
     stop = stop or StopFlag()

@@ -181,7 +181,7 @@ class AccessRules:
     tells_refused: bool = True
     """Whether a refused person hears that once."""
     read_roles: Callable[[Request], Awaitable[tuple[str, ...] | None]] = _no_roles
-    """Asks the platform for the author's roles, where an event does not tell; None: unknown."""
+    """Asks the platform for roles that an event lacks; None: unknown."""
 
     async def load(self, scopes: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the rules of a chat's scopes and the installation, without `ACCESS`."""
@@ -215,7 +215,7 @@ class AccessRules:
         channels = (f"channel {one}" for one in event.scopes)
         own, roles = {f"person {person}", *channels}, await self._roles(event, levels)
         found = [decide_access(own | (roles or set()), levels)]
-        if roles is None:  # the strictest decision that the person's roles could lead to
+        if roles is None:  # apply the strictest decision that any role could lead to
             named = {one for rules in levels.values() for one in rules if one.startswith("role ")}
             found += [decide_access({*own, one}, levels) for one in sorted(named)]
         access = next((one for one in found if not one.is_allowed), found[0])
@@ -252,7 +252,7 @@ class AccessRules:
     async def _roles(
         self, event: Request, levels: Mapping[str, Mapping[str, str]]
     ) -> set[str] | None:
-        """Return the author's roles as targets; None if they are unknown and a rule names any."""
+        """Return the author's roles as targets; None: unknown, and some rule names a role."""
         roles = event.author_roles
         if roles is None:
             is_named = any(" role " in f" {one}" for rules in levels.values() for one in rules)

@@ -143,7 +143,7 @@ _FOR_ADULT_GROUPS = marked(
 
 _MAX_LOADED_CHARS = 16_000_000
 _LOADED_SECONDS = 50.0
-"""Then a character is read again: `/forget` has to reach every process within a minute."""
+"""How long a character stays loaded: `/forget` must reach every process within a minute."""
 
 
 ReadNewest: TypeAlias = Callable[[str], Awaitable[PresetVersion | None]]
@@ -194,9 +194,9 @@ class Characters:
     async def announce(
         self, name: str, content: str, description: str, by: str, *, audited: bool
     ) -> None:
-        """List a character, or its changed text, once that is stored; empty: remove it.
+        """List a stored new or changed character; with empty `content`, remove it from the list.
 
-        Behind a tab, the description may have the address of its picture.
+        A picture's URL may follow the description after a tab.
         """
         owner, _, shown = name.rpartition(OWNER_END)
         value = f"{revision_of(content)} {description}" if content else None
@@ -240,7 +240,7 @@ class Characters:
         return loaded
 
     def drop(self, owner: str) -> None:
-        """Keep nothing of an owner's characters in memory here; other processes soon do so, too."""
+        """Drop an owner's characters from this process's memory; others soon drop them, too."""
         for name in [one for one in self._loaded if one.startswith(f"{owner}{OWNER_END}")]:
             del self._loaded[name]
 

@@ -1,7 +1,7 @@
 """What differs on Windows: file locks, limits of a process, signals, child processes.
 
-The branches for Windows are type-checked, and a test runs them on Linux with what Windows lacks
-hidden, but they were never run there. Children with limits import this, so it imports little.
+The Windows branches have never run on Windows: they are type-checked, and a test runs other code on
+Linux with what Windows lacks hidden. Limited child processes import this, so it imports little.
 """
 
 import os
@@ -20,7 +20,7 @@ else:
     import resource
 
 IS_WINDOWS: Final = sys.platform == "win32"
-_LOCKED_BYTE = 2**30  # far behind the text of a lock file, as Windows also denies reading
+_LOCKED_BYTE = 2**30  # far past the text, since a lock on Windows also denies reading
 _JOB_MEMORY, _JOB_TIME, _JOB_PROCESSES, _EXTENDED_LIMITS = 0x100, 0x2, 0x8, 9  # winnt.h
 _NEW_PROCESS_GROUP = 0x200
 _ACCESS_VIOLATION, _STACK_OVERFLOW = 0xC0000005, 0xC00000FD
@@ -37,16 +37,16 @@ CRASH_EXIT_CODES: Final = (
     1,  # an exception that the child does not handle
 )
 HAS_CPU_LIMIT: Final = hasattr(signal, "setitimer")
-"""Whether `limit_cpu` works; else the parent limits the time of each request."""
+"""Whether `limit_cpu` works; if not, the parent limits the time of each request."""
 
 HAS_UNIX_SOCKETS: Final = not IS_WINDOWS
 CAN_POLL_TERMINAL: Final = not IS_WINDOWS
-"""Whether the event loop's `add_reader` takes stdin."""
+"""Whether the event loop's `add_reader` supports stdin."""
 
 OWN_SESSION: Final[Mapping[str, Any]] = (
     {"creationflags": _NEW_PROCESS_GROUP} if IS_WINDOWS else {"start_new_session": True}
 )
-"""Arguments that keep Ctrl-C in the terminal from a child, which its parent stops in order."""
+"""Arguments that shield a child from Ctrl-C in the terminal, so that its parent can stop it."""
 
 
 def lock_file(file: TextIO, *, is_shared: bool) -> None:
@@ -59,14 +59,14 @@ def lock_file(file: TextIO, *, is_shared: bool) -> None:
 
 
 def is_own(found: os.stat_result) -> bool:
-    """Return whether a file is this user's and has a mode that counts."""
+    """Return whether a file belongs to this user, on a system where its mode matters."""
     return sys.platform != "win32" and found.st_uid == os.getuid()
 
 
 def limit_process(memory_bytes: int, max_open_files: int, cpu_seconds: int | None = None) -> None:
     """Limit memory, CPU time, files and processes of this process permanently.
 
-    Windows limits memory, CPU time and processes, by a job object.
+    On Windows, a job object limits memory, CPU time and processes, but not files.
     """
     if sys.platform == "win32":
         _limit_by_job(memory_bytes, cpu_seconds)
@@ -101,13 +101,13 @@ if sys.platform == "win32":
 
 
 def limit_cpu(seconds: float) -> None:
-    """Have this process killed after so much CPU time from now on; 0 ends the limit."""
+    """Kill this process after this much more CPU time; 0 removes the limit."""
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def call_on_end(loop: Any, end: Callable[[], object]) -> None:
-    """Call a function in the event loop on Ctrl-C or a request to end this process."""
+    """Call a function in the event loop on Ctrl-C or a termination signal."""
     if sys.platform == "win32":
         for number in (signal.SIGINT, signal.SIGBREAK):
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(end))

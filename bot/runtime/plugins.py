@@ -1,8 +1,8 @@
 """Plug-ins: entry points of installed packages, which are loaded only if TROUPE_PLUGINS names them.
 
-The entry points are in groups such as `troupe.tools` (`GROUPS`). The module of one says for which
-interface it was written: `TROUPE_API = 1`. Whatever a plug-in does wrong is noted and changes
-nothing else (docs/architecture.md).
+They are in groups such as `troupe.tools` (`GROUPS`). A plug-in's module declares the version of the
+interface it was written for: `TROUPE_API = 1`. A faulty plug-in is reported and affects nothing
+else (docs/architecture.md).
 """
 
 import asyncio
@@ -27,14 +27,14 @@ GROUPS = tuple(
     for kind in ("platforms", "backends", "tools", "importers", "embedders", "hooks")
 )
 problems: dict[str, str] = {}
-"""Why plug-ins were not loaded, by name, a line each."""
+"""Why plug-ins were not loaded, by name, one line each."""
 HOOKS: Mapping[str, dict[str, Callable[..., Any]]] = {"prompt_parts": {}, "check_answer": {}}
-"""The functions with these names, by plug-in; one in the group `troupe.hooks` is a module, or an
-object, with one of them or both."""
+"""Hook functions by hook name and plug-in. An entry point in `troupe.hooks` is a module or object
+that has at least one of them."""
 _values: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # by group and name
 _HOOK_SECONDS = 0.2
 _MAX_PARTS = 20
-_MAX_THREADS = 4  # of one plug-in, whose calls have not ended
+_MAX_THREADS = 4  # per plug-in, with calls that have not returned
 _threads: Counter[str] = Counter()
 Result = TypeVar("Result")
 
@@ -42,7 +42,8 @@ Result = TypeVar("Result")
 def enable(names: Iterable[str], register: Mapping[str, Callable[[Any], None]]) -> None:
     """Load the plug-ins with these names, once in a process.
 
-    `register` adds those of some groups to the built-in ones, and raises if they do not fit.
+    `register` has a function for some groups, which adds a plug-in to the built-in ones or raises
+    ValueError.
     """
     for name in names:
         if name in problems or any(name in found for found in _values.values()):
@@ -65,7 +66,7 @@ def enabled(group: str) -> Mapping[str, Any]:
 
 @value_class
 class HookContext:
-    """What the hook `prompt_parts` is told of the message that is answered."""
+    """What the hook `prompt_parts` learns about the message being answered."""
 
     preset: str
     platform: str
@@ -78,10 +79,10 @@ class HookContext:
 
 @value_class
 class Refusal:
-    """What the hook `check_answer` returns instead of a text that must not be shown."""
+    """Returned by the hook `check_answer` for an answer that must not be shown."""
 
     reason: str = ""
-    """For the receipt."""
+    """Shown in the receipt."""
 
 
 async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext) -> Sequence[str]:
@@ -97,7 +98,7 @@ async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext
 
 
 async def check_answer(name: str, hook: Callable[..., Any], text: str) -> str | Refusal:
-    """Return an answer as a hook wants it to be, or a refusal; raises `PluginFailed`."""
+    """Return an answer as changed by a hook, or a refusal; raises `PluginFailed`."""
 
     def run() -> str | Refusal:
         checked = hook(text)
@@ -126,7 +127,7 @@ def _load(one: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> str
     if api != API:
         return (
             f"is for version {api} of Troupe's interface, and this is version {API}; install"
-            " another version of it"
+            " a matching version"
         )
     try:
         register.get(group, lambda _value: None)(value)
@@ -142,12 +143,12 @@ def _load(one: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> str
 
 
 async def call_in_thread(name: str, run: Callable[[], Result], seconds: float) -> Result:
-    """Run a plug-in's code in a thread of its own, so that it blocks nobody; raises `PluginFailed`.
+    """Run a plug-in's code in its own thread, so that it blocks nothing; raises `PluginFailed`.
 
-    A thread that does not end in time is abandoned.
+    A thread that exceeds the time limit is abandoned.
     """
     if _threads[name] >= _MAX_THREADS:
-        raise PluginFailed("its earlier calls have not ended")
+        raise PluginFailed("its earlier calls are still running")
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Result] = loop.create_future()
 

@@ -176,8 +176,8 @@ def create_socket_folder(socket_name: str) -> "tempfile.TemporaryDirectory[str]"
 
 
 DIE_WITH_PARENT: Callable[[], object] | None = None
-if sys.platform == "linux":  # no other system promises it
-    # Loaded here, as nothing may be loaded between fork and exec.
+if sys.platform == "linux":  # other systems do not guarantee it
+    # Loaded now, because nothing may be loaded between fork and exec.
     DIE_WITH_PARENT = partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)
 """The function that a child runs first (`preexec_fn`), so that it never outlives this process."""
 

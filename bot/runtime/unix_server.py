@@ -1,6 +1,6 @@
 """Run an HTTP server in a child process, on a Unix socket that only this user can access.
 
-Windows has no such sockets: there it is a port of this machine, and a random key.
+Windows lacks these, so there it is a port on 127.0.0.1 protected by a random key.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ async def unix_server(
 ) -> AsyncIterator[UnixServer]:
     """Run `python -m module` as a server during the block; raises `ChildFailed`.
 
-    The module gets the options as JSON, plus `socket`, or `port` and `key`; `threads` defaults to
-    all cores but one. It is ready when `/health` responds.
+    The module gets the options as JSON, with `socket`, or `port` and `key`, added; `threads`
+    defaults to all cores but one. It is ready when `/health` responds.
     """
     async with AsyncExitStack() as stack:
         unix_socket, url, headers = None, ENGINE_URL, {}

@@ -90,17 +90,17 @@ class MessagingContainer(StorageContainer, ABC):
         return await platform.download(item, max_bytes)
 
     async def host_picture(self, address: Address, png: bytes) -> str | None:
-        """Return a picture's public address; None if the chat's platform has none."""
+        """Return a picture's public URL; None if the chat's platform hosts no pictures."""
         platform = self.platforms[address.source]
         return await platform.host_picture(png) if isinstance(platform, PictureHost) else None
 
     async def drop_pictures(self) -> None:
-        """Delete the pictures that no character has any more, every minute, until cancelled."""
+        """Delete pictures that no character uses, every minute, until cancelled."""
         hosts = [one for one in self.platforms.values() if isinstance(one, PictureHost)]
         while True:
             await self.clock.sleep(_PICTURES_SECONDS)
             for host in hosts:
-                with suppress(PlatformError, StoreError):  # the next time, then
+                with suppress(PlatformError, StoreError):  # retried next time
                     await host.drop_pictures(await self.preset_versions.pictures())
 
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:

@@ -163,7 +163,7 @@ class StorageContainer:
         await (job() if self.is_alone else self.exclusive_role("delete expired rows").run(job))
 
     async def send_events(self) -> None:
-        """Send events to the program of the settings, until cancelled, from one process."""
+        """Send webhook events from one process, until cancelled."""
         sender = EventSender(self.settings.events, EventLog(self.database, self.clock), self.clock)
         await (sender.run() if self.is_alone else self.exclusive_role("events").run(sender.run))
 

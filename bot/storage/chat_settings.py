@@ -28,7 +28,7 @@ class SqlChatSettings(ClockStore, ChatSettings):
         if audited:
             rows = yield SQL["locked_choice"].query(of)
             before, after = decode(lambda row: str(row[0]), rows[0]) if rows else "", value or ""
-            if before != after:  # a command that is run again may change nothing
+            if before != after:  # a rerun command may change nothing
                 action = f"{'reset' if value is None else 'set'} {key}"
                 if key.startswith(CHARACTER_KEY):  # without its description
                     before, after = (one.partition(" ")[0] for one in (before, after))

@@ -1,6 +1,6 @@
-"""Events for other programs, found in what is stored anyway, so that no message costs more.
+"""Webhook events, derived from rows that are stored anyway, so that messages cost nothing extra.
 
-A cursor says up to which row the events of a kind were sent. What is sent again after a kill has
+A cursor per kind of event marks the last row sent. An event that is sent again after a crash has
 the same id.
 """
 
@@ -22,7 +22,7 @@ _CURSOR = "events:"
 _BEGUN = "events begun:"
 _LISTED = 50
 _COMMIT_SECONDS = 60.0
-"""On PostgreSQL, a row may be committed so much later than one with a higher id."""
+"""How much later a row may be committed than one with a higher id on PostgreSQL."""
 
 
 class EventKind(StrEnum):
@@ -34,14 +34,14 @@ class EventKind(StrEnum):
 
 @value_class
 class EventRow:
-    """A row that an event of its kind may be found in."""
+    """A row that may hold an event."""
 
     kind: EventKind
     position: float
     at: float
     """In Unix seconds."""
     data: Mapping[str, object] | None
-    """Nothing that anybody said; None: it is no such event."""
+    """Never contains message text; None: the row holds no event."""
     is_sent: bool = False
 
     @property
@@ -63,7 +63,7 @@ class EventLog(ClockStore):
 
     @transaction
     def begin(self) -> Unit[Mapping[EventKind, float]]:
-        """Return up to which position events were sent; at first, everything counts as sent."""
+        """Return the position of each kind; on the first call, all earlier rows count as sent."""
         [newest] = yield SQL["event_positions"].query()
         for kind, position in zip(EventKind, newest, strict=True):
             for prefix in (_CURSOR, _BEGUN):
@@ -78,12 +78,12 @@ class EventLog(ClockStore):
 
     @property
     def settled_at(self) -> float:
-        """Since when earlier rows may still be committed, in Unix seconds."""
+        """The time after which earlier rows may still be committed, in Unix seconds."""
         return self._clock.now() - (0.0 if self._database.is_sqlite else _COMMIT_SECONDS)
 
     @reading
     def listed(self) -> Unit[Sequence[EventRow]]:
-        """Return the newest events, newest first; none if events are not sent."""
+        """Return the newest events, newest first; none if events were never turned on."""
         found = []
         begun = yield from _read_positions(_BEGUN)
         for kind, position in (yield from _read_positions(_CURSOR)).items():
@@ -94,7 +94,7 @@ class EventLog(ClockStore):
         return sorted(events, key=lambda one: -one.at)[:_LISTED]
 
     async def installation(self) -> str:
-        """Return what begins the ids of events: a receiver may have several installations."""
+        """Return the prefix of event ids, since a receiver may serve several installations."""
         self._installation = self._installation or await read_installation_id(self._database)
         return self._installation
 

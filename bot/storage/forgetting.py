@@ -139,7 +139,7 @@ class PersonalData(ClockStore):
         await self._database.truncate_log()
 
     async def forget_characters(self, owner: str) -> Sequence[str]:
-        """Delete the characters of a server or group; return the scopes that it changes."""
+        """Delete a server's or group's characters; return the scopes whose settings changed."""
 
         def unit() -> Unit[Sequence[str]]:
             for name in _OF_SERVER:
@@ -250,7 +250,7 @@ async def request_deletion(
 ) -> None:
     """Ask the workers to delete conversations, or a person's messages in them.
 
-    `changed` are the scopes whose settings were deleted already; the workers' caches do not know.
+    `changed`: scopes whose settings are already deleted, for the workers to drop from caches.
     """
     name, at = f"operator:{secrets.token_hex(6)}", datetime.fromtimestamp(clock.now(), UTC)
     requests = requests_to_forget(keys, name, person, at, changed)

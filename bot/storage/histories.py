@@ -81,7 +81,7 @@ class StoredTurns(ClockStore):
         # An answer follows the question, or another answer to it; versions follow the same turn.
         gone: set[int] = set()
         answered_together: set[int] = set()
-        is_asking = False  # whether an answer to theirs is still to come
+        is_asking = False  # whether an answer to them is pending
         for id_, parent, speaker, is_observed in (yield SQL["turns_and_parents"].query(asked)):
             if speaker is None:
                 is_asking = False

@@ -325,7 +325,7 @@ def _prepare(connection: Any, _entry: ConnectionPoolEntry | None = None) -> None
 
 
 def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
-    """Turn it on; for a new file, SQLite refuses at once while another connection does the same."""
+    """Turn on WAL mode; retry, since SQLite fails at once if another connection is doing so."""
     for _ in range(_TRIES_FOR_LOG):
         try:
             cursor.execute(_WRITE_AHEAD_LOG)

@@ -33,9 +33,10 @@ class SqlSummaries(Store):
     def turns_since(
         self, conversation_key: str, person: str, since: float | None
     ) -> Unit[tuple[float | None, Sequence[StoredTurn]]]:
-        """Return the newest 400 turns since a moment, in all sessions; None: since their own last.
+        """Return the newest 400 turns of all sessions since a moment, and that moment.
 
-        Returns also that moment in Unix seconds; None if the person has said nothing here.
+        `since` and the result are Unix seconds. None stands for the person's last turn; None is
+        returned if they have none here.
         """
         of, session, own_id = {"of": conversation_key}, 0, 0
         if since is None:

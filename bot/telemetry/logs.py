@@ -256,7 +256,7 @@ async def find_failure(
 
 
 def read_failures(notes: Iterable[str]) -> Sequence[FailedMessage]:
-    """Return the failed messages of notes, without those of another version of Troupe."""
+    """Parse notes into failed messages, skipping those of other versions of Troupe."""
     found = []
     for one in notes:
         with contextlib.suppress(msgspec.DecodeError):

@@ -53,7 +53,7 @@ LIMITED_MESSAGES = Counter(
 )
 CHECKED_ANSWERS = Counter(
     "troupe_checked_total",
-    "Answers that a check withheld, or could not check",
+    "Answers withheld by a check, or shown or withheld unchecked",
     ["outcome"],  # words, moderation, unchecked
 )
 FENCED = Counter(

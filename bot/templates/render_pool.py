@@ -37,7 +37,7 @@ from bot.templates.render_child import (
 
 _log = structlog.get_logger(__name__)
 
-# Far more than MAX_CPU_SECONDS on the busiest machine; the limit itself where there is no other.
+# Well above MAX_CPU_SECONDS on a busy machine; without a CPU limit, this is the limit.
 SECONDS_WITHOUT_ANSWER: Final = 30.0 if HAS_CPU_LIMIT else 5.0
 SECONDS_TO_START: Final = 60.0
 SECONDS_UNTIL_IDLE: Final = 30.0

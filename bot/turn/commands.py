@@ -270,7 +270,7 @@ class Commands:
         if is_alone and result.changes_channel and not said.is_private:
             name, number = " ".join(said.author.name.split()), len(outgoing)
             told = translatable("Changed by {name}: {change}", name=name, change=result.text)
-            told = told if name else joined([result.text])  # who is off is not named
+            told = told if name else joined([result.text])  # people who opted out are not named
             outgoing += self.stages.replies.notice_parts(said.address, told, said.locale, number)
         for person, told in result.told:
             note = self.stages.replies.notice_parts(said.address, told, said.locale, len(outgoing))

@@ -358,7 +358,7 @@ def has_private_response(message: InboxMessage) -> bool:
 
 
 def waits_alone(message: InboxMessage) -> bool:
-    """Return whether nobody else sees the response to a native command."""
+    """Return whether only the author sees the response to a native command."""
     said = message.incoming
     return isinstance(said, Said) and bool(said.interaction) and not said.has_public_response
 

@@ -91,7 +91,7 @@ class ModelRequests:
     slots: ProviderSlots
     access: AccessRules
     withholds_unchecked: bool = False
-    """Whether an answer is withheld if the moderation fails."""
+    """Whether an answer is withheld if its moderation fails."""
 
     def __post_init__(self) -> None:
         self._thinking_models: set[tuple[str, str]] = set()
@@ -219,7 +219,7 @@ class ModelRequests:
         return replace(receipt, check=check.notes, is_withheld=check.is_refused)
 
     async def check_text(self, said: Said, provider: str, text: str) -> str:
-        """Return a text of a provider's model, or the sentence that is shown instead."""
+        """Check a model's text; return it, or the sentence shown instead."""
         check = await self.begin_check(said.scopes, provider)
         if check is None:
             return text
@@ -227,7 +227,7 @@ class ModelRequests:
         return shown_instead(said.locale) if await check.refuses(text) else text
 
     async def begin_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
-        """Return a check for an answer of a provider's model; None: nothing is checked here."""
+        """Return the check for an answer of a provider; None: nothing is checked here."""
         settings = self.access.chat_settings
         found = await settings.resolve((*scopes, INSTALLATION), WORDS_KEY)
         names = [one for one in (provider, *self.backends) if one in self.backends]
@@ -278,7 +278,7 @@ def _run_scripts(answer: GeneratedAnswer, preset: Preset, said: Said) -> Generat
 async def _checked(
     check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, said: Said
 ) -> GeneratedAnswer:
-    """Return the answer as plug-ins change it, or the sentence that is shown and kept instead."""
+    """Return the answer as changed by plug-ins, or the sentence shown and kept instead."""
     shown = [answer.text, answer.thoughts if preset.thoughts == "folded" else ""]
     text, thoughts = shown = [await check.apply_hooks(one) for one in shown]
     if await check.refuses("\n\n".join(shown)):
@@ -290,7 +290,7 @@ async def _checked(
 def _with_reaction(
     answer: GeneratedAnswer, preset: Preset, context: TurnContext
 ) -> GeneratedAnswer:
-    """Return an answer without words as its reaction, if there is one."""
+    """Give a wordless answer its reaction as text, if there is one."""
     reaction = _reaction_of(preset, context)
     if reaction is None or is_visible(answer.text):
         return answer

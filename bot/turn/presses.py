@@ -238,7 +238,7 @@ class Presses:
 
 
 def _delete(data: ButtonData, exchange: Exchange) -> TurnResult:
-    """Delete the answer that the button stands under, but not those of other characters."""
+    """Delete the answer above the button, but no other character's."""
     parts, deleted = exchange.parts, exchange.versions
     for versions in exchange.versions if len(exchange.versions) > 1 else ():
         names = {name for one in versions for name in one.turn.sent_as}
@@ -254,5 +254,5 @@ def _as_typed(pressed: Pressed, text: str) -> Said:
 
 
 def _origin_of(event: Pressed | Reacted) -> dict[str, Any]:
-    """Return what an event says of its author and its place, by field."""
+    """Return an event's fields about its author and place."""
     return {name: getattr(event, name) for name in _ORIGIN}

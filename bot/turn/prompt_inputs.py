@@ -162,11 +162,11 @@ class TurnContext:
     notices: list[Text] = field(default_factory=list)
     """What the service says after the answers."""
     reactions: dict[str, str] = field(default_factory=dict)
-    """The emoji that a preset's model has put under the message; at most one."""
+    """The reaction that a preset's model chose, by preset; at most one per message."""
 
     @property
     def next_part(self) -> int:
-        """The number of the next character's first part, behind all that were opened."""
+        """The number of the next character's first part, after all opened parts."""
         opened = [number + 1 for number in messages_of(self.opened)]
         return max(self.first_part + len(messages_of(one.part for one in self.parts)), *opened, 0)
 
@@ -345,7 +345,7 @@ class PromptSources:
 async def _add_plugin_parts(
     draft: Draft, preset: Preset, said: Said, hooks: Mapping[str, Callable[..., object]]
 ) -> Draft:
-    """Add what plug-ins say before the newest message; the receipt notes one that fails."""
+    """Add plug-ins' texts before the newest message; the receipt notes failures."""
     where = (preset.name, said.address.platform, said.address.channel)
     context = plugins.HookContext(*where, said.author.name, said.text, said.at)
     parts: list[PromptPart] = []
@@ -435,11 +435,11 @@ class AnswerTools:
 
         def react(given: str) -> str:
             if context.reactions:
-                raise ToolFailed("the message has your reaction already")
+                raise ToolFailed("you have already reacted to this message")
             emoji = to_reaction(given) if to_reaction else ""
             if not emoji:
                 some = "👍 👎 ❤ 🔥 🎉 😁 😢 🤔"
-                raise ToolFailed(f"that is no reaction here; take another, such as {some}")
+                raise ToolFailed(f"that emoji is not available here; use another, such as {some}")
             context.reactions[preset.name] = emoji
             return emoji
 

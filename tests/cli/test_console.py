@@ -53,7 +53,7 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
     assert console("token", "list") == "backup: operate, read"
     console("token", "add", "ci", "--scope", "say", "--channel", "telegram:-100")
     assert console("token", "list") == "backup: operate, read\nci: say, telegram:-100"
-    with pytest.raises(UserError, match="'12' names no channel, as telegram:-1001234 does"):
+    with pytest.raises(UserError, match="'12' is not a channel; write it like telegram:-1001234"):
         console("token", "add", "other", "--scope", "say", "--channel", "12")
     console("token", "revoke", "ci")
     with pytest.raises(UserError, match="there is no scope 'oparate'; did you mean operate"):

@@ -135,6 +135,6 @@ async def test_drill_that_fails_leaves_nothing(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drill, "PLACES", ("story.text",))
-    with pytest.raises(StoreError, match=r"not stored in story\.text"):
+    with pytest.raises(StoreError, match=r"no data was stored in story\.text"):
         await run_drill(settings)
     assert await rows_of_drills(settings) == []

@@ -49,7 +49,7 @@ async def test_reaction_in_place_of_an_answer_survives_a_kill(
 async def test_refused_reaction_leads_to_words(where: Chat, running: Service, model: Model) -> None:
     model.reaction = "🦖🦖"
     question = where.ask()
-    refused = "that is no reaction here"
+    refused = "that emoji is not available here"
     await where.wait_until(lambda: any(refused in str(one["messages"]) for one in model.requests))
     model.reaction = ""
     await where.shows(question)

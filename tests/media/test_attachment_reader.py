@@ -135,7 +135,7 @@ async def test_files_that_need_a_missing_package_are_named(
 
     found = await read(image("a"), file("p"), file("t"), a=seen, p=LETTER, t=b"text")
 
-    assert reasons(found) == ["I am not set up to read such files"] * 2
+    assert reasons(found) == ["I am not set up to read this kind of file"] * 2
     assert [one.text for one in found.texts] == ["text"]
 
 

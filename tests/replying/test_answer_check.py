@@ -101,7 +101,7 @@ async def test_nothing_is_shown_before_the_moderation_has_read_it(at: int, size:
     growing = await feed(check, [answer[a : a + size] for a in range(0, len(answer), size)])
     assert await check.refuses(answer)
     assert not any("FORBIDDEN" in one for one in growing)
-    assert check.note == "withheld by the moderation of m: harassment"
+    assert check.note == "withheld by moderation (m): harassment"
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("it is down"), TimeoutError()])
@@ -116,7 +116,7 @@ async def test_failed_moderation_is_asked_once_and_the_setting_decides(
     assert await check.refuses(answer) == withholds
     assert len(moderator.asked) == 1
     assert growing[-1] == ("" if withholds else answer)
-    assert check.note.startswith("withheld: " if withholds else "shown without a check")
+    assert check.note.startswith("withheld: " if withholds else "shown unchecked")
 
 
 async def test_text_that_was_reasoning_is_taken_back() -> None:

@@ -88,7 +88,7 @@ BAD = {
     "that exits": ("raise SystemExit(1)", "cannot be loaded: SystemExit"),
     "that lacks something": ("import nothing_like_it", "No module named 'nothing_like_it'"),
     "that is not there": ("TROUPE_API = 1", "has no attribute 'MOON'"),
-    "that is junk": ("TROUPE_API = 1\nMOON = 1", "cannot be used: it is no BackendSpec"),
+    "that is junk": ("TROUPE_API = 1\nMOON = 1", "cannot be used: not a BackendSpec"),
     "that raises when it is used": (
         "from dataclasses import replace\nfrom bot.backends.registry import ECHO\n"
         "TROUPE_API = 1\nMOON = replace(ECHO, kind=['x'])",
@@ -155,7 +155,7 @@ async def _return_junk(_arguments: object) -> object:
         (_tool(_refuse), "error: not with", ""),
         (_tool(_leak), "the key is ***0000", ""),
         (_tool(_return_junk), "{'a': 1}", ""),
-        ("junk", "error: there is no such tool", "it is no Tool"),
+        ("junk", "error: there is no such tool", "not a Tool"),
     ],
 )
 async def test_tool_that_fails_is_told_to_the_model(
@@ -180,7 +180,7 @@ async def test_tool_that_fails_is_told_to_the_model(
 async def test_calls_that_never_end_are_limited() -> None:
     ended = threading.Event()
     for at in range(6):
-        with pytest.raises(PluginFailed, match="0.01 s" if at < 4 else "have not ended"):
+        with pytest.raises(PluginFailed, match="0.01 s" if at < 4 else "are still running"):
             await plugins.call_in_thread("stuck", lambda: ended.wait(60), 0.01)
     ended.set()
 

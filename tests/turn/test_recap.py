@@ -113,7 +113,7 @@ async def test_recap_can_begin_at_a_time_and_in_an_earlier_session(
     if lines:
         assert [line.partition(": ")[2] for line in group.read.splitlines()[1:]] == lines
     else:
-        assert told == "Nothing new here since then, as far as I have read."
+        assert told == "I have read nothing new here since then."
         assert not group.backend.prompts
 
 
@@ -152,7 +152,7 @@ async def test_recap_has_nothing_of_people_who_are_off(
         told = await group.recap("1h", BOB)
         assert told.startswith("You have switched me off for yourself")
     await scopes.set_consent(CAROL.id, Consent.OFF)
-    assert (await group.recap()).startswith("Nothing new here")
+    assert (await group.recap()).startswith("I have read nothing new here")
 
 
 async def test_newest_messages_that_fit_are_read(database: Database) -> None:
@@ -167,7 +167,7 @@ async def test_newest_messages_that_fit_are_read(database: Database) -> None:
     assert group.read.endswith("Bob: 19 is a number that somebody writes")
     assert told.startswith("20 messages here")
     assert f"[#1](https://x.test/5/{22 - covered})" in told
-    assert told.endswith(f"\n{20 - covered} older messages were too much to read.")
+    assert told.endswith(f"\n{20 - covered} older messages did not fit.")
 
 
 async def test_recap_is_charged_to_its_author_alone(database: Database) -> None:
@@ -187,7 +187,7 @@ async def test_failure_and_mistake_are_told_in_private(database: Database) -> No
     group = Group(database, [BackendUnavailable("down")])
     await group.say("lunch?", BOB)
     assert await group.recap() == ("⚠ I could not reach the model. Please try again in a moment.")
-    assert (await group.recap("monday")).startswith("⚠ Use /recap alone, or say since when")
+    assert (await group.recap("monday")).startswith("⚠ Write /recap, or add since when")
     await Pauses(database, group.clock).begin("all", "anna")
     await group.setup.pauses.refresh()
     assert (await group.recap()).startswith("⚠ ⏸ I am paused")

@@ -123,7 +123,7 @@ async def test_refused_reaction_is_told_to_the_model_only(database: Database) ->
     )
     await setup.say("hello")
     [exchange] = setup.backend.prompts[-1].tool_exchanges
-    assert "that is no reaction here; take another, such as 👍" in exchange.results[0]
+    assert "that emoji is not available here; use another, such as 👍" in exchange.results[0]
     assert (setup.texts, reactions(setup)) == (["Then in words."], [])
 
 

@@ -103,7 +103,7 @@ class Timeouts:
             self._left = _AFTER_FINISH_SECONDS
 
     def wait(self, pause_seconds: float = 0.0) -> Self:
-        """Time the block, which starts with a pause; it is one wait, and gets its deadline."""
+        """Time a `with` block that waits, after a pause; the block receives its deadline."""
         self._start = start = self._time() + pause_seconds
         if start > self._deadline:
             raise self._timeout_error(start)
@@ -116,7 +116,7 @@ class Timeouts:
         return self._until
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Count the wait; raises `RequestFailed` in place of `TimeoutError`."""
+        """Count the wait; turns `TimeoutError` into `RequestFailed`."""
         start, now = self._start, self._time()
         late = now - self._until
         self._count_wait(start, now, late)

@@ -41,8 +41,8 @@ _MAX_RESPONSE_BYTES = 64 * 2**20
 _BOUNDARY = -1  # not a token in any vocabulary; the server passes it through between texts
 # The package that each engine needs, and how to install it; best first.
 _ENGINES = {
-    "xllamacpp": ("xllamacpp", "brings it, except on Alpine Linux (musl)"),
-    "llama_cpp_python": ("llama_cpp", "compiles it, in some minutes"),
+    "xllamacpp": ("xllamacpp", "installs it, except on Alpine Linux (musl)"),
+    "llama_cpp_python": ("llama_cpp", "compiles it in a few minutes"),
 }
 
 

@@ -123,7 +123,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
     async def _ask(
         self, model: str, seconds: float, send: Callable[[OpenAIConnection], Awaitable[bytes]]
     ) -> dict[str, Any]:
-        """Return the JSON of a small request's response; raises `BackendUnavailable`."""
+        """Send a request without streaming and return its JSON; raises `BackendUnavailable`."""
         try:
             with translated_failures(self._endpoint, model):
                 body = await self._connections.send(send)

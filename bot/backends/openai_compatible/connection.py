@@ -47,8 +47,8 @@ RESPONSE = "troupe_response"
 _DEFAULTS: Mapping[str, object] = {
     "max_retries": 0,
     "security": {"bearer_auth": True},
-    "idempotency_key": "-",  # it is not sent; the client would make one up
-    # The client would copy its defaults for each request.
+    "idempotency_key": "-",  # not sent; without it, the client generates one
+    # Otherwise the client copies its defaults for each request.
     "params": {},
     "post_parser": not_given,
     "follow_redirects": None,
@@ -247,7 +247,7 @@ class HttpTransport(httpx2.AsyncBaseTransport):
         is_error = response.status >= HTTPStatus.MULTIPLE_CHOICES
         return httpx2.Response(
             response.status,
-            # Others are not looked at. Nothing is unpacked: it may be a decompression bomb.
+            # Only errors' are read. Nothing is unpacked: it may be a decompression bomb.
             headers={
                 name: each
                 for name, each in response.headers.items()

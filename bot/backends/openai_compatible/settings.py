@@ -44,8 +44,8 @@ class OpenAISettings(HttpProviderSettings):
     moderation_model: str | None = Field(
         None,
         description="The model that checks each answer before it is shown, such as"
-        " omni-moderation-latest, if the service has /moderations; by default none does. Answers of"
-        " providers without one are checked by any that has one.",
+        " omni-moderation-latest, if the service has /moderations; by default none does. Answers"
+        " of a provider without one are checked by another provider that has one.",
     )
     session_header: str | None = Field(
         None,

@@ -109,7 +109,7 @@ class PresetEditing:
         return [self._to_listed(name, has_draft=name in drafts) for name in names]
 
     def picture_file(self, name: str) -> Path | None:
-        """Return a preset's card if it is a picture."""
+        """Return the file of a preset's card if it is a picture."""
         with contextlib.suppress(KeyError, UserError, OSError):
             file = card_file(self.open_folder(), self.resolver.presets[name])
             with file.open("rb") as opened:

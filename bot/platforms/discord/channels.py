@@ -142,19 +142,19 @@ def webhook_name(name: str) -> str:
 
 
 class CharacterPictures:
-    """Keeps characters' pictures as emojis of the application, whose addresses never expire.
+    """Hosts characters' pictures as application emojis, whose URLs never expire.
 
-    Those of attachments do, and webhooks take pictures by their addresses only.
+    Attachment URLs do expire, and webhooks accept pictures only by URL.
     """
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
         self._application = ""
         self._unused: set[str] = set()
-        """Those that no character had when it was checked last."""
+        """Emojis that no character used at the last check."""
 
     async def host(self, png: bytes) -> str:
-        """Return a picture's address, which depends on its content."""
+        """Upload a picture unless it is there already; return its URL."""
         name = _PICTURE_PREFIX + hashlib.sha256(png).hexdigest()[:_PICTURE_HASH_CHARS]
         found = next((one.id for one in await self._list() if one.name == name), None)
         if found is None:
@@ -165,7 +165,7 @@ class CharacterPictures:
         return _PICTURE_ADDRESS.format(found)
 
     async def drop(self, kept: Collection[str]) -> None:
-        """Delete those at other addresses that were unused the last time, too."""
+        """Delete pictures that are not in `kept`, if they were unused last time, too."""
         ids = [one.id for one in await self._list()]
         unused = {one for one in ids if _PICTURE_ADDRESS.format(one) not in kept}
         for one in unused & self._unused:

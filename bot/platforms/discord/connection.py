@@ -117,7 +117,7 @@ class ShardClient(DiscordClient):
         self._held[guild].append((self.sequence, self.last_received))
 
     def knows(self, guild: int) -> bool:
-        """Whether a guild's events can be taken at once; 0: direct messages."""
+        """Whether a guild's events can be parsed yet; 0: direct messages."""
         return not guild or (guild not in self._held and self.get_guild(guild) is not None)
 
     async def _load_and_release(self, guild: int) -> None:

@@ -249,7 +249,7 @@ def _to_person(user: discord.abc.User) -> Person:
 
 
 def _roles(user: discord.abc.User | None) -> tuple[str, ...] | None:
-    """Return the ids of a member's roles, without the one that everybody has; None: unknown."""
+    """Return the ids of a member's roles without @everyone; None: unknown."""
     if not isinstance(user, discord.Member) or user.guild.unavailable:
         return None
     return tuple(f"discord:{role.id}" for role in user.roles if not role.is_default())

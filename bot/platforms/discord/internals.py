@@ -92,7 +92,7 @@ class DiscordClient(discord.Client):
             take(*args)
 
     def take_unparsed(self, event: str, message: Payload) -> bool:
-        """Take a new message as Discord sent it; false: it has to be parsed."""
+        """Handle a new message as raw JSON; return False if it must be parsed."""
         return False
 
     def _parse_message(self, event: str, parse: Parse, message: Payload) -> None:

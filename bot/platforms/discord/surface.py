@@ -52,7 +52,7 @@ _KEYCAP = "\N{COMBINING ENCLOSING KEYCAP}"
 
 
 def _to_reaction(text: str) -> str:
-    """Return an emoji as it is; empty if it is none, or more than one."""
+    """Return an emoji unchanged; empty if the text is not exactly one emoji."""
     is_emoji = any(unicodedata.category(char) == "So" or char == _KEYCAP for char in text)
     return text if is_emoji and len(grapheme_starts(text, 0, len(text))) == 1 else ""
 

@@ -131,7 +131,7 @@ class MovedChats:
                 return replace(incoming, address=address, scopes=scopes, message_id=message_id)
             case Joined():
                 return None  # it was in the group before
-            case Deleted() | ForgetRequested() | SayRequested():  # Telegram tells of neither
+            case Deleted() | ForgetRequested() | SayRequested():  # Telegram reports neither
                 return incoming
 
     async def in_chat(

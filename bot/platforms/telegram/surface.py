@@ -309,7 +309,7 @@ class TelegramSurface(Surface, DraftingSurface):
 
 
 def _to_reaction(text: str) -> str:
-    """Return an emoji without its skin tone, if bots may react with it; else nothing."""
+    """Return an emoji without skin tone if bots may react with it, else an empty string."""
     plain = without_tones(text)
     return plain if f" {plain} " in _REACTIONS and " " not in plain else ""
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 from bot.chat.prompt import Image, Prompt
 
 try:
-    # The public batch_count() reads the limits of the control group each time, which takes longer
-    # than to count a page of text. This is the encoding that it uses; a test compares their counts.
+    # The public batch_count() reads the control group's limits on each call, which takes longer
+    # than counting a page of text. This is the encoding it uses; a test compares the counts.
     from toktok import _encoding as load_encoding
 except ImportError:  # the extra is not installed
     load_encoding = None
@@ -91,7 +91,7 @@ _TOKENS_PER_MESSAGE = 4  # the role is one of them
 
 
 class _Estimate:
-    """Stands for an encoding without the library: what services report corrects it."""
+    """Estimates tokens without the library; usage that services report corrects it."""
 
     def __init__(self, _encoding: str) -> None:
         pass

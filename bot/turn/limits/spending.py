@@ -283,7 +283,7 @@ class BudgetedSummaries:
     log: UsageLog
     slots: ProviderSlots
     urgency: Urgency = Urgency.BACKGROUND
-    """QUESTION: it counts as a request of the chat, too."""
+    """QUESTION also counts it as a request of the chat."""
 
     @contextlib.asynccontextmanager
     async def paid(
@@ -305,4 +305,4 @@ class BudgetedSummaries:
 
 
 def _ignore(_position: object) -> None:
-    """Show nothing while a summary waits."""
+    """Show no queue position for a summary."""

@@ -1,4 +1,4 @@
-"""A backend for Troupe that needs no model: some rules of Weizenbaum's ELIZA (1966).
+"""A backend for Troupe without a model: some rules of Weizenbaum's ELIZA (1966).
 
     TROUPE_PLUGINS=eliza TROUPE_PROVIDERS__DOCTOR__KIND=eliza
 
@@ -29,7 +29,7 @@ _RULES = (
 
 class ElizaSettings(ProviderSettings):
     kind: Literal["eliza"] = "eliza"
-    otherwise: str = Field("Please go on.", description="What it says if it has no rule.")
+    otherwise: str = Field("Please go on.", description="What it says if no rule matches.")
 
 
 class ElizaBackend(Backend):

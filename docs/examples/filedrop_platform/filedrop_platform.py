@@ -20,12 +20,12 @@ TROUPE_API = 1
 
 
 class FileDropSettings(PlatformSettings):
-    folder: Path | None = Field(None, description="Where the people's folders are.")
+    folder: Path | None = Field(None, description="The folder that contains each person's folder.")
     is_configured = property(lambda self: self.folder is not None)
 
 
 class FileDropSurface(Surface):
-    """A message is a file named by its nonce: one that is sent again appears once."""
+    """Each message is a file named after its nonce, so a repeated send changes nothing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -68,7 +68,7 @@ class FileDrop(LocalPlatform):
                 where, who = Address("filedrop", chat), Person(f"filedrop:{chat}", chat)
                 key = f"{chat}/{file.name}:{file.stat().st_mtime_ns}"
                 said = Said(where, key, None, who, text, now, WakeReason.DM, (where.lane,))
-                await intake.receive([said], {})  # a file that is known is dropped
+                await intake.receive([said], {})  # the intake ignores files it already knows
                 file.rename(file.with_suffix(".read"))
             await asyncio.sleep(0.2)
 

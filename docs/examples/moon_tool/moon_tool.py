@@ -1,4 +1,4 @@
-"""A tool for Troupe: which phase the moon is in. Presets offer it with `"tools": ["moon"]`."""
+"""A tool for Troupe: the phase of the moon. Presets offer it with `"tools": ["moon"]`."""
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime

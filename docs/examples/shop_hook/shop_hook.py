@@ -1,6 +1,6 @@
-"""Hooks for Troupe: the bot of a shop knows when it is open, and promises no refunds.
+"""Hooks for Troupe: a shop's bot knows the opening hours and promises no refunds.
 
-Hooks are plain functions; each has 200 ms. What fails changes nothing, and the receipt says so.
+Hooks are plain functions with 200 ms each. One that fails changes nothing; the receipt says so.
 """
 
 import re
@@ -16,13 +16,13 @@ _PHONE = re.compile(r"\+?\d[\d ()-]{7,}\d")
 
 
 def prompt_parts(context: HookContext) -> Sequence[str]:
-    """Return texts that stand before the newest message, as far as they fit into the budget."""
+    """Return texts to place before the newest message, if they fit the token budget."""
     is_open = context.at.weekday() != _SUNDAY and context.at.hour in _OPEN_HOURS
     return [f"The shop is {'open' if is_open else 'closed'} now."]
 
 
 def check_answer(text: str) -> str | Refusal:
-    """Return the answer as readers may see it, or refuse it."""
+    """Return the answer to show, or refuse it."""
     if _PROMISE.search(text):
         return Refusal("it promises money")
     return _PHONE.sub("[phone number]", text)
