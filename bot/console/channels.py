@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import re
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -13,7 +14,7 @@ from pydantic import Field
 
 from bot.chat.access import AuditEntry, Scope
 from bot.chat.answers import AnswerSearch
-from bot.chat.incoming import ForgetRequested, Incoming, SayRequested, address_of, source_of
+from bot.chat.incoming import ForgetRequested, Incoming, SayRequested, address_of
 from bot.chat.operation import KnownChannel, KnownSession, MadeSetting
 from bot.chat.session import ACCESS, HistoryScope, Turn
 from bot.chat.usage import MICROS, BudgetCap
@@ -97,8 +98,8 @@ class ChannelPage(RouteGroup):
     """Returns the budgets of a channel by its scopes, whoever asks."""
     web_channels: SqlWebChannels
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
-    sources: Collection[str]
-    """The bots that receive and send here, as addresses name them."""
+    sources: Mapping[str, str]
+    """Patterns of the chats of the bots that receive and send here, as addresses name those."""
     audit: AuditLog
     clock: Clock
 
@@ -214,7 +215,7 @@ class ChannelPage(RouteGroup):
         self,
         request: ConsoleRequest,
         channel: Annotated[str, Field(max_length=300, pattern=_CHANNEL)],
-        text: Annotated[str, Field(min_length=1, max_length=20_000, description="In Markdown.")],
+        text: Annotated[str, Field(max_length=20_000, pattern=r"\S", description="In Markdown.")],
         key: Annotated[str, Field(max_length=100, description="An idempotency key.")] = "",
     ) -> Mapping[str, str]:
         """Say something in a channel, as the character that answers there.
@@ -227,7 +228,9 @@ class ChannelPage(RouteGroup):
             raise RequestRefused(
                 403, translatable("This token is not allowed to speak in this channel.")
             )
-        is_served = channel in allowed and source_of(channel) in self.sources
+        source, _, chat = channel.partition(":")
+        pattern = self.sources.get(source) if channel in allowed else None
+        is_served = pattern is not None and re.fullmatch(pattern, chat) is not None
         scopes, address = await self._scopes(channel, is_known=is_served), address_of(channel)
         name = f"say:{request.caller.name}:{channel}:{key}"
         external_key = f"say:{hashlib.sha256(name.encode()).hexdigest()}"

@@ -53,6 +53,8 @@ class PlatformSpec:
     """The limits of its channels, as "module:name"; None: web channels cannot imitate it."""
     user_id_pattern: str = "[1-9][0-9]*"
     """A regular expression for the id of a person on this platform, as in TROUPE_ADMINS."""
+    chat_pattern: str = ".+"
+    """A regular expression for a chat, with the topic behind a colon where there are topics."""
     commands: Sequence[CommandSpec] = ()
     uses_terminal: bool = False
     """Whether the chat is in the terminal that Troupe was started from: `troupe chat`, and

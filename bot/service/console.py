@@ -117,7 +117,10 @@ class ConsoleContainer:
                 c.spending.caps_of_channel,
                 c.web_channels,
                 c.receive,
-                {source_name(one.kind, c.resources.bot_ids.get(one.kind, "")) for one in c.specs},
+                {
+                    source_name(one.kind, c.resources.bot_ids.get(one.kind, "")): one.chat_pattern
+                    for one in c.specs
+                },
                 c.audit_log,
                 c.clock,
             ),

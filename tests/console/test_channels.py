@@ -154,6 +154,7 @@ async def test_say_speaks_once_for_each_key_where_the_token_may(playground: Play
     assert await say(elsewhere, channel=key, text="No.") == 403
     assert await say(anywhere, channel="web:nobody", text="No.") == 404
     assert await say(anywhere, channel="nobody", text="No.") == 422
+    assert await say(anywhere, channel=key, text=" \n") == 422
     assert await say(elsewhere, channel="web:new", text="Built.") == 200  # not known before
     assert await say(anywhere, channel=key, text="And dry.", key="w2") == 200
 

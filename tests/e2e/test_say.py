@@ -41,3 +41,14 @@ async def test_say_is_sent_once_under_kills(
     assert [one.text for one in posts[1:]] == [
         f"{point} {number}" for point in POINTS for number in (1, 2)
     ]
+
+
+@pytest.mark.runs_with(TESTER, TROUPE_CONSOLE__TOKEN=TOKEN)
+@at("telegram_group")
+async def test_nothing_is_said_where_no_chat_can_be(where: Chat, running: Service) -> None:
+    name = "telegram:@news"  # Telegram's ids are numbers
+    add = ("console", "token", "add", "news", "--scope", "say", "--channel", name)
+    token = (await running.run_command(*add)).split()[-1]
+    assert await post_say(running.address, token, channel=name, text="Hi.") == 404
+    await where.shows(where.ask())
+    await wait_until(running.queues_are_empty)

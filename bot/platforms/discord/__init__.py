@@ -9,4 +9,5 @@ SPEC = PlatformSpec(
     factory="bot.platforms.discord.platform:DiscordPlatform",
     limits="bot.platforms.discord.surface:LIMITS",
     account_setup="bot.platforms.discord.account:DiscordAccount",
+    chat_pattern="[1-9][0-9]{0,19}",
 )

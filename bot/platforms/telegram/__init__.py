@@ -9,4 +9,5 @@ SPEC = PlatformSpec(
     factory="bot.platforms.telegram.platform:TelegramPlatform",
     limits="bot.platforms.telegram.limits:GROUP",
     account_setup="bot.platforms.telegram.account:TelegramAccount",
+    chat_pattern="-?[1-9][0-9]{0,15}(?::[1-9][0-9]{0,9})?",
 )
