@@ -136,6 +136,8 @@ async def test_title_of_a_thread_is_left_out_once_who_opened_it_is_off(
     await wait_until(lambda: model.requests)
     assert "hello Te12:3" in str(model.requests[-1])
     assert "plans" not in str(model.requests[-1])
+    where.tell("/settings me reset")
+    await is_told(where, "Your choice was deleted")
 
 
 async def is_told(where: Chat, beginning: str, times: int = 1) -> None:

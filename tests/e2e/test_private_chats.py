@@ -78,13 +78,15 @@ async def test_refusal_of_a_typed_command_comes_by_direct_message(
 async def test_recap_is_told_once_to_its_author_alone(
     where: Chat, running: Service, point: str
 ) -> None:
+    if isinstance(where, TelegramChat):  # messages of supergroups have links
+        where = where.platforms.in_telegram_group(-1_001_000_000_000 + where.chat)
     await where.ask_and_wait()
     missed = await where.ask_and_wait(who=1)
     before = where.texts()
     async with running.killed_at(point):
         if isinstance(where, TelegramChat):
             where.platforms.telegram.whisper(where.people[0], "/recap", where.chat)
-            link = f"https://t.me/c/{str(where.chat).removeprefix('-100')}/"
+            link = f"https://t.me/c/{-where.chat - 1_000_000_000_000}/"
             link += str(missed.message["message_id"])
         else:
             where.tell("/recap")
