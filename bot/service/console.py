@@ -117,10 +117,7 @@ class ConsoleContainer:
                 c.spending.caps_of_channel,
                 c.web_channels,
                 c.receive,
-                {
-                    source_name(one.kind, c.resources.bot_ids.get(one.kind, "")): one.chat_pattern
-                    for one in c.specs
-                },
+                self._chat_patterns(),
                 c.audit_log,
                 c.clock,
             ),
@@ -128,6 +125,12 @@ class ConsoleContainer:
             UsagePage(c.usage_totals, c.clock),
             SetupPage(self.setup_steps, c.audit_log, prompts.mask, c.clock),
         ]
+
+    def _chat_patterns(self) -> Mapping[str, str]:
+        ids = self._c.resources.bot_ids
+        return {
+            source_name(one.kind, ids.get(one.kind, "")): one.chat_pattern for one in self._c.specs
+        }
 
     @cached_property
     def replay(self) -> PromptReplay:
