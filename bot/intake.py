@@ -21,13 +21,13 @@ from bot.chat.incoming import (
     Edited,
     ForgetRequested,
     Incoming,
+    IncomingMessage,
     Joined,
     MediaItem,
     Person,
     Pressed,
     Quote,
     Reacted,
-    Said,
     SayRequested,
     ThreadTitle,
     address_of,
@@ -45,8 +45,8 @@ _MAX_MESSAGES = 10_000
 _OF_ALL = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
 """The scopes with one history for a channel or thread; None: nobody chose a scope."""
 
-T = TypeVar("T", Said, Pressed, Deleted)
-InThread = TypeVar("InThread", bound=Said | Pressed | Reacted)
+T = TypeVar("T", IncomingMessage, Pressed, Deleted)
+InThread = TypeVar("InThread", bound=IncomingMessage | Pressed | Reacted)
 
 
 class HistoryRouter:
@@ -76,7 +76,7 @@ class HistoryRouter:
             events = [event for event in placed if event is not None]
         scopes = [await self._scope_of(event.scopes, _author_to_answer(event)) for event in events]
         for event, scope in zip(events, scopes, strict=True):
-            if isinstance(event, Said) and scope in _OF_ALL:
+            if isinstance(event, IncomingMessage) and scope in _OF_ALL:
                 await self._begin_thread(event)
         if not any(scopes):
             yield events
@@ -93,44 +93,44 @@ class HistoryRouter:
             return pressed
         return await self._route_press(pressed)
 
-    async def route_command(self, said: Said) -> Said:
+    async def route_command(self, message: IncomingMessage) -> IncomingMessage:
         """Return a command with the history it applies to, before it is stored."""
-        scope = await self._scope_of(said.scopes, _author_to_answer(said))
+        scope = await self._scope_of(message.scopes, _author_to_answer(message))
         if scope is None:
-            return said
-        return _in_history(said, await self._history_of_command(said, scope))
+            return message
+        return _in_history(message, await self._history_of_command(message, scope))
 
-    async def _begin_thread(self, said: Said) -> None:
-        if said.opened_from is None or len(said.scopes) < 2:
+    async def _begin_thread(self, message: IncomingMessage) -> None:
+        if message.opened_from is None or len(message.scopes) < 2:
             return
-        key = said.address.conversation
+        key = message.address.conversation
         if key in self._begun_threads:
             return
-        parent = address_of(said.scopes[1])
-        places = await self._index.find(parent, [said.opened_from])
+        parent = address_of(message.scopes[1])
+        places = await self._index.find(parent, [message.opened_from])
         if places and places[0].turn is None:
             return  # the answer is still being written
         if places:
             await self._index.begin_branch(key, places[0])
         self._begun_threads[key] = None
 
-    async def preview_route(self, said: Said) -> Said | None:
+    async def preview_route(self, message: IncomingMessage) -> IncomingMessage | None:
         """Return a message as it would be routed, but do not store it; None for a new branch."""
-        scope = await self._scope_of(said.scopes, _author_to_answer(said))
+        scope = await self._scope_of(message.scopes, _author_to_answer(message))
         if scope is None:
-            return said
-        if scope is not HistoryScope.REPLIES or _is_command(said):
-            return _in_history(said, await self._history_of(said, scope, ()))
-        quoted = said.quote.message_id if said.quote is not None else None
-        places = await self._index.find(said.address, [quoted]) if quoted is not None else ()
+            return message
+        if scope is not HistoryScope.REPLIES or _is_command(message):
+            return _in_history(message, await self._history_of(message, scope, ()))
+        quoted = message.quote.message_id if message.quote is not None else None
+        places = await self._index.find(message.address, [quoted]) if quoted is not None else ()
         if not places:
-            return _in_history(said, _own_chain(said))
+            return _in_history(message, _own_chain(message))
         found = next((one for one in places if one.is_last), None)
         if found is None and places[0].turn is None:
             found = places[0]
         if found is None:
             return None
-        return _in_history(said, address_of(found.conversation).history)
+        return _in_history(message, address_of(found.conversation).history)
 
     async def _place(self, event: Incoming) -> Incoming | None:
         """Return a reaction with the history of its message; None if that is none of ours."""
@@ -147,13 +147,13 @@ class HistoryRouter:
         self, event: Incoming, scope: HistoryScope, before: Sequence[Incoming]
     ) -> Sequence[Incoming]:
         match event:
-            case Said():
+            case IncomingMessage():
                 history = await self._history_of(event, scope, before)
                 if event.message_id is not None:
                     self._received[event.address.channel, event.message_id] = history
                 return [_in_history(event, history)]
-            case Edited(said=said):
-                return await self._route_edit(event, said, scope)
+            case Edited(said=message):
+                return await self._route_edit(event, message, scope)
             case Deleted():
                 return await self._route_deletion(event)
             case Pressed():
@@ -161,28 +161,30 @@ class HistoryRouter:
             case Reacted() | Joined() | ForgetRequested() | SayRequested():
                 return [event]
 
-    async def _history_of(self, said: Said, scope: HistoryScope, before: Sequence[Incoming]) -> str:
-        if _is_command(said):
-            return await self._history_of_command(said, scope)
+    async def _history_of(
+        self, message: IncomingMessage, scope: HistoryScope, before: Sequence[Incoming]
+    ) -> str:
+        if _is_command(message):
+            return await self._history_of_command(message, scope)
         match scope:
             case HistoryScope.USER:
-                return _history_of_person(said)
+                return _history_of_person(message)
             case HistoryScope.SHARED | HistoryScope.THREAD:
                 return ""
             case HistoryScope.REPLIES:
-                return await self._history_of_reply(said, before)
+                return await self._history_of_reply(message, before)
 
-    async def _history_of_command(self, said: Said, scope: HistoryScope) -> str:
+    async def _history_of_command(self, message: IncomingMessage, scope: HistoryScope) -> str:
         """Return the history of a command's replied-to message, else of its author's newest."""
-        is_own = scope is HistoryScope.USER and _begins_anew(said)  # end no other history
-        if not is_own and said.quote is not None and said.quote.message_id is not None:
-            found = await self._find(said.address, said.quote.message_id)
+        is_own = scope is HistoryScope.USER and _begins_anew(message)  # end no other history
+        if not is_own and message.quote is not None and message.quote.message_id is not None:
+            found = await self._find(message.address, message.quote.message_id)
             if found is not None:
                 return found
         if scope is HistoryScope.USER:
-            return _history_of_person(said)
+            return _history_of_person(message)
         if scope is HistoryScope.REPLIES:
-            newest = await self._index.newest_of(said.address, said.author.id)
+            newest = await self._index.newest_of(message.address, message.author.id)
             return address_of(newest).history if newest else ""
         return ""
 
@@ -192,15 +194,15 @@ class HistoryRouter:
             return address_of(places[0].conversation).history
         return self._received.get((address.channel, message_id))
 
-    async def _history_of_reply(self, said: Said, before: Sequence[Incoming]) -> str:
-        own = _own_chain(said)
-        quoted = said.quote.message_id if said.quote is not None else None
+    async def _history_of_reply(self, message: IncomingMessage, before: Sequence[Incoming]) -> str:
+        own = _own_chain(message)
+        quoted = message.quote.message_id if message.quote is not None else None
         if quoted is None:
             return own
-        known = await self._index.find_received(said.address, said.external_key)
+        known = await self._index.find_received(message.address, message.external_key)
         if known is not None:  # it is delivered again
             return address_of(known).history
-        places = await self._index.find(said.address, [quoted])
+        places = await self._index.find(message.address, [quoted])
         if not places:
             return own
         taken = {one.address.conversation for one in before}
@@ -209,30 +211,32 @@ class HistoryRouter:
                 return address_of(place.conversation).history
         if places[0].turn is None:  # an answer that is being written has no turn to branch from
             return address_of(places[0].conversation).history
-        await self._index.begin_branch(replace(said.address, history=own).conversation, places[0])
+        await self._index.begin_branch(
+            replace(message.address, history=own).conversation, places[0]
+        )
         return own
 
     async def _route_edit(
-        self, edited: Edited, said: Said, scope: HistoryScope
+        self, edited: Edited, message: IncomingMessage, scope: HistoryScope
     ) -> Sequence[Edited]:
         """Edit the copies in branches, too, but do not answer again there."""
         histories: Sequence[str] = ()
-        if said.message_id is not None:
-            places = await self._index.find(said.address, [said.message_id])
+        if message.message_id is not None:
+            places = await self._index.find(message.address, [message.message_id])
             histories = _histories_of(places)
         if not histories:
-            known = self._received.get((said.address.channel, said.message_id or ""))
+            known = self._received.get((message.address.channel, message.message_id or ""))
             if known is None:  # it was never stored
-                known = await self._history_of(replace(said, quote=None), scope, ())
+                known = await self._history_of(replace(message, quote=None), scope, ())
             histories = [known]
         first, *copies = histories
         return [
-            replace(edited, said=_in_history(said, first)),
+            replace(edited, said=_in_history(message, first)),
             *(
                 replace(
                     edited,
                     external_key=f"{edited.external_key}@{one}",
-                    said=replace(_in_history(said, one), is_late=True),
+                    message=replace(_in_history(message, one), is_late=True),
                 )
                 for one in copies
             ),
@@ -264,7 +268,9 @@ class HistoryRouter:
 
 
 def _author_to_answer(event: Incoming) -> str | None:
-    return event.author.id if isinstance(event, Said) and event.wake is not None else None
+    return (
+        event.author.id if isinstance(event, IncomingMessage) and event.wake is not None else None
+    )
 
 
 def _in_history(event: T, history: str) -> T:
@@ -275,20 +281,20 @@ def _histories_of(places: Sequence[MessagePlace]) -> list[str]:
     return list(dict.fromkeys(address_of(one.conversation).history for one in places))
 
 
-def _history_of_person(said: Said) -> str:
-    return f"{PERSON_MARK}{said.author.id.partition(':')[2]}"
+def _history_of_person(message: IncomingMessage) -> str:
+    return f"{PERSON_MARK}{message.author.id.partition(':')[2]}"
 
 
-def _own_chain(said: Said) -> str:
-    return f"replies={said.message_id or said.external_key}"
+def _own_chain(message: IncomingMessage) -> str:
+    return f"replies={message.message_id or message.external_key}"
 
 
-def _begins_anew(said: Said) -> bool:
-    return said.text[1:].partition(" ")[0].lower() == "new"
+def _begins_anew(message: IncomingMessage) -> bool:
+    return message.text[1:].partition(" ")[0].lower() == "new"
 
 
-def _is_command(said: Said) -> bool:
-    return said.wake is not None and said.text[:1] == "/" and said.text[1:2].isalnum()
+def _is_command(message: IncomingMessage) -> bool:
+    return message.wake is not None and message.text[:1] == "/" and message.text[1:2].isalnum()
 
 
 @dataclass(eq=False, repr=False)
@@ -349,12 +355,12 @@ def withhold(event: Incoming, off: Collection[str]) -> Incoming | None:
     if isinstance(event, Pressed | Reacted):
         event = _without_title(event, off)
     match event:
-        case Said():
-            return withhold_said(event, off)
-        case Edited(said=said) if said.author.id in off:
+        case IncomingMessage():
+            return withhold_message(event, off)
+        case Edited(said=message) if message.author.id in off:
             return None
-        case Edited(said=said):
-            return replace(event, said=_without_words_of(said, off))
+        case Edited(said=message):
+            return replace(event, said=_without_words_of(message, off))
         case Pressed(author=Person(id=person)) if person in off:
             button = read_button(event)
             is_form = button is not None and button.action in FORM_ACTIONS
@@ -368,18 +374,18 @@ def withhold(event: Incoming, off: Collection[str]) -> Incoming | None:
             return event
 
 
-def withhold_said(said: Said, off: Collection[str]) -> Said | None:
+def withhold_message(message: IncomingMessage, off: Collection[str]) -> IncomingMessage | None:
     """Remove the words of people who are off; None if its author is and did not ask the bot."""
-    author, quote = said.author, said.quote
+    author, quote = message.author, message.quote
     if author.id not in off:
-        return _without_words_of(said, off)
+        return _without_words_of(message, off)
     if quote is not None:  # whether a webhook is ours is known to the history alone
         quote = Quote(None, quote.message_id, "", by_webhook=True) if quote.by_webhook else None
-    if said.wake is None and quote is None:
+    if message.wake is None and quote is None:
         return None
-    command = _own_command(said)
+    command = _own_command(message)
     return replace(
-        said,
+        message,
         author=replace(author, name=""),
         text=command,
         is_withheld=not command,
@@ -393,14 +399,14 @@ def withhold_said(said: Said, off: Collection[str]) -> Said | None:
     )
 
 
-def _without_words_of(said: Said, off: Collection[str]) -> Said:
-    said, quote = _without_title(said, off), said.quote
+def _without_words_of(message: IncomingMessage, off: Collection[str]) -> IncomingMessage:
+    message, quote = _without_title(message, off), message.quote
     if quote is not None and quote.author is not None and quote.author.id in off:
         unnamed = replace(quote.author, name="")
-        said = replace(said, quote=replace(quote, author=unnamed, text="", attachments=()))
+        message = replace(message, quote=replace(quote, author=unnamed, text="", attachments=()))
     elif quote is not None and quote.forwarded_from in off:
-        said = replace(said, quote=replace(quote, text="", attachments=()))
-    return replace(said, text="", attachments=()) if said.forwarded_from in off else said
+        message = replace(message, quote=replace(quote, text="", attachments=()))
+    return replace(message, text="", attachments=()) if message.forwarded_from in off else message
 
 
 def _without_title(event: InThread, off: Collection[str]) -> InThread:
@@ -408,9 +414,9 @@ def _without_title(event: InThread, off: Collection[str]) -> InThread:
     return replace(event, thread_title=None) if is_theirs else event
 
 
-def _own_command(said: Said) -> str:
+def _own_command(message: IncomingMessage) -> str:
     """Return the command if it is one that stays possible, without anything else; else ""."""
-    command = parse(said.text) if said.wake is not None and not said.is_forward else None
+    command = parse(message.text) if message.wake is not None and not message.is_forward else None
     if command is None:
         return ""
     words = [command.name, *command.text.lower().split()]
@@ -424,10 +430,10 @@ def _own_command(said: Said) -> str:
 def with_storable_text(incoming: Incoming) -> Incoming:
     """Remove from all texts by people what databases cannot or should not store."""
     match incoming:
-        case Said():
-            return storable_said(incoming)
+        case IncomingMessage():
+            return storable_message(incoming)
         case Edited():
-            return replace(incoming, said=storable_said(incoming.said))
+            return replace(incoming, said=storable_message(incoming.said))
         case Pressed():
             values = tuple(make_storable(value) for value in incoming.values)
             masked = tuple(map(mask_pasted_tokens, values))
@@ -451,9 +457,9 @@ def with_storable_text(incoming: Incoming) -> Incoming:
             return incoming
 
 
-def storable_said(said: Said) -> Said:
+def storable_message(message: IncomingMessage) -> IncomingMessage:
     """Remove from a message's texts what databases cannot or should not store."""
-    quote = said.quote
+    quote = message.quote
     if quote is not None:
         quote = replace(
             quote,
@@ -461,18 +467,18 @@ def storable_said(said: Said) -> Said:
             author=_storable_person(quote.author) if quote.author else None,
             attachments=_storable_attachments(quote.attachments),
         )
-    text = make_storable(said.text)
-    masked, attachments = mask_pasted_tokens(text), _storable_attachments(said.attachments)
-    author, title = _storable_person(said.author), _storable_title(said.thread_title)
-    found = (said.text, said.quote, said.author, said.attachments, said.thread_title)
+    text = make_storable(message.text)
+    masked, attachments = mask_pasted_tokens(text), _storable_attachments(message.attachments)
+    author, title = _storable_person(message.author), _storable_title(message.thread_title)
+    found = (message.text, message.quote, message.author, message.attachments, message.thread_title)
     if (masked, quote, author, attachments, title) == found:
-        return said  # nearly always, and copying costs more than comparing
-    names = zip(said.attachments, attachments, strict=True)
+        return message  # nearly always, and copying costs more than comparing
+    names = zip(message.attachments, attachments, strict=True)
     is_masked = masked != text or any(make_storable(a.name) != b.name for a, b in names)
     return replace(
-        said,
+        message,
         text=masked,
-        has_masked_token=said.has_masked_token or is_masked,
+        has_masked_token=message.has_masked_token or is_masked,
         quote=quote,
         author=author,
         attachments=attachments,

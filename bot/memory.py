@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -115,7 +115,7 @@ class SummaryRequest:
 
 
 PaySummary: TypeAlias = Callable[
-    [Preset, Said, Prompt, int], AbstractAsyncContextManager[SummaryRequest]
+    [Preset, IncomingMessage, Prompt, int], AbstractAsyncContextManager[SummaryRequest]
 ]
 """Reserves the cost of a summary for the block, and counts what it cost.
 
@@ -134,7 +134,7 @@ class Summarizer:
     readable: ReadableTurns = all_turns
 
     def __post_init__(self) -> None:
-        self._requested: dict[str, tuple[Preset, int, Said]] = {}
+        self._requested: dict[str, tuple[Preset, int, IncomingMessage]] = {}
         self._in_progress: set[str] = set()
         self._wake = asyncio.Event()
 
@@ -145,10 +145,12 @@ class Summarizer:
             return None
         return PromptPart("summary", f"What was said before, in short:\n{summary.text}")
 
-    def request(self, preset: Preset, conversation: str, kept: int, said: Said) -> None:
-        """Summarize all but the newest `kept` turns soon, charged to the author of `said`."""
+    def request(
+        self, preset: Preset, conversation: str, kept: int, message: IncomingMessage
+    ) -> None:
+        """Summarize all but the newest `kept` turns soon, charged to the author of `message`."""
         if preset.summary is not None:
-            self._requested[conversation] = preset, kept, said
+            self._requested[conversation] = preset, kept, message
             self._wake.set()
 
     async def run(self) -> None:
@@ -165,17 +167,19 @@ class Summarizer:
                 self._wake.clear()
                 continue
             conversation = free[0]
-            preset, kept, said = self._requested.pop(conversation)
+            preset, kept, message = self._requested.pop(conversation)
             self._in_progress.add(conversation)
             try:
-                await self.summarize(preset, conversation, kept, said)
+                await self.summarize(preset, conversation, kept, message)
             except (BackendError, StoreError, UserError) as error:
                 _log.warning("summary_failed", conversation=conversation, reason=str(error))
             finally:
                 self._in_progress.remove(conversation)
                 self._wake.set()
 
-    async def summarize(self, preset: Preset, conversation: str, kept: int, said: Said) -> None:
+    async def summarize(
+        self, preset: Preset, conversation: str, kept: int, message: IncomingMessage
+    ) -> None:
         """Extend the summary to all but the newest `kept` turns, if enough of them are new."""
         sources = await self.summaries.load_turns(conversation)
         old = sources.turns[: max(0, len(sources.turns) - kept)]
@@ -192,21 +196,21 @@ class Summarizer:
                 session=sources.session,
                 covers_to=old[covered - 1].id,
                 fingerprint=fingerprint_turns(old[:covered]),
-                text=await self._generate(preset, conversation, summary, batch, said),
+                text=await self._generate(preset, conversation, summary, batch, message),
             )
             if not await self.summaries.save(conversation, summary):
                 return
 
     async def recap(
-        self, preset: Preset, turns: Sequence[StoredTurn], said: Said
+        self, preset: Preset, turns: Sequence[StoredTurn], message: IncomingMessage
     ) -> tuple[str, Sequence[StoredTurn]]:
-        """Return a recap for the author of `said`, and the turns covered: the newest that fit."""
+        """Return a recap and the turns it covers, the newest that fit; `message` asked for it."""
         count, limit = counter_for_model(preset.model), await self._limit(preset)
         fitting = fit_turns(turns[::-1], limit, count)[::-1]
         messages = (Message("user", transcript("", fitting, has_numbers=True)),)
-        conversation = f"{said.address.conversation}:recap"
+        conversation = f"{message.address.conversation}:recap"
         provider, prompt = _summary_prompt(preset, conversation, messages, _RECAP_INSTRUCTION)
-        return await self._complete(preset, provider, prompt, said), fitting
+        return await self._complete(preset, provider, prompt, message), fitting
 
     async def _limit(self, preset: Preset) -> int | None:
         provider, empty = _summary_prompt(preset, "", ())
@@ -219,21 +223,23 @@ class Summarizer:
         conversation: str,
         last: Summary | None,
         turns: Sequence[StoredTurn],
-        said: Said,
+        message: IncomingMessage,
     ) -> str:
         read = {id(one) for one in await self.readable([one.turn for one in turns])}
         turns = [one for one in turns if id(one.turn) in read]
         messages = (Message("user", transcript(last.text if last else "", turns)),)
         provider, prompt = _summary_prompt(preset, f"{conversation}:summary", messages)
-        return await self._complete(preset, provider, prompt, said)
+        return await self._complete(preset, provider, prompt, message)
 
-    async def _complete(self, preset: Preset, provider: str, prompt: Prompt, said: Said) -> str:
+    async def _complete(
+        self, preset: Preset, provider: str, prompt: Prompt, message: IncomingMessage
+    ) -> str:
         backend = self.backends[provider]
         try:
-            text, has_thoughts = await self._write(preset, provider, prompt, said)
+            text, has_thoughts = await self._write(preset, provider, prompt, message)
             if has_thoughts and not text:  # they took all the tokens that it may have
                 prompt = replace(prompt, max_output_tokens=None)
-                text, _ = await self._write(preset, provider, prompt, said)
+                text, _ = await self._write(preset, provider, prompt, message)
         finally:
             if isinstance(backend, ConversationMemory):  # this prompt is not continued
                 await backend.forget(prompt.conversation)
@@ -242,14 +248,14 @@ class Summarizer:
         return text
 
     async def _write(
-        self, preset: Preset, provider: str, prompt: Prompt, said: Said
+        self, preset: Preset, provider: str, prompt: Prompt, message: IncomingMessage
     ) -> tuple[str, bool]:
         """Return a summary, and whether the model used reasoning."""
         paid: AbstractAsyncContextManager[SummaryRequest] = nullcontext(SummaryRequest(prompt))
         if self.pay is not None:
             tokens = await counter_for_model(prompt.model).count_prompt(prompt)
             summarizing = preset.model_copy(update={"provider": provider, "model": prompt.model})
-            paid = self.pay(summarizing, said, prompt, tokens)
+            paid = self.pay(summarizing, message, prompt, tokens)
         async with paid as request:
             await _stream_summary(self.backends[provider], request)
         return mask_pasted_tokens(request.text.strip()), request.has_thoughts

@@ -6,7 +6,7 @@ Each has a contract test in tests/contracts/ that runs for all its implementatio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
+from bot.chat.incoming import Address, Incoming, IncomingMessage, MediaItem, Request
 from bot.chat.operation import ModelHealth, ModelInMemory, RefusedCalls
 from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutboxRow, OutgoingMessage
 from bot.chat.prompt import (
@@ -136,10 +136,10 @@ class ShardedPlatform(Platform, Protocol):
 class HistoryReader(Protocol):
     """A platform that can list a channel's messages."""
 
-    async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
+    async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
         """Return up to `limit` messages before this one, oldest first; raises `PlatformError`."""
 
-    async def read_start(self, said: Said) -> Said | None:
+    async def read_start(self, message: IncomingMessage) -> IncomingMessage | None:
         """Return the message that started a message's thread, if any; raises `PlatformError`."""
 
     async def read_roles(self, asked: Request) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ class WebhookReceiver(Protocol):
 class SilenceExplainer(Protocol):
     """A platform that tells people why their message is not answered."""
 
-    async def explain_silence(self, said: Said, explanation: str) -> None:
+    async def explain_silence(self, message: IncomingMessage, explanation: str) -> None:
         """Show the explanation; repeatable for the same message."""
 
 

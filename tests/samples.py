@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from bot.chat.incoming import Address, Person, Quote, Said, WakeReason
+from bot.chat.incoming import Address, IncomingMessage, Person, Quote, WakeReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session
 from bot.runtime.clock import SystemClock
@@ -25,9 +25,9 @@ def make_incoming(
     quote: str | None = None,
     admin: bool | None = False,
     platform: str = "telegram",
-) -> Said:
+) -> IncomingMessage:
     address = Address(platform, chat, thread)
-    return Said(
+    return IncomingMessage(
         address=address,
         external_key=key,
         message_id=key.rpartition(":")[2],

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bot.chat.incoming import Said, WakeReason, address_of
+from bot.chat.incoming import IncomingMessage, WakeReason, address_of
 from bot.chat.session import Session, Turn
 from bot.value_class import value_class
 
@@ -12,7 +12,7 @@ class Scene:
     """A message, and the conversation before it."""
 
     before: Session
-    said: Said
+    message: IncomingMessage
     answers: tuple[Turn, ...] = ()
     answered_by: str = ""
     """The preset that answered; another one that is tried takes its place. Empty: not known."""
@@ -33,7 +33,7 @@ def recorded_scene(
     address, author = address_of(conversation), question.speaker
     assert author is not None  # noqa: S101 # it was chosen by its speaker
     people = {one.speaker.id for one in before if one.speaker} | {author.id}
-    said = Said(
+    message = IncomingMessage(
         address=address,
         external_key="preview",
         message_id=question.message_id,
@@ -43,7 +43,7 @@ def recorded_scene(
         wake=WakeReason.MENTION if len(people) > 1 else WakeReason.DM,
         scopes=tuple(scopes) or (address.lane,),
     )
-    return Scene(Session(session, tuple(before)), said, tuple(answers), answered_by)
+    return Scene(Session(session, tuple(before)), message, tuple(answers), answered_by)
 
 
 @value_class

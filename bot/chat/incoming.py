@@ -148,7 +148,7 @@ class ThreadTitle:
 
 
 @value_class
-class Said:
+class IncomingMessage:
     """A message or command in platform-independent form; stored in the inbox as JSON."""
 
     address: Address
@@ -234,7 +234,7 @@ class Edited:
 
     external_key: str
     """Unique for each edit."""
-    said: Said
+    said: IncomingMessage
     """The whole message as it reads now."""
     at: datetime
     interaction: None = None
@@ -415,19 +415,19 @@ def requests_to_forget(
 
 
 Incoming: TypeAlias = (
-    Said | Edited | Deleted | Pressed | Reacted | Joined | ForgetRequested | SayRequested
+    IncomingMessage | Edited | Deleted | Pressed | Reacted | Joined | ForgetRequested | SayRequested
 )
 
 
 def people_of(event: Incoming) -> tuple[str, ...]:
     """Return the ids of the people whose words an event holds, its author first."""
     match event:
-        case Edited(said=said) | (Said() as said):
-            found = [said.author.id, said.forwarded_from]
-            if said.quote is not None:
-                quoted = said.quote.author
-                found += [quoted.id if quoted else "", said.quote.forwarded_from]
-            found += [said.thread_title.person] if said.thread_title else []
+        case Edited(said=message) | (IncomingMessage() as message):
+            found = [message.author.id, message.forwarded_from]
+            if message.quote is not None:
+                quoted = message.quote.author
+                found += [quoted.id if quoted else "", message.quote.forwarded_from]
+            found += [message.thread_title.person] if message.thread_title else []
             return tuple(one for one in found if one)
         case (
             Pressed(author=author, thread_title=title) | Reacted(author=author, thread_title=title)
@@ -439,7 +439,7 @@ def people_of(event: Incoming) -> tuple[str, ...]:
             return ()
 
 
-Request: TypeAlias = Said | Pressed
+Request: TypeAlias = IncomingMessage | Pressed
 """A command or the press of a button, which its author may have no right to."""
 
 

@@ -8,7 +8,15 @@ from enum import IntEnum, StrEnum
 from itertools import dropwhile, takewhile
 from typing import Any, TypeAlias
 
-from bot.chat.incoming import Incoming, MediaItem, MediaKind, Person, Reaction, Said, WakeReason
+from bot.chat.incoming import (
+    Incoming,
+    IncomingMessage,
+    MediaItem,
+    MediaKind,
+    Person,
+    Reaction,
+    WakeReason,
+)
 from bot.chat.outgoing import FILE_PARTS, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Image, Role
 from bot.chat.receipt import Receipt
@@ -115,13 +123,13 @@ class InboxMessage:
     def replied_to(self) -> "InboxMessage":
         """The message that the answer replies to: the newest, or the captioned one of an album."""
         newest = self.newest
-        album = newest.incoming.album if isinstance(newest.incoming, Said) else None
+        album = newest.incoming.album if isinstance(newest.incoming, IncomingMessage) else None
         if album is None:
             return newest
         parts = [
             (one, one.incoming.text)
             for one in (self, *self.gathered)
-            if isinstance(one.incoming, Said) and one.incoming.album == album
+            if isinstance(one.incoming, IncomingMessage) and one.incoming.album == album
         ]
         return next((one for one, text in parts if text), parts[0][0])
 
@@ -486,18 +494,18 @@ def clean_file_name(name: str) -> str:
 _WITHOUT_BRACKETS = str.maketrans("[]", "()")
 
 
-def has_readable_file(said: Said) -> bool:
+def has_readable_file(message: IncomingMessage) -> bool:
     """Return whether a message has a file that can be read when answering."""
-    return any(one.kind in READABLE and one.source for one in said.attachments)
+    return any(one.kind in READABLE and one.source for one in message.attachments)
 
 
-def files_to_keep(said: Said) -> tuple[MediaItem, ...]:
+def files_to_keep(message: IncomingMessage) -> tuple[MediaItem, ...]:
     """Return a question's attachments that can be read again later, without their contents."""
-    own = (*said.repeated_files, *said.attachments)
+    own = (*message.repeated_files, *message.attachments)
     return tuple(one for one in own if one.kind in READABLE and one.source)[:_MAX_KEPT_FILES]
 
 
-def ask_again(by: Said, question: Turn, before: Sequence[Turn]) -> Said:
+def ask_again(by: IncomingMessage, question: Turn, before: Sequence[Turn]) -> IncomingMessage:
     """Return a question as repeated by somebody, with its original files."""
     return replace(
         by,
@@ -518,11 +526,13 @@ def files_of_gathered(before: Sequence[Turn]) -> tuple[MediaItem, ...]:
     return tuple(file for one in reversed(gathered) for file in one.files)
 
 
-def described_text(said: Said) -> str:
+def described_text(message: IncomingMessage) -> str:
     """Return a message's text, with a short line for each attachment."""
-    if not said.attachments:
-        return said.text
-    return "\n".join([*([said.text] if said.text else []), *describe_items(said.attachments)])
+    if not message.attachments:
+        return message.text
+    return "\n".join(
+        [*([message.text] if message.text else []), *describe_items(message.attachments)]
+    )
 
 
 def describe_items(items: Sequence[MediaItem]) -> list[str]:

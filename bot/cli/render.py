@@ -16,7 +16,7 @@ import typer
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.factory import make_backend
 from bot.chat.answers import StoredAnswer
-from bot.chat.incoming import Address, Person, Said, WakeReason
+from bot.chat.incoming import Address, IncomingMessage, Person, WakeReason
 from bot.chat.prompt import Message, PromptToken, TemplateChoice, TemplateNames
 from bot.chat.receipt import Receipt
 from bot.chat.session import Session, Turn
@@ -205,7 +205,7 @@ def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
         Turn(each.role, each.content, _speaker(each) if each.role == "user" else None, _NO_TIME)
         for each in earlier
     )
-    incoming = Said(
+    incoming = IncomingMessage(
         address=_ADDRESS,
         external_key="1",
         message_id=None,

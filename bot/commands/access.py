@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Incoming, Person, Said, WakeReason, address_of, source_of
+from bot.chat.incoming import Incoming, IncomingMessage, Person, WakeReason, address_of, source_of
 from bot.chat.session import ACCESS, WORDS_KEY
 from bot.commands.authority import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult, command
@@ -103,19 +103,19 @@ class AccessHandlers:
 
     @command("access show", marked("list who may use me here, and why (admins)"), is_private=True)
     async def _show(self, request: CommandRequest) -> CommandResult:
-        said = request.incoming
-        await self.admins.require(said, translatable("see who may use me"))
-        levels = await self.rules.load(() if said.is_private else said.scopes)
-        if said.author.id not in self.admins.admin_ids:
+        message = request.incoming
+        await self.admins.require(message, translatable("see who may use me"))
+        levels = await self.rules.load(() if message.is_private else message.scopes)
+        if message.author.id not in self.admins.admin_ids:
             del levels[INSTALLATION]  # its rules name people of other chats
         lines = [
-            translatable("{where}: {rule}", where=_place(scope, said), rule=rule)
+            translatable("{where}: {rule}", where=_place(scope, message), rule=rule)
             for scope, rules in levels.items()
             for rule in describe_rules({f"{ACCESS}{name}": rules[name] for name in rules})
         ]
         if not lines:
             lines = [translatable("Everybody may use me here.")]
-        return CommandResult(joined([*lines, describe(await self.rules.find(said), said)]))
+        return CommandResult(joined([*lines, describe(await self.rules.find(message), message)]))
 
     @command("access allow", marked("let nobody but these use me (admins)"), _TARGET, _WHERE)
     async def _allow(self, request: CommandRequest) -> CommandResult:
@@ -149,11 +149,11 @@ class AccessHandlers:
         needs_admin=True,
     )
     async def _adult(self, request: CommandRequest) -> CommandResult:
-        said, value = request.incoming, request.argument.lower()
+        message, value = request.incoming, request.argument.lower()
         scope = await self._scope(request, "server")
         if value not in {"on", "off"}:
             raise UserError(translatable("Use /access adult on or /access adult off."))
-        if said.is_age_restricted is not None:
+        if message.is_age_restricted is not None:
             raise UserError(_MARK_THE_CHANNEL)
         name = ADULTS_KEY.removeprefix(ACCESS)
         await self._set(request, scope, name, "on" if value == "on" else None)
@@ -169,23 +169,23 @@ class AccessHandlers:
     )
     async def _choose_words(self, request: CommandRequest) -> CommandResult:
         """Replace a scope's list: `none` empties it, `reset` inherits again."""
-        said, settings = request.incoming, self.rules.chat_settings
+        message, settings = request.incoming, self.rules.chat_settings
         argument, where = _split_place(request.argument)
         scope = await self._scope(request, where or "server")
         if argument:
             words = [" ".join(one.split()) for one in argument.split(",")]
             value = "\n".join(one for one in words if one.strip("* "))
             chosen = {"none": "", "reset": None}.get(argument.lower(), value)
-            by, audited = said.author.id, request.is_audited or scope == INSTALLATION
+            by, audited = message.author.id, request.is_audited or scope == INSTALLATION
             await settings.set(scope, WORDS_KEY, chosen, by, audited=audited)
-        scopes = () if said.is_private else said.scopes
+        scopes = () if message.is_private else message.scopes
         found = await settings.resolve((*scopes, INSTALLATION), WORDS_KEY)
         if found is None or not found.value:
             return CommandResult(translatable("No words are banned from answers here."))
         return CommandResult(
             translatable(
                 "Answers with these words are not shown ({where}): {words}",
-                where=_place(found.scope, said),
+                where=_place(found.scope, message),
                 words=", ".join(found.value.splitlines()),
             )
         )
@@ -242,15 +242,15 @@ class AccessHandlers:
         is_private=True,
     )
     async def _approve(self, request: CommandRequest) -> CommandResult:
-        said = request.incoming
-        self._require_operator(said)
-        person, conversation = await self.pairing.use(request.argument.upper(), said)
+        message = request.incoming
+        self._require_operator(message)
+        person, conversation = await self.pairing.use(request.argument.upper(), message)
         await self._set(request, INSTALLATION, f"paired person {person}", "given")
-        await self.receive([_begin_in(conversation, Person(person, ""), said)])
+        await self.receive([_begin_in(conversation, Person(person, ""), message)])
         return CommandResult(translatable("{person} may write to me in private.", person=person))
 
-    def _require_operator(self, said: Said) -> None:
-        if said.author.id not in self.admins.admin_ids:
+    def _require_operator(self, message: IncomingMessage) -> None:
+        if message.author.id not in self.admins.admin_ids:
             raise UserError(_OPERATORS_ONLY)
 
     async def _give(self, request: CommandRequest, what: str) -> CommandResult:
@@ -259,19 +259,19 @@ class AccessHandlers:
         await self._set(request, await self._scope(request, where or "here"), target, _GIVEN)
         return CommandResult(translatable("Saved: {rule}.", rule=target))
 
-    def _read_rule(self, words: str, said: Said) -> str:
+    def _read_rule(self, words: str, message: IncomingMessage) -> str:
         """Parse a target, possibly behind what it is given: "command preset use role 9"."""
         kind, _, rest = words.partition(" ")
         if kind in {"tools", "model"}:
-            return f"{kind} {read_target(rest.strip(), said)}"
+            return f"{kind} {read_target(rest.strip(), message)}"
         if kind != "command":
-            return read_target(words, said)
+            return read_target(words, message)
         rest = f"{rest.removeprefix('/')} "
         names = (one for one in self.commands if rest.lower().startswith(f"{one} "))
         name = max(names, key=len, default="")
         if not name or name.startswith("access"):
             raise UserError(_WHICH_COMMAND)
-        target = read_target(rest[len(name) :].strip(), said)
+        target = read_target(rest[len(name) :].strip(), message)
         return f"command {name} {target}"
 
     async def _set_rule(self, request: CommandRequest, value: str | None) -> CommandResult:
@@ -309,23 +309,23 @@ class AccessHandlers:
 
     async def _scope(self, request: CommandRequest, where: str) -> str:
         """Return the scope to change, if the author may; raises `UserError`."""
-        said = request.incoming
-        await self.admins.require(said, _CHANGE)
+        message = request.incoming
+        await self.admins.require(message, _CHANGE)
         if where == _EVERYWHERE:
-            self._require_operator(said)
+            self._require_operator(message)
             return INSTALLATION
-        if said.is_private:
+        if message.is_private:
             raise UserError(_IN_PRIVATE)
-        return said.scopes[0] if where == "here" else said.scopes[-1]
+        return message.scopes[0] if where == "here" else message.scopes[-1]
 
     async def _set(self, request: CommandRequest, scope: str, name: str, value: str | None) -> None:
         by, audited = request.incoming.author.id, request.is_audited or scope == INSTALLATION
         await self.rules.chat_settings.set(scope, f"{ACCESS}{name}", value, by, audited=audited)
 
 
-def read_target(words: str, said: Said) -> str:
+def read_target(words: str, message: IncomingMessage) -> str:
     """Parse a target, or the author of the replied-to message: "role discord:9"."""
-    quote, platform = said.quote, said.address.platform
+    quote, platform = message.quote, message.address.platform
     if not words and quote is not None and quote.author is not None:
         return f"person {quote.author.id}"
     if found := _MENTION.fullmatch(words) or _NAMED.fullmatch(words):
@@ -333,8 +333,8 @@ def read_target(words: str, said: Said) -> str:
     elif found := _ID.fullmatch(words):
         kind = "channel" if found["id"].startswith("-") else "person"
     else:
-        return _mentioned(words, said.mentions)
-    source = said.address.source if kind == "channel" else platform
+        return _mentioned(words, message.mentions)
+    source = message.address.source if kind == "channel" else platform
     given = found.groupdict().get("source")  # an operator may name another platform
     return f"{kind} {given.lower() if given else source}:{found['id']}"
 
@@ -352,13 +352,13 @@ def _mentioned(words: str, mentions: Collection[str]) -> str:
     return f"{kind} {platform}:{id_.lstrip('&')}"
 
 
-def describe(access: Access, said: Said) -> Text:
+def describe(access: Access, message: IncomingMessage) -> Text:
     """Say what applies to the author of a message, and why."""
     if not access.rule:
         return translatable("You may use me here: no rule applies to you.")
     if access.rule == "off":
-        return translatable(_STILL_OFF, place=_place(access.scope, said))
-    figures = {"rule": access.rule, "where": _place(access.scope, said)}
+        return translatable(_STILL_OFF, place=_place(access.scope, message))
+    figures = {"rule": access.rule, "where": _place(access.scope, message)}
     if access.is_allowed:
         return translatable("You may use me here: {rule} ({where}).", **figures)
     return translatable(
@@ -366,11 +366,11 @@ def describe(access: Access, said: Said) -> Text:
     )
 
 
-def _begin_in(conversation: str, person: Person, by: Said) -> Said:
+def _begin_in(conversation: str, person: Person, by: IncomingMessage) -> IncomingMessage:
     """Return what makes the bot say in a private chat that it answers there."""
     address, key = address_of(conversation), f"{by.external_key}:approved"
     scopes = (address.channel,)
-    return Said(
+    return IncomingMessage(
         *(address, key, None, person, "/start", by.at, WakeReason.DM, scopes), is_private=True
     )
 
@@ -381,12 +381,12 @@ def _split_place(argument: str) -> tuple[str, str]:
     return (words.strip(), last.lower()) if last.lower() in _PLACES else (argument, "")
 
 
-def _place(scope: str, said: Said) -> Text:
+def _place(scope: str, message: IncomingMessage) -> Text:
     if scope == INSTALLATION:
         return translatable("everywhere")
-    if scope == said.scopes[-1] and len(said.scopes) > 1:
+    if scope == message.scopes[-1] and len(message.scopes) > 1:
         return translatable("in the server or group")
-    return translatable("here") if scope == said.scopes[0] else translatable("in the channel")
+    return translatable("here") if scope == message.scopes[0] else translatable("in the channel")
 
 
 def describe_rules(settings: Mapping[str, str], *, without: Collection[str] = ()) -> Sequence[str]:
@@ -416,16 +416,16 @@ class Pairing:
     chat_settings: ChatSettings
     clock: Clock
 
-    async def code_for(self, said: Said) -> str:
+    async def code_for(self, message: IncomingMessage) -> str:
         """Return the code of a person who waits, or a new one; empty if too many wait."""
-        person, source = said.author.id, said.address.source
+        person, source = message.author.id, message.address.source
         code = "".join(secrets.choice(_CODE_CHARS) for _ in range(8))
         waiting = await self._waiting()
         if person not in waiting:
             if sum(source_of(one[2]) == source for one in waiting.values()) >= _MAX_WAITING:
                 return ""
             until = f"{self.clock.now() + _CODE_SECONDS:.0f}"
-            value = f"{code} {until} {said.address.conversation}"
+            value = f"{code} {until} {message.address.conversation}"
             await self._set(f"{_CODE}{person}", value, person)
             waiting = await self._waiting()
         # Others may have got a code at the same time: the first ones keep theirs.
@@ -435,12 +435,12 @@ class Pairing:
         await self._set(f"{_CODE}{person}", None, person)
         return ""
 
-    async def use(self, code: str, said: Said) -> tuple[str, str]:
+    async def use(self, code: str, message: IncomingMessage) -> tuple[str, str]:
         """Use up a code; return its person and their conversation. Raises `UserError`.
 
         The same message may use it again, since it may be handled again after a crash.
         """
-        operator, used_by = said.author.id, said.external_key
+        operator, used_by = message.author.id, message.external_key
         now, wrong = self.clock.now(), f"{_WRONG}{operator}"
         count, _, at = (await self._load()).get(wrong, "0 0").partition(" ")
         tries = int(count) if now - float(at) < _CODE_SECONDS else 0

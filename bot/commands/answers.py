@@ -12,7 +12,7 @@ from bot.chat.command import (
     parse,
     read_button,
 )
-from bot.chat.incoming import Edited, Joined, Pressed, Said
+from bot.chat.incoming import Edited, IncomingMessage, Joined, Pressed
 from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange, ask_again
 from bot.commands.authority import (
     AdminCheck,
@@ -73,11 +73,11 @@ class NewestQuestionHandlers:
 
     @command("undo", marked("remove the newest question and its answer from the conversation"))
     async def _undo(self, request: CommandRequest) -> CommandResult:
-        exchange, said = _newest_exchange(request), request.incoming
-        is_own = exchange.question.is_said_by(said.author)
-        if not is_own or writes_as_the_group(said):  # which of the anonymous admins asked it?
+        exchange, message = _newest_exchange(request), request.incoming
+        is_own = exchange.question.is_said_by(message.author)
+        if not is_own or writes_as_the_group(message):  # which of the anonymous admins asked it?
             audited_as = "undo question"
-            await self.admins.require(said, RETRY_OTHERS, needs_name=True, audited_as=audited_as)
+            await self.admins.require(message, RETRY_OTHERS, needs_name=True, audited_as=audited_as)
         quoted = first_chars(exchange.question.text, _MAX_QUOTED_CHARS)
         text = translatable("Removed from the conversation: “{text}”.", text=quoted)
         if exchange.answers:
@@ -250,11 +250,11 @@ class AnswerButtons:
             await self.admins.note(pressed, audited_as)
         return exchange
 
-    async def find_quoted(self, said: Said) -> tuple[StoredTurn, Exchange]:
+    async def find_quoted(self, message: IncomingMessage) -> tuple[StoredTurn, Exchange]:
         """Return the turn that a command replies to, and its exchange, or raise `UserError`."""
-        conversation, exchange = said.address.conversation, None
+        conversation, exchange = message.address.conversation, None
         reader = Claim(conversation, 0, "")  # nothing is written for it
-        message_id = (said.quote.message_id if said.quote is not None else None) or ""
+        message_id = (message.quote.message_id if message.quote is not None else None) or ""
         conversations, most = self.conversations, _MAX_TURNS_BEFORE
         turns = await conversations.find_turns(reader, [message_id])
         found = next((one for one in turns if not _is_menu(one.turn)), None)
@@ -267,44 +267,49 @@ class AnswerButtons:
             raise UserError(NOT_REMEMBERED)
         return found, exchange
 
-    async def text_to_edit(self, said: Said) -> str:
+    async def text_to_edit(self, message: IncomingMessage) -> str:
         """Return the text that a command replies to, if its author may edit it."""
-        found, exchange = await self.find_quoted(said)
-        await self.check_editor(said, found, exchange)
+        found, exchange = await self.find_quoted(message)
+        await self.check_editor(message, found, exchange)
         return found.turn.text
 
     async def check_editor(
-        self, said: Said, found: StoredTurn, exchange: Exchange, *, audited_as: str | None = None
+        self,
+        message: IncomingMessage,
+        found: StoredTurn,
+        exchange: Exchange,
+        *,
+        audited_as: str | None = None,
     ) -> None:
         """Refuse to change other people's messages and their answers; admins may change answers."""
         is_said = found.turn.role == "user"
         if is_said and found.turn.sent_as:
             raise UserError(NOT_REMEMBERED)
-        is_own = exchange.question.turn.is_said_by(said.author)
-        if is_own and not (is_said and writes_as_the_group(said)):
+        is_own = exchange.question.turn.is_said_by(message.author)
+        if is_own and not (is_said and writes_as_the_group(message)):
             return
         if is_said:  # by which of the admins who write anonymously is not known
             raise UserError(translatable("Only the person who said it can change it."))
-        await self.admins.require(said, _CHANGE_OTHERS, audited_as=audited_as)
+        await self.admins.require(message, _CHANGE_OTHERS, audited_as=audited_as)
 
-    async def is_asker(self, said: Said) -> bool:
+    async def is_asker(self, message: IncomingMessage) -> bool:
         """Return whether a command replies to an answer to its own author's question."""
         try:
-            found, exchange = await self.find_quoted(said)
+            found, exchange = await self.find_quoted(message)
         except UserError:
             return False
-        return found.turn.role != "user" and exchange.question.turn.is_said_by(said.author)
+        return found.turn.role != "user" and exchange.question.turn.is_said_by(message.author)
 
-    async def check_asker(self, said: Said, exchange: Exchange) -> None:
+    async def check_asker(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Let only admins retry other people's questions; raises `UserError`."""
-        if not exchange.question.turn.is_said_by(said.author):
-            await self.admins.require(said, RETRY_OTHERS, audited_as=RETRY_QUESTION)
+        if not exchange.question.turn.is_said_by(message.author):
+            await self.admins.require(message, RETRY_OTHERS, audited_as=RETRY_QUESTION)
 
-    async def check_reader(self, said: Said, exchange: Exchange) -> None:
+    async def check_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Let only admins see another person's own history; raises `UserError`."""
-        is_own = exchange.question.turn.is_said_by(said.author)
-        if said.address.is_of_one_person and not is_own:
-            await self.admins.require(said, _SEE_OTHERS, audited_as="read context")
+        is_own = exchange.question.turn.is_said_by(message.author)
+        if message.address.is_of_one_person and not is_own:
+            await self.admins.require(message, _SEE_OTHERS, audited_as="read context")
 
     async def _check_stop(self, pressed: Pressed, data: ButtonData) -> None:
         address = pressed.address
@@ -315,7 +320,7 @@ class AnswerButtons:
         authors = (
             one.said.author if isinstance(one, Edited) else one.author
             for one in asked
-            if isinstance(one, Said | Pressed | Joined | Edited)
+            if isinstance(one, IncomingMessage | Pressed | Joined | Edited)
         )
         await self._check_author(pressed, {one.id for one in authors if one is not None})
 

@@ -8,7 +8,7 @@ import structlog
 
 from bot.chat.access import AuditEntry
 from bot.chat.command import CommandOption
-from bot.chat.incoming import Address, Person, Pressed, Request, Said
+from bot.chat.incoming import Address, IncomingMessage, Person, Pressed, Request
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PlatformError, PrivateError, UserError
 from bot.ports import ChatSettings, Clock
@@ -126,15 +126,17 @@ class AdminCheck:
             )
         return CommandResult(text, changes_channel=True)
 
-    async def may_see_prompts(self, said: Said) -> bool:
+    async def may_see_prompts(self, message: IncomingMessage) -> bool:
         """Return whether the author may see the presets' prompts."""
-        shows = self.shows_prompts_in_private if said.is_private else self.shows_prompts_in_groups
-        return said.author.id in self.admin_ids or (shows and await self.is_admin(said))
+        shows = (
+            self.shows_prompts_in_private if message.is_private else self.shows_prompts_in_groups
+        )
+        return message.author.id in self.admin_ids or (shows and await self.is_admin(message))
 
-    async def require_prompts(self, said: Said, action: str) -> None:
+    async def require_prompts(self, message: IncomingMessage, action: str) -> None:
         """Raise `PrivateError` unless the author may see prompts."""
-        await self.require(said, action)
-        if not await self.may_see_prompts(said):
+        await self.require(message, action)
+        if not await self.may_see_prompts(message):
             raise PrivateError(
                 translatable(
                     "Only the operators of this bot, the people in TROUPE_ADMINS, can {action}.",

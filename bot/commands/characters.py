@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from bot.chat.command import FIELD_END, CommandOption, CommandSpec, parse
-from bot.chat.incoming import Address, MediaItem, MediaKind, Said
+from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind
 from bot.chat.session import OWNER_END, PresetVersion, shown_name
 from bot.commands.authority import AdminCheck
 from bot.commands.presets import begin, listed
@@ -184,33 +184,33 @@ class CharacterHandlers:
         text = translatable("{name} was deleted.", name=shown_name(name))
         return CommandResult(text, changes_channel=True)
 
-    async def form(self, said: Said) -> Sequence[tuple[CommandOption, str]]:
+    async def form(self, message: IncomingMessage) -> Sequence[tuple[CommandOption, str]]:
         """Return the fields of a command's form with their texts; raises `UserError`."""
-        await self._require(said)
-        called = parse(said.text)
+        await self._require(message)
+        called = parse(message.text)
         action, _, name = (called.text if called else "").partition(" ")
         if action != "edit":
             return [(one, "") for one in (_NEW_NAME, *_FORM)]
-        preset = await self._stored(await self._find(name, owner_of(said), action))
+        preset = await self._stored(await self._find(name, owner_of(message), action))
         fields = [(one, getattr(preset, key) or "") for one, key in zip(_FORM, _KEYS, strict=True)]
         if any(len(text) > one.form_chars for one, text in fields):
             raise UserError(_TOO_LONG)
         return fields
 
-    async def suggest(self, said: Said, typed: str) -> Sequence[str]:
+    async def suggest(self, message: IncomingMessage, typed: str) -> Sequence[str]:
         """Return the names that complete what is typed for a command."""
-        called = parse(said.text)
+        called = parse(message.text)
         if called is None or called.name != CHARACTER.name:
-            names = await self.resolver.descriptions_here(said)
+            names = await self.resolver.descriptions_here(message)
         else:
             is_shared = called.text.partition(" ")[0] == "share"
-            owner = said.author.id if is_shared else owner_of(said)
+            owner = message.author.id if is_shared else owner_of(message)
             names = await self.resolver.characters.descriptions(owner)
         return self.resolver.complete(typed, map(shown_name, names))
 
-    async def _require(self, said: Said) -> None:
-        if not said.is_private:
-            await self.admins.require(said, _CHANGE)
+    async def _require(self, message: IncomingMessage) -> None:
+        if not message.is_private:
+            await self.admins.require(message, _CHANGE)
 
     async def _find(self, word: str, owner: str, action: str) -> str:
         if not word.strip():
@@ -231,16 +231,16 @@ class CharacterHandlers:
             raise _missing(shown_name(name))
         return await asyncio.to_thread(parse_preset, stored.content, name)
 
-    async def _attached(self, said: Said) -> bytes | None:
+    async def _attached(self, message: IncomingMessage) -> bytes | None:
         """Return the card that is attached, or that the command replies to."""
-        quoted = said.quote.attachments if said.quote else ()
+        quoted = message.quote.attachments if message.quote else ()
         kinds = {MediaKind.FILE, MediaKind.IMAGE}
-        cards = [one for one in (*said.attachments, *quoted) if one.kind in kinds and one.source]
+        cards = [one for one in (*message.attachments, *quoted) if one.kind in kinds and one.source]
         if not cards:
             return None
         most = self.card_bytes
         try:
-            data = await self.download(said.address, cards[0], most + 1)
+            data = await self.download(message.address, cards[0], most + 1)
         except PlatformError:
             raise UserError(_UNREACHABLE) from None
         if len(data) > most:
@@ -249,21 +249,21 @@ class CharacterHandlers:
             )
         return data
 
-    async def _read(self, card: bytes, said: Said) -> Preset:
+    async def _read(self, card: bytes, message: IncomingMessage) -> Preset:
         """Make a preset of a card in a child process."""
         try:
             found = msgspec.json.decode(await convert("card", card))
         except Unconvertible:
             raise UserError(_DAMAGED) from None
         if "problem" in found:
-            raise UserError(found["problem"][language_of(said.locale)])
+            raise UserError(found["problem"][language_of(message.locale)])
         if len(found["preset"].encode()) > self.card_bytes:
             raise UserError(_DAMAGED)
         preset = await asyncio.to_thread(parse_preset, found["preset"], "card")
         if not found["picture"]:
             return preset
         try:
-            avatar = await self.host_picture(said.address, base64.b64decode(found["picture"]))
+            avatar = await self.host_picture(message.address, base64.b64decode(found["picture"]))
         except PlatformError as error:  # it speaks without one
             _log.warning("picture_not_kept", reason=str(error))
             avatar = None

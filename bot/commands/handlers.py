@@ -97,10 +97,10 @@ class CommandHandlers:
             if group is not None:
                 raise UserError(_unknown_action(group, request.command.text.partition(" ")[0]))
             raise UserError(_unknown_command(command.name))
-        said = request.incoming
-        if await self.access.may_run(said, command.name):  # as an admin may
-            said = replace(said, author_is_admin=True)
-        return await handler(replace(request, command=command, incoming=said))
+        message = request.incoming
+        if await self.access.may_run(message, command.name):  # as an admin may
+            message = replace(message, author_is_admin=True)
+        return await handler(replace(request, command=command, incoming=message))
 
     async def greet(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
         """Return the first messages in a new group: who answers, and what is done with words."""

@@ -123,14 +123,14 @@ class SettingMenus:
         return CommandResult(joined(lines), menus=(observing_menu, scope_menu), buttons=buttons)
 
     async def _description_line(self, request: CommandRequest) -> Text:
-        said = request.incoming
-        found = await self.personas.find(said.author.id, said.scopes)
+        message = request.incoming
+        found = await self.personas.find(message.author.id, message.scopes)
         if found is None:
             return translatable("Your description: none")
         text, scope = found
         everywhere = translatable("set for all channels")
-        where = everywhere if scope is None else origin(scope, said.scopes)
-        if not said.is_private:
+        where = everywhere if scope is None else origin(scope, message.scopes)
+        if not message.is_private:
             return translatable("Your description: {origin}", origin=where)
         return translatable("Your description: {text} ({origin})", text=text, origin=where)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bot.chat.command import CommandOption
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.chat.session import Session, scopes_of_person
 from bot.commands.authority import writes_as_the_group
 from bot.commands.request import CommandRequest, CommandResult, command
@@ -50,7 +50,7 @@ class UserPersonas:
         values = await self.chat_settings.get_all(list(keys), _KEY)
         return next(((values[key], scope) for key, scope in keys.items() if key in values), None)
 
-    async def of_speakers(self, session: Session, incoming: Said) -> dict[str, str]:
+    async def of_speakers(self, session: Session, incoming: IncomingMessage) -> dict[str, str]:
         """Return the personas of the author and of the latest speakers, by user id."""
         newest = {incoming.author.id: None}
         for turn in reversed(session.turns):
@@ -77,7 +77,7 @@ class UserPersonas:
         text = await self.describe(request.argument, request.incoming)
         return CommandResult(text, is_private=not request.argument)
 
-    async def describe(self, argument: str, incoming: Said) -> Text:
+    async def describe(self, argument: str, incoming: IncomingMessage) -> Text:
         """Save, delete or show the author's description: `[everywhere] [TEXT|clear]`."""
         first, _, rest = argument.partition(" ")
         everywhere = first.lower() == _EVERYWHERE
@@ -98,7 +98,7 @@ class UserPersonas:
             return translatable("Your description for all channels was saved: {text}", text=text)
         return translatable("Your description for this channel was saved: {text}", text=text)
 
-    async def _show(self, incoming: Said) -> Text:
+    async def _show(self, incoming: IncomingMessage) -> Text:
         personas = await self.resolve([incoming.author.id], incoming.scopes)
         if not personas:
             raise PrivateError(

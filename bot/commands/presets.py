@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec
-from bot.chat.incoming import Joined, Said, WakeReason
+from bot.chat.incoming import IncomingMessage, Joined, WakeReason
 from bot.chat.session import shown_name
 from bot.commands.authority import AdminCheck
 from bot.commands.menus import SettingMenus, origin
@@ -139,8 +139,8 @@ class PresetHandlers:
         if not request.argument:
             example = "/preset who good morning"
             raise UserError(translatable("Which message? For example: {example}", example=example))
-        said, dice = request.incoming, self.dice.random
-        message = replace(said, text=request.argument, wake=WakeReason.MENTION, quote=None)
+        incoming, dice = request.incoming, self.dice.random
+        message = replace(incoming, text=request.argument, wake=WakeReason.MENTION, quote=None)
         decision = decide(message, request.active, request.recent, dice=dice, now=request.now)
         if isinstance(decision, Command | Unreadable):
             return CommandResult(translatable("That is a command: no character answers it."))
@@ -188,7 +188,7 @@ async def begin(
 
 async def with_greeting(
     resolver: PresetResolver,
-    where: Said | Joined,
+    where: IncomingMessage | Joined,
     result: CommandResult,
     preset: Preset,
     greeting: str | None,
@@ -224,7 +224,7 @@ def _names(presets: Sequence[Preset]) -> str:
     return ", ".join(preset.shown_name for preset in presets)
 
 
-def _origin_of(active: ActivePreset, incoming: Said) -> str:
+def _origin_of(active: ActivePreset, incoming: IncomingMessage) -> str:
     if active.scope is None:
         return translatable("the default preset")
     return origin(active.scope, incoming.scopes)

@@ -10,7 +10,14 @@ import structlog
 from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Deleted, Incoming, Joined, Request, Said, requests_to_forget
+from bot.chat.incoming import (
+    Deleted,
+    Incoming,
+    IncomingMessage,
+    Joined,
+    Request,
+    requests_to_forget,
+)
 from bot.chat.outgoing import Attachment
 from bot.chat.session import Consent, HistoryScope
 from bot.commands.answers import find_exchange
@@ -93,11 +100,11 @@ class Forgetting:
         await self.history_scopes.set_consent(person, None)
         return False
 
-    async def request_channel_deletion(self, said: Said) -> int:
+    async def request_channel_deletion(self, message: IncomingMessage) -> int:
         """Queue the deletion of the channel's other histories; return their number of turns."""
-        others = dict(await self.index.conversations(said.address))
-        others.pop(said.address.conversation, None)
-        await self._request(others, said, None)
+        others = dict(await self.index.conversations(message.address))
+        others.pop(message.address.conversation, None)
+        await self._request(others, message, None)
         return sum(others.values())
 
     async def _request(self, keys: Iterable[str], asked: Request, person: str | None) -> None:
@@ -105,15 +112,15 @@ class Forgetting:
         if requests := requests_to_forget(keys, name, person, asked.at):
             await self.receive(requests)
 
-    async def request_copy_deletion(self, said: Said, message_id: str) -> None:
+    async def request_copy_deletion(self, message: IncomingMessage, message_id: str) -> None:
         """Queue the deletion of a message's copies in branches."""
-        if said.address.history:
+        if message.address.history:
             deleted = Deleted(
-                address=said.address,
-                external_key=f"{said.external_key}:copies",
+                address=message.address,
+                external_key=f"{message.external_key}:copies",
                 message_ids=(message_id,),
-                at=said.at,
-                scopes=said.scopes,
+                at=message.at,
+                scopes=message.scopes,
             )
             await self.receive([deleted])
 
@@ -385,8 +392,8 @@ class PrivacyHandlers:
     )
     async def show(self, request: CommandRequest) -> CommandResult:
         """Say what the bot does with people's words in this channel."""
-        said = request.incoming
-        return CommandResult(await self.notice.describe(said.scopes, said.address.source))
+        message = request.incoming
+        return CommandResult(await self.notice.describe(message.scopes, message.address.source))
 
     @command(
         "privacy edit",
@@ -463,19 +470,19 @@ class PrivacyHandlers:
     )
     async def choose_consent(self, request: CommandRequest) -> CommandResult:
         """Store what the author lets the bot do with their words; off deletes the earlier ones."""
-        value, said = request.argument.lower(), request.incoming
+        value, message = request.argument.lower(), request.incoming
         if not value:
-            found = await self.resolver.consent_of(said.author.id)
+            found = await self.resolver.consent_of(message.author.id)
             return CommandResult(joined([_CONSENTS[found or Consent.HERE], _HOW_TO_CHOOSE]))
         if value not in {*Consent, _RESET}:
             raise UserError(_HOW_TO_CHOOSE)
-        if writes_as_the_group(said):
+        if writes_as_the_group(message):
             raise UserError(_WRITE_AS_YOURSELF)
         chosen = None if value == _RESET else Consent(value)
-        self.forgetting.data.record_consent(said.author.id, chosen or "")
-        await self.forgetting.history_scopes.set_consent(said.author.id, chosen)
+        self.forgetting.data.record_consent(message.author.id, chosen or "")
+        await self.forgetting.history_scopes.set_consent(message.author.id, chosen)
         if chosen is Consent.OFF:
-            await self.forgetting.request_person_deletion(said)
+            await self.forgetting.request_person_deletion(message)
             return CommandResult(_OFF_FROM_NOW)
         if chosen is None:
             return CommandResult(joined([_WAS_RESET, _CONSENTS[Consent.HERE]], " "))

@@ -9,7 +9,7 @@ from itertools import dropwhile
 import structlog
 
 from bot.chat.command import CommandOption
-from bot.chat.incoming import Address, Said
+from bot.chat.incoming import Address, IncomingMessage
 from bot.chat.outgoing import Limits
 from bot.chat.session import StoredTurn, Turn
 from bot.commands.request import CommandRequest, CommandResult, command
@@ -35,7 +35,7 @@ class Recaps:
     summarizer: Summarizer
     access: AccessRules
     limits: Callable[[Address], Limits]
-    check: Callable[[Said, str, str], Awaitable[str]]
+    check: Callable[[IncomingMessage, str, str], Awaitable[str]]
     """Returns a provider's text, or the sentence shown instead if a check refuses it."""
 
     @command(
@@ -50,19 +50,21 @@ class Recaps:
     )
     async def recap(self, request: CommandRequest) -> CommandResult:
         """Ask the model of the preset that answers here, at the author's cost."""
-        said, preset = request.incoming, request.active.first.preset
+        message, preset = request.incoming, request.active.first.preset
         since, new = await self._find_new(request)
         if not new:
             return CommandResult(_NOTHING)
-        if not await self.access.may_use(said, "model"):
+        if not await self.access.may_use(message, "model"):
             raise UserError(MODEL_NOT_GIVEN)
         try:
-            text, covered = await self.summarizer.recap(preset, new, said)
+            text, covered = await self.summarizer.recap(preset, new, message)
         except BackendError as error:
-            _log.warning("recap_failed", conversation=said.address.conversation, reason=str(error))
+            _log.warning(
+                "recap_failed", conversation=message.address.conversation, reason=str(error)
+            )
             raise UserError(error.notice) from None
-        text = await self.check(said, preset.provider, text)
-        link = self._link_of(said)
+        text = await self.check(message, preset.provider, text)
+        link = self._link_of(message)
         links = [link(one.turn) for one in covered]
         heading = translatable_count(
             "1 message here since {moment} UTC:",
@@ -85,9 +87,9 @@ class Recaps:
 
     async def _find_new(self, request: CommandRequest) -> tuple[datetime, Sequence[StoredTurn]]:
         """Return since when, and the new turns without those of people who opted out."""
-        said, asked = request.incoming, _read_since(request.argument, request.now)
+        message, asked = request.incoming, _read_since(request.argument, request.now)
         load = self.summarizer.summaries.turns_since
-        conversation, person = said.address.conversation, said.author.id
+        conversation, person = message.address.conversation, message.author.id
         since, found = await load(conversation, person, asked.timestamp() if asked else None)
         if since is None:
             asked = request.now - _NEVER_SPOKE
@@ -96,19 +98,21 @@ class Recaps:
             found = list(dropwhile(lambda one: one.turn.role == "assistant", found))
         read = {id(one) for one in await self.summarizer.readable([one.turn for one in found])}
         new = [one for one in found if id(one.turn) in read]
-        has_news = any(not one.turn.is_said_by(said.author) for one in new if one.turn.speaker)
-        has_news = has_news or (asked is not None and said.is_private)
+        has_news = any(not one.turn.is_said_by(message.author) for one in new if one.turn.speaker)
+        has_news = has_news or (asked is not None and message.is_private)
         moment = datetime.fromtimestamp(since or 0, UTC)
         return moment, new if has_news else ()
 
-    def _link_of(self, said: Said) -> Callable[[Turn], str]:
+    def _link_of(self, message: IncomingMessage) -> Callable[[Turn], str]:
         """Return a function that returns the link to a turn's message; empty if there is none."""
-        pattern = self.limits(said.address).message_link
-        place = {"server": said.scopes[-1].rpartition(":")[2]}
-        place |= {"chat": said.address.chat.removeprefix("-100")}  # as Telegram writes it in links
+        pattern = self.limits(message.address).message_link
+        place = {"server": message.scopes[-1].rpartition(":")[2]}
+        place |= {
+            "chat": message.address.chat.removeprefix("-100")
+        }  # as Telegram writes it in links
 
         def link(turn: Turn) -> str:
-            is_linked = not said.is_private and (turn.message_id or "").isdecimal()
+            is_linked = not message.is_private and (turn.message_id or "").isdecimal()
             return pattern.format(**place, message=turn.message_id) if is_linked else ""
 
         return link

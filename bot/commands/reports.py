@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.chat.outgoing import Attachment
 from bot.chat.receipt import DroppedItem, Receipt
 from bot.chat.session import shown_name
@@ -100,15 +100,15 @@ class AnswerReports:
         is_private=True,
     )
     async def _report(self, request: CommandRequest) -> CommandResult:
-        said = request.incoming
+        message = request.incoming
         if request.answered_at is None:
             raise UserError(_WHICH_ANSWER)
-        platform = f"{said.address.platform}:"
+        platform = f"{message.address.platform}:"
         readers = [one for one in sorted(self.operators) if one.startswith(platform)]
         if not readers:
             raise UserError(_NOBODY_READS)
-        found = await self.context.find(said.address.conversation, request.answered_at)
-        notes = [self._describe(said, *one) for one in found]
+        found = await self.context.find(message.address.conversation, request.answered_at)
+        notes = [self._describe(message, *one) for one in found]
         told = [(person, note) for person in readers for note in notes]
         return CommandResult(_REPORTED, told=told)
 
@@ -116,12 +116,12 @@ class AnswerReports:
     async def _report_reply(self, request: CommandRequest) -> CommandResult:
         return await self._report(request)
 
-    def _describe(self, said: Said, number: int, receipt: Receipt) -> Text:
+    def _describe(self, message: IncomingMessage, number: int, receipt: Receipt) -> Text:
         text = translatable(
             "⚠ {person} reports an answer of {preset} in {channel}, receipt {number}:\n{text}",
-            person=said.author.id,
+            person=message.author.id,
             preset=receipt.preset,
-            channel=said.address.channel,
+            channel=message.address.channel,
             number=number,
             text=self.context.mask(receipt.answer)[:_MAX_REPORTED_CHARS],
         )
@@ -237,7 +237,7 @@ class UsageView:
 
     totals: UsageTotals
     budgets: Budgets
-    caps: Callable[[Said, Preset], Sequence[BudgetCap]]
+    caps: Callable[[IncomingMessage, Preset], Sequence[BudgetCap]]
 
     @command(
         "settings usage",
@@ -246,17 +246,17 @@ class UsageView:
     )
     async def show(self, request: CommandRequest) -> CommandResult:
         """Summarize the author's usage."""
-        said = request.incoming
+        message = request.incoming
         midnight = request.now.replace(hour=0, minute=0, second=0, microsecond=0)
         begins = {Period.DAY: midnight, Period.MONTH: midnight.replace(day=1)}
-        lines = [await self._line(said, period, since) for period, since in begins.items()]
-        caps = self.caps(said, request.active.first.preset)
+        lines = [await self._line(message, period, since) for period, since in begins.items()]
+        caps = self.caps(message, request.active.first.preset)
         spent = await self.budgets.spent(caps) if caps else {}
         lines += [_budget_line(cap, spent.get(cap.key, 0)) for cap in caps]
         return CommandResult(joined(lines))
 
-    async def _line(self, said: Said, period: Period, since: datetime) -> Text:
-        total = await self.totals.of_person(said.author.id, since)
+    async def _line(self, message: IncomingMessage, period: Period, since: datetime) -> Text:
+        total = await self.totals.of_person(message.author.id, since)
         return translatable(
             "{period}: {answers}, {prompt} tokens read ({cached} from a cache), {output} written,"
             " {cost}",

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Any, TypeAlias, TypeVar
 
 from bot.chat.command import Command, CommandOption, CommandSpec
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.chat.outgoing import Attachment, Button, Menu
 from bot.chat.session import StoredTurn, Turn, TurnRange
 from bot.routing.presets import ActiveCharacters, ActivePreset
@@ -30,7 +30,7 @@ class CommandRequest:
     """A command, the message that contains it, and the state of its channel."""
 
     command: Command
-    incoming: Said
+    incoming: IncomingMessage
     active: ActiveCharacters
     recent: Sequence[Turn]
     """The newest turns, oldest first; only loaded for `READS_HISTORY` and groups of characters."""
@@ -66,7 +66,7 @@ class CommandRequest:
 class AskedQuestion:
     """A question to answer, whether new or retried, and the characters that answer it."""
 
-    incoming: Said
+    incoming: IncomingMessage
     speakers: tuple[ActivePreset, ...]
     in_place_of: tuple[str, ...] = ()
     """Names of parts that were sent before: the answer takes their messages."""

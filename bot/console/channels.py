@@ -234,8 +234,8 @@ class ChannelPage(RouteGroup):
         scopes, address = await self._scopes(channel, is_known=is_served), address_of(channel)
         name = f"say:{request.caller.name}:{channel}:{key}"
         external_key = f"say:{hashlib.sha256(name.encode()).hexdigest()}"
-        said = SayRequested(address, external_key, text, self._now(), tuple(scopes))
-        await self.receive([said])
+        message = SayRequested(address, external_key, text, self._now(), tuple(scopes))
+        await self.receive([message])
         return {"channel": channel, "key": key}
 
     @route(f"GET {_ONE}/export", Scope.READ)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from bot.chat.answers import StoredAnswer
-from bot.chat.incoming import Person, Said, address_of
+from bot.chat.incoming import IncomingMessage, Person, address_of
 from bot.chat.prompt import Message, Prompt, Usage
 from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
@@ -56,8 +56,8 @@ class OperatorRequests:
             raise BackendUnavailable(f"the provider {preset.provider!r} is not set up any more")
         prompt = replace(prompt, asked_by=_OPERATOR.id)
         tokens = await backend.count_tokens(prompt)
-        said = self._operator_message(conversation, server)
-        async with self.spending.reserved(preset, said, prompt, tokens) as reservation:
+        message = self._operator_message(conversation, server)
+        async with self.spending.reserved(preset, message, prompt, tokens) as reservation:
             async with self.slots.hold(
                 preset.provider, StopFlag(), _show_nothing, urgency=Urgency.BACKGROUND
             ):
@@ -69,10 +69,10 @@ class OperatorRequests:
         await self.log.record(conversation, preset.name, preset.provider, charge, usages[0])
         return OperatorAnswer(preset.provider, prompt, made, usages[0], charge)
 
-    def _operator_message(self, conversation: str, server: str | None) -> Said:
+    def _operator_message(self, conversation: str, server: str | None) -> IncomingMessage:
         """Return a message that selects the budgets of a channel, its server, and the operator."""
         address = address_of(conversation)
-        return Said(
+        return IncomingMessage(
             address=address,
             external_key="operator",
             message_id=None,

@@ -17,7 +17,7 @@ from pydantic import Field
 from bot.chat.access import Scope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Person, Said
+from bot.chat.incoming import IncomingMessage, Person
 from bot.chat.outgoing import Face
 from bot.chat.receipt import NextAnswer
 from bot.chat.session import Turn
@@ -46,8 +46,10 @@ from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import looked_up, marked, translatable, translate
 from bot.value_class import value_class
 
-Preview: TypeAlias = Callable[[Said], Awaitable[NextAnswer]]
-ToSaid: TypeAlias = Callable[[WebChannel, WebMessage, Person, WebMessage | None], Said]
+Preview: TypeAlias = Callable[[IncomingMessage], Awaitable[NextAnswer]]
+ToIncomingMessage: TypeAlias = Callable[
+    [WebChannel, WebMessage, Person, WebMessage | None], IncomingMessage
+]
 
 _PATH = "/playground"
 _CHANNEL = "/playground/{channel}"
@@ -77,7 +79,7 @@ class PlaygroundPages(RouteGroup):
     resolver: PresetResolver
     clock: Clock
     preview: Preview
-    to_said: ToSaid
+    to_incoming_message: ToIncomingMessage
     answers: AnswerLog
     picture: Callable[[str], str]
     """Returns the path of a preset's picture; empty if it has none."""
@@ -255,8 +257,8 @@ class PlaygroundPages(RouteGroup):
         """Send a message; one with a repeated key is ignored."""
         found = await self._find(channel)
         person = _find_person(found, author)
-        said = WebMessage(key, person, "", self._now(), reply_to=reply_to or None)
-        await self.channels.add(found.id, [_with_text(said, text)])
+        message = WebMessage(key, person, "", self._now(), reply_to=reply_to or None)
+        await self.channels.add(found.id, [_with_text(message, text)])
         return _redirect_to(found, person)
 
     @route(f"POST {_MESSAGE}/edit", Scope.OPERATE, then=_CHANNEL)
@@ -318,7 +320,7 @@ class PlaygroundPages(RouteGroup):
         person = _find_person(found, author)
         written = WebMessage(_DRAFT, person, text, self._now())
         replied = await self.channels.find(found.id, reply_to) if reply_to else None
-        answer = await self.preview(self.to_said(found, written, person, replied))
+        answer = await self.preview(self.to_incoming_message(found, written, person, replied))
         header = await self._header(found)
         return Page(
             "playground/next.html",

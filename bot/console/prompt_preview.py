@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 from bot.chat.command import Command
 from bot.chat.drafts import Scene, recorded_scene
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.chat.prompt import Usage
 from bot.chat.receipt import ConsideredCharacter, NextAnswer, Receipt
 from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
 from bot.commands.request import AskedQuestion
 from bot.errors import BackendError, RequestRefused, UserError
-from bot.intake import storable_said
+from bot.intake import storable_message
 from bot.ports import Clock
 from bot.prompting.compose.compose import bare_prompt
 from bot.prompting.presets.preset import Preset
@@ -45,42 +45,42 @@ class PromptPreview:
     conversations: Conversations
     spending: Spending
     clock: Clock
-    find_history: Callable[[Said], Awaitable[Said | None]]
+    find_history: Callable[[IncomingMessage], Awaitable[IncomingMessage | None]]
     """Gives a message its history; None: it would begin another one, which is not made yet."""
     dice: Dice | None = None
     """Random numbers; None: seeded by the text, so that the preview does not flicker."""
 
-    async def preview(self, said: Said) -> NextAnswer:
+    async def preview(self, message: IncomingMessage) -> NextAnswer:
         """Return the characters that would answer a message, and the first one's prompt."""
-        placed = await self.find_history(storable_said(said))
+        placed = await self.find_history(storable_message(message))
         if placed is None:
             return NextAnswer(problem=_BEGINS_BRANCH)
-        said = placed
-        active = await self.resolver.resolve(said.scopes)
-        claim = Claim(said.address.conversation, _NO_EPOCH, "preview")
+        message = placed
+        active = await self.resolver.resolve(message.scopes)
+        claim = Claim(message.address.conversation, _NO_EPOCH, "preview")
         recent = await self.conversations.load_session(claim, TURNS_FOR_ROUTING)
         now = datetime.fromtimestamp(self.clock.now(), UTC)
-        dice = self.dice or random.Random(said.text).random  # noqa: S311
-        decision = decide(said, active, recent.turns, dice=dice, now=now)
+        dice = self.dice or random.Random(message.text).random  # noqa: S311
+        decision = decide(message, active, recent.turns, dice=dice, now=now)
         match decision:
             case Command() | Unreadable():
                 return NextAnswer(is_command=isinstance(decision, Command))
             case Ignore(candidates) | Observe(candidates):
                 return NextAnswer(_to_considered(candidates, active))
             case Answer(speakers, candidates):
-                return await self._compose(claim, said, active, speakers, candidates)
+                return await self._compose(claim, message, active, speakers, candidates)
 
     async def _compose(
         self,
         claim: Claim,
-        said: Said,
+        message: IncomingMessage,
         active: ActiveCharacters,
         speakers: tuple[ActivePreset, ...],
         candidates: Sequence[SpeakerCandidate],
     ) -> NextAnswer:
         characters, problem = _to_considered(candidates, active), None
-        group = MessageGroup(claim, InboxMessage(0, said, 0))
-        context = await self.sources.load(group, AskedQuestion(said, speakers), active)
+        group = MessageGroup(claim, InboxMessage(0, message, 0))
+        context = await self.sources.load(group, AskedQuestion(message, speakers), active)
         for speaker in speakers:
             try:
                 receipt = await self._prompt(speaker, context)
@@ -93,8 +93,8 @@ class PromptPreview:
 
     async def _prompt(self, speaker: ActivePreset, context: TurnContext) -> Receipt:
         fitted = await self.sources.fit(speaker.preset, context)
-        fitted = self.spending.bounded(speaker.preset, context.said, fitted)
-        preset, version, scopes = speaker.preset, speaker.version, context.said.scopes
+        fitted = self.spending.bounded(speaker.preset, context.incoming, fitted)
+        preset, version, scopes = speaker.preset, speaker.version, context.incoming.scopes
         return build_receipt(_NO_ANSWER, fitted, preset, version, AnswerCharge(), scopes)
 
 
@@ -134,13 +134,13 @@ class DraftComposer:
         are left out. Raises `UserError` if the budget is too small, and `BackendError` if the
         backend cannot count tokens.
         """
-        said = scene.said
+        message = scene.message
         speaker = ActivePreset(preset, None, version)
-        claim = Claim(said.address.conversation, _NO_EPOCH, "preview")
+        claim = Claim(message.address.conversation, _NO_EPOCH, "preview")
         sources = self.sources if may_spend else replace(self.sources, may_spend=False)
         context = await sources.load(
-            MessageGroup(claim, InboxMessage(0, said, 0)),
-            AskedQuestion(said, (speaker,)),
+            MessageGroup(claim, InboxMessage(0, message, 0)),
+            AskedQuestion(message, (speaker,)),
             await self._active_with(speaker, scene),
             before=scene.before,
         )
@@ -162,7 +162,7 @@ class DraftComposer:
 
     async def _active_with(self, speaker: ActivePreset, scene: Scene) -> ActiveCharacters:
         name = speaker.preset.name
-        found = await self.resolver.resolve(scene.said.scopes)
+        found = await self.resolver.resolve(scene.message.scopes)
         replaced = name if name in found.names else scene.answered_by
         if replaced not in found.names:
             return ActiveCharacters((speaker,))

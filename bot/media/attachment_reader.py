@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import structlog
 
-from bot.chat.incoming import Address, MediaItem, MediaKind, Said, make_storable
+from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind, make_storable
 from bot.chat.prompt import Image
 from bot.chat.session import (
     MAX_TEXT_BYTES,
@@ -69,23 +69,23 @@ class AttachmentReader:
         self._download = download
         self._fetch = fetch
 
-    async def read(self, said: Said, *, with_images: bool) -> AttachedFiles:
+    async def read(self, message: IncomingMessage, *, with_images: bool) -> AttachedFiles:
         """Return the files of a message and its quote; pictures only with `with_images`."""
-        own = (*said.earlier_files, *said.repeated_files, *said.attachments)
+        own = (*message.earlier_files, *message.repeated_files, *message.attachments)
         linked: list[MediaItem] = []
-        if with_images and self._fetch is not None and "://" in said.text:
-            addresses = dict.fromkeys(_PICTURE_ADDRESS.findall(said.text))
+        if with_images and self._fetch is not None and "://" in message.text:
+            addresses = dict.fromkeys(_PICTURE_ADDRESS.findall(message.text))
             linked = [MediaItem(MediaKind.IMAGE, one, source=one) for one in addresses]
-        if not own and not linked and not (said.quote and said.quote.attachments):
+        if not own and not linked and not (message.quote and message.quote.attachments):
             return NO_FILES
-        reading = _Reading(partial(self._download, said.address), with_images=with_images)
+        reading = _Reading(partial(self._download, message.address), with_images=with_images)
         deadline = asyncio.get_running_loop().time() + _SECONDS
         await reading.read(own, deadline)
         if (fetch := self._fetch) is not None:
             await reading.read(linked, deadline, lambda item, most: fetch(item.source, most))
         unread = tuple(reading.unread)
-        if said.quote:
-            await reading.read(said.quote.attachments, deadline)
+        if message.quote:
+            await reading.read(message.quote.attachments, deadline)
         return AttachedFiles(tuple(reading.images), tuple(reading.texts), unread)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import structlog
 
-from bot.chat.incoming import MediaItem, MediaKind, Said, make_storable
+from bot.chat.incoming import IncomingMessage, MediaItem, MediaKind, make_storable
 from bot.errors import BackendUnavailable, PlatformError
 from bot.media.attachment_reader import Download
 from bot.ports import Backend
@@ -23,36 +23,40 @@ class VoiceMessages:
         self,
         download: Download,
         backends: Mapping[str, Backend],
-        admits: Callable[[Said], Awaitable[bool]] | None = None,
+        admits: Callable[[IncomingMessage], Awaitable[bool]] | None = None,
     ) -> None:
         self._download = download
         self._backends = backends
         self._admits = admits
 
-    async def transcribe(self, said: Said, provider: str) -> Said:
+    async def transcribe(self, message: IncomingMessage, provider: str) -> IncomingMessage:
         """Replace the voice messages in a message to the bot by their transcripts."""
-        if said.wake is None or all(one.kind is not MediaKind.VOICE for one in said.attachments):
-            return said
+        if message.wake is None or all(
+            one.kind is not MediaKind.VOICE for one in message.attachments
+        ):
+            return message
         backends = [self._backends.get(provider), *self._backends.values()]
         backend = next((one for one in backends if one is not None and one.can_transcribe), None)
-        if backend is None or not (self._admits is None or await self._admits(said)):
-            return said
-        texts = [said.text] if said.text else []
+        if backend is None or not (self._admits is None or await self._admits(message)):
+            return message
+        texts = [message.text] if message.text else []
         kept: list[MediaItem] = []
-        for item in said.attachments:
+        for item in message.attachments:
             is_read = item.kind is MediaKind.VOICE and item.source and len(texts) < _MAX_MESSAGES
-            words = await self._transcribe_item(backend, said, item) if is_read else ""
+            words = await self._transcribe_item(backend, message, item) if is_read else ""
             if words:
                 texts.append(words)
             else:
                 kept.append(item)
-        return replace(said, text="\n".join(texts), attachments=tuple(kept))
+        return replace(message, text="\n".join(texts), attachments=tuple(kept))
 
-    async def _transcribe_item(self, backend: Backend, said: Said, item: MediaItem) -> str:
+    async def _transcribe_item(
+        self, backend: Backend, message: IncomingMessage, item: MediaItem
+    ) -> str:
         if item.size is not None and item.size > _MAX_BYTES:
             return ""
         try:
-            audio = await self._download(said.address, item, _MAX_BYTES + 1)
+            audio = await self._download(message.address, item, _MAX_BYTES + 1)
             if len(audio) > _MAX_BYTES:
                 return ""
             words = await backend.transcribe(item.name or "voice.ogg", audio)

@@ -11,10 +11,10 @@ from bot.chat.incoming import (
     Edited,
     ForgetRequested,
     Incoming,
+    IncomingMessage,
     Joined,
     Pressed,
     Reacted,
-    Said,
     SayRequested,
 )
 
@@ -49,12 +49,12 @@ def read_number(stored: Mapping[str, str], name: str) -> int | None:
 def mark_late(incoming: Incoming, oldest: float) -> Incoming:
     """Mark a message or edit as late if older than `oldest` (Unix seconds, platform's clock)."""
     match incoming:
-        case Said(at=at) if at.timestamp() < oldest:
+        case IncomingMessage(at=at) if at.timestamp() < oldest:
             return replace(incoming, is_late=True)
-        case Edited(at=at, said=said) if at.timestamp() < oldest:
-            return replace(incoming, said=replace(said, is_late=True))
+        case Edited(at=at, said=message) if at.timestamp() < oldest:
+            return replace(incoming, said=replace(message, is_late=True))
         case (
-            Said()
+            IncomingMessage()
             | Edited()
             | Deleted()
             | Pressed()

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 from pydantic import BaseModel, ConfigDict
 
 from bot.chat.command import CommandSpec, MessageCommandSpec
-from bot.chat.incoming import Pressed, Said
+from bot.chat.incoming import IncomingMessage, Pressed
 from bot.chat.outgoing import Limits
 from bot.chat.web_channel import WebChannel, WebMessage
 from bot.ports import Clock, Intake
@@ -82,15 +82,15 @@ class EditableText:
     is_required: bool = True
 
 
-async def _edit_nothing(_said: Said) -> EditableText:
+async def _edit_nothing(_said: IncomingMessage) -> EditableText:
     return EditableText()
 
 
-async def _refuse_nobody(_said: Said) -> bool:
+async def _refuse_nobody(_said: IncomingMessage) -> bool:
     return False
 
 
-async def _suggest_nothing(_said: Said, _typed: str) -> Sequence[str]:
+async def _suggest_nothing(_said: IncomingMessage, _typed: str) -> Sequence[str]:
     return ()
 
 
@@ -122,21 +122,21 @@ class PlatformContext:
     """Their names, and those of commands that no menu lists."""
     message_commands: Sequence[MessageCommandSpec] = ()
     """The commands in the menu of a message, where the platform has such menus."""
-    text_to_edit: Callable[[Said], Awaitable[EditableText]] = _edit_nothing
+    text_to_edit: Callable[[IncomingMessage], Awaitable[EditableText]] = _edit_nothing
     """Return the text of the message that a command was called on, to be changed in a form."""
     press_form: Callable[[Pressed], Awaitable[EditableText | None]] = _do_nothing
     """Return the form that a press opens, where the platform has forms; None: it opens none. What
     is entered comes back as another press with it as its value."""
-    command_form: Callable[[Said], Awaitable[EditableText]] = _edit_nothing
+    command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _edit_nothing
     """Return the form of a command that is called without a file, where the platform has forms."""
     complete_preset: Callable[[str], Sequence[str]] = lambda _typed: ()
-    suggest: Callable[[Said, str], Awaitable[Sequence[str]]] = _suggest_nothing
+    suggest: Callable[[IncomingMessage, str], Awaitable[Sequence[str]]] = _suggest_nothing
     """Return the names that complete what is typed for a command."""
     wait_until_idle: Callable[[], Awaitable[None]] = _do_nothing
     """Wait until every received message was answered and every answer was sent."""
     press_refusal: Callable[[Pressed], Awaitable[str | None]] = _do_nothing
     """Return a private notice instead of storing the press; None: store it."""
-    is_refused: Callable[[Said], Awaitable[bool]] = _refuse_nobody
+    is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _refuse_nobody
     """Return whether a command's author may not use the bot there, which they alone should see."""
     limits_of: Callable[[str], Limits | None] = lambda _kind: None
     """Return the limits of another platform's channels; None: it is not known."""

@@ -14,10 +14,10 @@ from bot.chat.incoming import (
     Deleted,
     Edited,
     Incoming,
+    IncomingMessage,
     Person,
     Pressed,
     Quote,
-    Said,
     WakeReason,
 )
 from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
@@ -74,15 +74,15 @@ def to_incoming(
         return None
     if message.is_deleted:
         return Deleted(address, f"{key}:deleted", (message.id,), message.at, (address.lane,))
-    said = to_said(channel, message, author, replied_to)
+    incoming = to_incoming_message(channel, message, author, replied_to)
     if is_new:
-        return said
-    return Edited(f"{key}:{message.revision}", said, message.edited_at or message.at)
+        return incoming
+    return Edited(f"{key}:{message.revision}", incoming, message.edited_at or message.at)
 
 
-def to_said(
+def to_incoming_message(
     channel: WebChannel, message: WebMessage, author: Person, replied_to: WebMessage | None
-) -> Said:
+) -> IncomingMessage:
     """Convert a message.
 
     A channel with one person is a private chat. With several people, messages must address the bot
@@ -105,7 +105,7 @@ def to_said(
         wake = WakeReason.MENTION
     else:
         wake = WakeReason.REPLY if is_reply_to_us else None
-    return Said(
+    return IncomingMessage(
         address=address,
         external_key=inbox_key(channel.id, message),
         message_id=message.id,
@@ -250,9 +250,9 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
             stop_watching()
 
     @override
-    async def explain_silence(self, said: Said, explanation: str) -> None:
-        note = self._make_note(said.message_id, explanation)
-        await self._channels.add(said.address.chat, [replace(note, reply_to=said.message_id)])
+    async def explain_silence(self, message: IncomingMessage, explanation: str) -> None:
+        note = self._make_note(message.message_id, explanation)
+        await self._channels.add(message.address.chat, [replace(note, reply_to=message.message_id)])
 
     async def _read_changes(self, channel: WebChannel, intake: Intake) -> None:
         known = self._read_to.get(channel.id, 0)

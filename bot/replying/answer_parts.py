@@ -7,7 +7,7 @@ from functools import cache
 from typing import Literal, TypeAlias
 
 from bot.chat.command import ButtonAction, encode_button
-from bot.chat.incoming import MediaItem, MediaKind, Said
+from bot.chat.incoming import IncomingMessage, MediaItem, MediaKind
 from bot.chat.outgoing import (
     FILE_PARTS,
     THREAD_PARTS,
@@ -231,9 +231,9 @@ def explain_unreadable(attachments: Sequence[MediaItem]) -> Text:
     )
 
 
-def is_unreadable(said: Said, files: AttachedFiles) -> bool:
+def is_unreadable(message: IncomingMessage, files: AttachedFiles) -> bool:
     """Return whether a message consists only of unreadable files."""
-    return bool(files.unread) and not (said.text.strip() or files.images or files.texts)
+    return bool(files.unread) and not (message.text.strip() or files.images or files.texts)
 
 
 def explain_files(files: AttachedFiles) -> Text | None:

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from bot.chat.command import Command, parse
-from bot.chat.incoming import MediaItem, Request, Said
+from bot.chat.incoming import IncomingMessage, MediaItem, Request
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
     ACCESS,
@@ -67,7 +67,7 @@ Decision: TypeAlias = Command | Answer | Observe | Unreadable | Ignore
 
 
 def decide(
-    incoming: Said,
+    incoming: IncomingMessage,
     active: ActiveCharacters,
     recent: Sequence[Turn],
     *,
@@ -101,7 +101,7 @@ def decide(
     return Observe(candidates) if active.reads_all else Ignore(candidates)
 
 
-def _decide_late(incoming: Said, active: ActiveCharacters) -> Decision:
+def _decide_late(incoming: IncomingMessage, active: ActiveCharacters) -> Decision:
     """Observe a message that is too late to answer; deletions are still executed."""
     command = _command(incoming, active.presets)
     if command is not None:
@@ -110,7 +110,7 @@ def _decide_late(incoming: Said, active: ActiveCharacters) -> Decision:
     return Observe() if is_kept and described_text(incoming).strip() else Ignore()
 
 
-def _command(incoming: Said, presets: Sequence[Preset]) -> Command | None:
+def _command(incoming: IncomingMessage, presets: Sequence[Preset]) -> Command | None:
     has_form = any(preset.prompter for preset in presets)
     if incoming.wake is None or (has_form and is_ask_command(incoming.text)):
         return None
@@ -227,25 +227,25 @@ class AccessRules:
                 return Access(False, f"dm {dm}", INSTALLATION)
         return access
 
-    async def may_run(self, said: Said, name: str) -> bool:
+    async def may_run(self, message: IncomingMessage, name: str) -> bool:
         """Return whether a rule lets the author run a command for admins: "preset use"."""
         what = [f"command {name}", f"command {name.partition(' ')[0]}"]
-        levels = await self.load(() if said.is_private else said.scopes)
-        own = {f"person {said.author.id}", *(await self._roles(said, levels) or ())}
+        levels = await self.load(() if message.is_private else message.scopes)
+        own = {f"person {message.author.id}", *(await self._roles(message, levels) or ())}
         return any(own & _holders(rules, one) for rules in levels.values() for one in what)
 
-    async def may_use(self, said: Said, what: str) -> bool:
+    async def may_use(self, message: IncomingMessage, what: str) -> bool:
         """Return whether an answer to a message may use "tools" or the preset's "model".
 
         The narrowest scope that gives it to anybody decides; without one, everybody may. All whose
         questions are answered need it; `author_roles` are then the roles that they share.
         """
-        people = set(said.charged_people)
-        if said.address.platform in self.local_platforms or people <= set(self.operators):
+        people = set(message.charged_people)
+        if message.address.platform in self.local_platforms or people <= set(self.operators):
             return True
-        levels = await self.load(() if said.is_private else said.scopes)
+        levels = await self.load(() if message.is_private else message.scopes)
         holders = next((one for rules in levels.values() if (one := _holders(rules, what))), None)
-        if holders is None or holders & (await self._roles(said, levels) or set()):
+        if holders is None or holders & (await self._roles(message, levels) or set()):
             return True
         return {f"person {one}" for one in people} <= holders
 
@@ -272,15 +272,15 @@ class AccessRules:
         is_barred = not ruled.is_allowed and ruled.scope == INSTALLATION
         return None if not is_barred and await self.is_admin(event) else access
 
-    async def should_tell(self, said: Said, access: Access) -> bool:
+    async def should_tell(self, message: IncomingMessage, access: Access) -> bool:
         """Return whether the author should hear of a refusal: once for each rule."""
         if not (self.tells_refused or access.rule.startswith(PAIRING)):
             return False
-        scope, rule = f"{said.author.id}@{access.scope}", f"{access.rule}\n"
+        scope, rule = f"{message.author.id}@{access.scope}", f"{access.rule}\n"
         before = (await self.chat_settings.get_scopes([scope])).get(scope, {}).get(TOLD, "")
         if before.startswith(rule):
-            return before == rule + said.external_key  # it is refused again after a crash
-        await self.chat_settings.set(scope, TOLD, rule + said.external_key, said.author.id)
+            return before == rule + message.external_key  # it is refused again after a crash
+        await self.chat_settings.set(scope, TOLD, rule + message.external_key, message.author.id)
         return True
 
 
@@ -290,7 +290,11 @@ def _holders(rules: Mapping[str, str], what: str) -> set[str]:
 
 
 def _is_command(event: Request, lines: Sequence[str]) -> bool:
-    if not isinstance(event, Said) or event.wake is None or not event.text.startswith("/"):
+    if (
+        not isinstance(event, IncomingMessage)
+        or event.wake is None
+        or not event.text.startswith("/")
+    ):
         return False
     words = event.text[1:].lower().split()
     if words[:2] == ["privacy", "edit"]:  # everybody reads what it changes
@@ -356,17 +360,17 @@ class DecisionLog:
         finally:
             await self._store()
 
-    def note(self, said: Said, decision: Decision) -> None:
+    def note(self, message: IncomingMessage, decision: Decision) -> None:
         """Record the decision on a message, unless it is a command."""
-        noted = _note_of(said, decision)
+        noted = _note_of(message, decision)
         if noted is not None:
-            self._add(said.address.channel, noted, said.author.id)
+            self._add(message.address.channel, noted, message.author.id)
 
-    def note_refusal(self, said: Said, access: Access) -> None:
+    def note_refusal(self, message: IncomingMessage, access: Access) -> None:
         """Record the rule that refused a message, without the message."""
-        names = {"name": said.author.name, "rule": access.rule, "scope": access.scope}
+        names = {"name": message.author.name, "rule": access.rule, "scope": access.scope}
         outcome = _REFUSED.with_values(**names)
-        self._add(said.address.channel, _NotedDecision(outcome), said.author.id)
+        self._add(message.address.channel, _NotedDecision(outcome), message.author.id)
 
     def note_substitutes(
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
@@ -424,7 +428,7 @@ def describe_silence(decision: Observe | Ignore) -> Text:
     return joined([_with_reasons(one) for one in decision.candidates], "; ")
 
 
-def _note_of(said: Said, decision: Decision) -> _NotedDecision | None:
+def _note_of(message: IncomingMessage, decision: Decision) -> _NotedDecision | None:
     match decision:
         case Answer(candidates=candidates):
             outcome = _ANSWERED
@@ -434,8 +438,8 @@ def _note_of(said: Said, decision: Decision) -> _NotedDecision | None:
             outcome = _IGNORED
         case _:
             return None
-    begin = first_chars(said.text, _MAX_CHARS)
-    return _NotedDecision(outcome, said.author.name, begin, candidates)
+    begin = first_chars(message.text, _MAX_CHARS)
+    return _NotedDecision(outcome, message.author.name, begin, candidates)
 
 
 def _with_reasons(one: SpeakerCandidate) -> Text:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import Incoming, Joined, Request, Said, people_of
+from bot.chat.incoming import Incoming, IncomingMessage, Joined, Request, people_of
 from bot.chat.outgoing import Face, Limits
 from bot.chat.session import (
     CHARACTER_KEY,
@@ -369,16 +369,23 @@ class PresetResolver:
         """Return a channel's active presets; scopes are narrowest first."""
         return await self._activate_chosen(await self._chat_settings.get_scopes(scopes), scopes)
 
-    async def resolve_said(self, said: Said) -> tuple[ActiveCharacters, frozenset[str]]:
+    async def resolve_for_message(
+        self, message: IncomingMessage
+    ) -> tuple[ActiveCharacters, frozenset[str]]:
         """Return the presets for a message and who of its people is off.
 
         What else a message needs of its scopes is read at the same time.
         """
-        people = people_of(said)
-        read = [*said.scopes, INSTALLATION, *scopes_of_person(people[0], said.scopes), *people[1:]]
+        people = people_of(message)
+        read = [
+            *message.scopes,
+            INSTALLATION,
+            *scopes_of_person(people[0], message.scopes),
+            *people[1:],
+        ]
         found = await self._chat_settings.get_scopes(read)
         off = {one for one in people if found.get(one, {}).get(CONSENT_KEY) == Consent.OFF}
-        return await self._activate_chosen(found, said.scopes), frozenset(off)
+        return await self._activate_chosen(found, message.scopes), frozenset(off)
 
     async def _activate_chosen(
         self, found: Mapping[str, Mapping[str, str]], scopes: Sequence[str]
@@ -414,7 +421,7 @@ class PresetResolver:
         """Remove the choice made for this scope itself."""
         await self._chat_settings.set(scope, PRESET_KEY, None, by, audited=audited)
 
-    async def check_adults(self, preset: Preset, where: Said | Joined) -> None:
+    async def check_adults(self, preset: Preset, where: IncomingMessage | Joined) -> None:
         """Raise `UserError` where a preset for adults does not answer, `AgeUnconfirmed` in private.
 
         What the platform says of a channel counts; if it says nothing, the admins do.
@@ -432,14 +439,14 @@ class PresetResolver:
             raise UserError(translatable(_FOR_ADULT_GROUPS, name=name))
 
     async def for_adults(
-        self, said: Said, speakers: tuple[ActivePreset, ...], active: ActiveCharacters
+        self, message: IncomingMessage, speakers: tuple[ActivePreset, ...], active: ActiveCharacters
     ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
         """Leave out the presets for adults where they do not answer; if none is left, raise."""
         restricted = next((one for one in active.presets if one.adults_only), None)
         if restricted is None:
             return speakers, active
         try:
-            await self.check_adults(restricted, said)
+            await self.check_adults(restricted, message)
         except UserError:
             left = tuple(one for one in speakers if not one.preset.adults_only)
             if not left:
@@ -489,12 +496,12 @@ class PresetResolver:
         except PresetError as error:
             raise UserError(error.args[0]) from None
 
-    async def find_here(self, word: str, said: Request, active: ActiveCharacters) -> Preset:
+    async def find_here(self, word: str, message: Request, active: ActiveCharacters) -> Preset:
         """Find a preset or a character of this place, as `find` does.
 
         A character has the behavior of the preset that is active where it is found.
         """
-        owned = await self.characters.descriptions(owner_of(said))
+        owned = await self.characters.descriptions(owner_of(message))
         wanted = preset_id(word.strip())
         is_operators = any(preset_id(one) == wanted for one in (*self.presets, *self.disabled))
         for name in () if is_operators else owned:
@@ -509,10 +516,10 @@ class PresetResolver:
         first = active.first.preset
         return self.presets.get(first.behavior_of or first.name, self.default)
 
-    async def descriptions_here(self, said: Request) -> dict[str, str]:
+    async def descriptions_here(self, message: Request) -> dict[str, str]:
         """Return the descriptions of all presets and of this place's characters, by name."""
         presets = {one.name: one.description for one in self.presets.values()}
-        owned = await self.characters.descriptions(owner_of(said))
+        owned = await self.characters.descriptions(owner_of(message))
         return dict(
             sorted((presets | owned).items(), key=lambda one: preset_id(shown_name(one[0])))
         )
@@ -537,9 +544,9 @@ class PresetResolver:
         return ActivePreset(preset, scope, self.versions.get(preset.name))
 
 
-def owner_of(said: Request) -> str:
+def owner_of(message: Request) -> str:
     """Return whose characters can be used in a place: a person's in private, else the server's."""
-    return said.author.id if said.is_private else said.scopes[-1]
+    return message.author.id if message.is_private else message.scopes[-1]
 
 
 INSTALLATION = "installation"

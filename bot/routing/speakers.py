@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
 
-from bot.chat.incoming import Quote, Said, WakeReason
+from bot.chat.incoming import IncomingMessage, Quote, WakeReason
 from bot.chat.session import Turn
 from bot.prompting.lorebook.entries import compile_key, is_regex
 from bot.prompting.presets.preset import Preset
@@ -29,7 +29,7 @@ DREW_BELOW = StoredPattern(marked("chance: rolled {drawn}, less than {limit}"))
 _MAX_PATTERN_SECONDS = 0.05  # of CPU time: a message must not keep the others waiting
 
 
-def is_addressed(incoming: Said, preset: Preset) -> bool:
+def is_addressed(incoming: IncomingMessage, preset: Preset) -> bool:
     """Return whether the message addresses the bot in a way that the preset responds to."""
     match incoming.wake:
         case WakeReason.DM | WakeReason.COMMAND:
@@ -42,7 +42,7 @@ def is_addressed(incoming: Said, preset: Preset) -> bool:
             return False
 
 
-def own_wake_rule(incoming: Said, preset: Preset, dice: Dice) -> str | None:
+def own_wake_rule(incoming: IncomingMessage, preset: Preset, dice: Dice) -> str | None:
     """Return the preset's own wake rule that applies, in words; None if none does."""
     if preset.wake.always:
         return marked("answers everything here")
@@ -55,7 +55,9 @@ def own_wake_rule(incoming: Said, preset: Preset, dice: Dice) -> str | None:
     return None
 
 
-def is_for_others(incoming: Said, recent: Sequence[Turn], presets: Sequence[Preset]) -> bool:
+def is_for_others(
+    incoming: IncomingMessage, recent: Sequence[Turn], presets: Sequence[Preset]
+) -> bool:
     """Return whether the message is for others: it replies to them or mentions them."""
     if incoming.wake is not None:
         return False
@@ -67,7 +69,7 @@ def is_for_others(incoming: Said, recent: Sequence[Turn], presets: Sequence[Pres
     return bool(incoming.mentions) or quoted_preset(quote, recent, presets) is None
 
 
-def continues_thread(incoming: Said, recent: Sequence[Turn], preset: Preset) -> bool:
+def continues_thread(incoming: IncomingMessage, recent: Sequence[Turn], preset: Preset) -> bool:
     """Return whether the message is in a thread where the character has answered before."""
     if not (incoming.in_thread and preset.wake.sticky):
         return False
@@ -161,7 +163,7 @@ class _Chance:
 
 def select_speakers(
     presets: Sequence[Preset],
-    incoming: Said,
+    incoming: IncomingMessage,
     recent: Sequence[Turn],
     *,
     dice: Dice,
@@ -231,7 +233,7 @@ def select_reaction(
 
 
 def _only_candidate(
-    preset: Preset, incoming: Said, recent: Sequence[Turn], dice: Dice
+    preset: Preset, incoming: IncomingMessage, recent: Sequence[Turn], dice: Dice
 ) -> SpeakerCandidate:
     is_alone = marked("is the only character here")
     if incoming.wake is not None and is_addressed(incoming, preset):

@@ -27,7 +27,7 @@ from bot.console.server import Probe
 from bot.console.setup_page import SETUP_PATH, SetupPage
 from bot.console.usage_page import UsagePage
 from bot.platforms.registry import imitable_platforms
-from bot.platforms.web import to_said
+from bot.platforms.web import to_incoming_message
 from bot.ports import Clock, RateLimits
 from bot.prompting.presets.files import open_presets_folder
 from bot.service.backends import preset_problems
@@ -86,7 +86,7 @@ class ConsoleContainer:
                 c.resolver,
                 c.clock,
                 preview.preview,
-                to_said,
+                to_incoming_message,
                 *(c.answer_log, editing.picture, COMMANDS, imitable_platforms()),
             ),
             AnswerPages(

@@ -32,11 +32,11 @@ from bot.backends.registry import EchoSettings
 from bot.chat.incoming import (
     Address,
     Incoming,
+    IncomingMessage,
     Person,
     Pressed,
     Reacted,
     Reaction,
-    Said,
     WakeReason,
 )
 from bot.chat.outgoing import Limits, OutgoingMessage
@@ -270,11 +270,11 @@ class _Drill:
 
     def _said(
         self, text: str, address: Address = _PRIVATE, wake: WakeReason | None = WakeReason.DM
-    ) -> Said:
+    ) -> IncomingMessage:
         key, is_private = self._key(), address is not _GROUP
         scopes = (address.lane,) if is_private else (address.lane, f"drill:guild:{MARK}")
-        said = (address, key, key, _PERSON, text, _now(), wake, scopes)
-        return Said(*said, author_is_admin=True, is_private=is_private)
+        message = (address, key, key, _PERSON, text, _now(), wake, scopes)
+        return IncomingMessage(*message, author_is_admin=True, is_private=is_private)
 
     def _key(self) -> str:
         self.events += 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 from bot.chat.command import ANSWERING_ACTIONS, FORM_ACTIONS, ButtonAction, parse, read_button
-from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, Said
+from bot.chat.incoming import Address, Incoming, IncomingMessage, MediaItem, Pressed, Request
 from bot.chat.outgoing import OutboxRow
 from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck
@@ -74,13 +74,13 @@ class MessagingContainer(StorageContainer, ABC):
     async def is_platform_admin(self, incoming: Request) -> bool:
         return await self.platforms[incoming.address.source].is_admin(incoming)
 
-    async def explain_silence(self, said: Said, explanation: Text) -> None:
+    async def explain_silence(self, message: IncomingMessage, explanation: Text) -> None:
         """Tell the author privately why nobody answers, if the platform supports it."""
-        platform = self.platforms[said.address.source]
+        platform = self.platforms[message.address.source]
         if isinstance(platform, SilenceExplainer):
-            text = translate(explanation, language_of(said.locale))
+            text = translate(explanation, language_of(message.locale))
             with suppress(PlatformError):  # the channel was deleted
-                await platform.explain_silence(said, text)
+                await platform.explain_silence(message, text)
 
     async def download(self, address: Address, item: MediaItem, max_bytes: int) -> bytes:
         """Return the content of a message's file; raises `Refused`."""
@@ -103,16 +103,16 @@ class MessagingContainer(StorageContainer, ABC):
                 with suppress(PlatformError, StoreError):  # retried next time
                     await host.drop_pictures(await self.preset_versions.pictures())
 
-    async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
+    async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
         """Return earlier messages, if the platform stores them and the preset may read them."""
-        history = await self._history_of(said)
-        found = () if history is None else await history.read_before(said, limit)
+        history = await self._history_of(message)
+        found = () if history is None else await history.read_before(message, limit)
         return [one for one in found if await self.access.refusal(one) is None]
 
-    async def read_start(self, said: Said) -> Said | None:
+    async def read_start(self, message: IncomingMessage) -> IncomingMessage | None:
         """Return the message that started a thread, if the preset may read it."""
-        history = await self._history_of(said)
-        found = None if history is None else await history.read_start(said)
+        history = await self._history_of(message)
+        found = None if history is None else await history.read_start(message)
         return None if found is None or await self.access.refusal(found) is not None else found
 
     async def read_roles(self, asked: Request) -> tuple[str, ...] | None:
@@ -122,25 +122,25 @@ class MessagingContainer(StorageContainer, ABC):
             return await platform.read_roles(asked) if isinstance(platform, HistoryReader) else ()
         return None
 
-    async def _history_of(self, said: Said) -> HistoryReader | None:
-        platform = self.platforms[said.address.source]
-        observes = await self.resolver.observes(said.scopes)
+    async def _history_of(self, message: IncomingMessage) -> HistoryReader | None:
+        platform = self.platforms[message.address.source]
+        observes = await self.resolver.observes(message.scopes)
         return platform if isinstance(platform, HistoryReader) and observes else None
 
-    async def is_refused(self, said: Said) -> bool:
+    async def is_refused(self, message: IncomingMessage) -> bool:
         """Return whether a message's author may not use the bot, or that is not known."""
         try:
-            return await self.access.refusal(said) is not None
+            return await self.access.refusal(message) is not None
         except StoreError:
             return True
 
     # forms that platforms open before a request is stored
 
-    async def text_to_edit(self, said: Said) -> EditableText:
+    async def text_to_edit(self, message: IncomingMessage) -> EditableText:
         """Return the form for editing a character's message."""
-        language = language_of(said.locale)
+        language = language_of(message.locale)
         try:
-            routed = await self.history_router.route_command(said)
+            routed = await self.history_router.route_command(message)
             text = await self.answer_buttons.text_to_edit(routed)
         except (UserError, StoreError) as error:
             problem = error.text if isinstance(error, UserError) else _BUSY
@@ -171,15 +171,15 @@ class MessagingContainer(StorageContainer, ABC):
             *(limits.characters_per_person, limits.characters_per_server, limits.card_bytes),
         )
 
-    async def command_form(self, said: Said) -> EditableText:
+    async def command_form(self, message: IncomingMessage) -> EditableText:
         """Return the form of a command that is called without a file."""
-        language = language_of(said.locale)
-        called = parse(said.text)
+        language = language_of(message.locale)
+        called = parse(message.text)
         name = f"{called.name} {called.text.partition(' ')[0]}" if called else ""
         try:
-            if await self.access.may_run(said, name):  # as an admin may
-                said = replace(said, author_is_admin=True)
-            fields = await self.characters.form(said)
+            if await self.access.may_run(message, name):  # as an admin may
+                message = replace(message, author_is_admin=True)
+            fields = await self.characters.form(message)
         except (UserError, StoreError) as error:
             problem = error.text if isinstance(error, UserError) else _BUSY
             return EditableText(refusal=translate(problem, language))
@@ -197,10 +197,10 @@ class MessagingContainer(StorageContainer, ABC):
             ),
         )
 
-    async def suggest(self, said: Said, typed: str) -> Sequence[str]:
+    async def suggest(self, message: IncomingMessage, typed: str) -> Sequence[str]:
         """Return the names that complete what is typed; none while the database fails."""
         with suppress(StoreError):
-            return await self.characters.suggest(said, typed)
+            return await self.characters.suggest(message, typed)
         return ()
 
     # judging requests
@@ -390,7 +390,7 @@ class MessagingContainer(StorageContainer, ABC):
 
 def _is_urgent(event: Incoming) -> bool:
     match event:
-        case Said(text=text):
+        case IncomingMessage(text=text):
             return parse(text) is not None
         case Pressed():
             button = read_button(event)

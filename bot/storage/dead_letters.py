@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from bot.chat.incoming import ForgetRequested, Incoming, Pressed, Said, SayRequested
+from bot.chat.incoming import ForgetRequested, Incoming, IncomingMessage, Pressed, SayRequested
 from bot.chat.operation import DeadLetter
 from bot.errors import Undecodable
 from bot.storage.database import ClockStore, reading, transaction
@@ -118,7 +118,7 @@ def _describe_reason(row: Sequence[Any]) -> str:
 
 def _text_of(event: Incoming) -> str:
     match event:
-        case Said(text=text) | SayRequested(text=text):
+        case IncomingMessage(text=text) | SayRequested(text=text):
             return text
         case Pressed(data=data):
             return data

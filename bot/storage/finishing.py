@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from bot.chat.incoming import Pressed, Said, make_storable
+from bot.chat.incoming import IncomingMessage, Pressed, make_storable
 from bot.chat.outgoing import (
     FILE_PARTS,
     REACTION_PART,
@@ -306,9 +306,9 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
 
 def _delivery_of(message: InboxMessage, one: OutgoingPart) -> PrivateDelivery | None:
     asked = message.replied_to.incoming
-    if not (one.is_private and isinstance(asked, Said | Pressed)):
+    if not (one.is_private and isinstance(asked, IncomingMessage | Pressed)):
         return None
-    reply_to = asked.message_id if isinstance(asked, Said) else None
+    reply_to = asked.message_id if isinstance(asked, IncomingMessage) else None
     reader = one.reader or asked.author.id
     return PrivateDelivery(reader, asked.locale, one.is_quiet, reply_to=reply_to)
 

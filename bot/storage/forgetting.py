@@ -20,9 +20,9 @@ from bot.chat.incoming import (
     HISTORY_MARK,
     Edited,
     Incoming,
+    IncomingMessage,
     Pressed,
     Reacted,
-    Said,
     address_of,
     requests_to_forget,
 )
@@ -225,7 +225,9 @@ def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
     except Undecodable:
         return person_id in str(payload)
     written = event.said if isinstance(event, Edited) else event
-    return isinstance(written, Said | Pressed | Reacted) and written.author.id == person_id
+    return (
+        isinstance(written, IncomingMessage | Pressed | Reacted) and written.author.id == person_id
+    )
 
 
 async def conversations_of_channel(database: Database, channel: str) -> Sequence[str]:

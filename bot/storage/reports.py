@@ -96,7 +96,7 @@ class AnswerLog(Store):
         times = {"since": answer.at - _SECONDS_TO_FINISH, "until": answer.at}
         rows = yield SQL["answers_around"].query({**of, **times, "preset": one.preset})
         found = decode_all("turn", rows, lambda row: (to_turn(row), row[-2], row[-1]))
-        same = (places for said, *places in found if said.text == one.answer)
+        same = (places for message, *places in found if message.text == one.answer)
         session, parent = next(same, (None, None))
         if session is None or parent is None:
             return None

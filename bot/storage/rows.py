@@ -20,12 +20,12 @@ from bot.chat.incoming import (
     Edited,
     ForgetRequested,
     Incoming,
+    IncomingMessage,
     Joined,
     MediaItem,
     Person,
     Pressed,
     Reacted,
-    Said,
     SayRequested,
     make_storable,
 )
@@ -72,7 +72,7 @@ def decode_all(what: str, rows: Iterable[Stored], read: Callable[[Stored], Value
 
 
 _KINDS: Mapping[type, str] = {
-    Said: "said",
+    IncomingMessage: "said",
     Edited: "edited",
     Deleted: "deleted",
     Pressed: "pressed",

@@ -100,8 +100,8 @@ def translate(text: str, language: str) -> str:
 
 def text_of(error: Exception) -> str:
     """Return an error's text, as a `Text` if it was raised with one."""
-    said = error.args[0] if error.args else None
-    return said if isinstance(said, Text) else str(error)
+    message = error.args[0] if error.args else None
+    return message if isinstance(message, Text) else str(error)
 
 
 def in_every_language(text: Text) -> str:

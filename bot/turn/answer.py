@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.chat.outgoing import REACTION_PART, Limits, MessageContent, OutgoingPart
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
@@ -83,29 +83,29 @@ class AnswerPipeline:
         `BackendError` if nobody answered, `UserError` if the author can fix it, `AlreadyNotified`
         if the author has already been told about the rate limit.
         """
-        said = asked.incoming
+        message = asked.incoming
         may_answer, limit_notice = (
-            await self.limits.admit(said, stop) if self.limits else (True, None)
+            await self.limits.admit(message, stop) if self.limits else (True, None)
         )
         if not may_answer:
-            return self._refuse(said, limit_notice, first_part, is_new=removed is None)
+            return self._refuse(message, limit_notice, first_part, is_new=removed is None)
         speakers, active = await self._for_adults(asked, active)
         context = await self.sources.load(group, asked, active, removed, before, first_part)
-        if is_unreadable(said, context.files):
-            return self._refuse(said, explain_unread(context.files.unread), first_part)
+        if is_unreadable(message, context.files):
+            return self._refuse(message, explain_unread(context.files.unread), first_part)
         if removed is None and before is None and not asked.in_place_of:
             context = await self._greet(context, len(asked.earlier))
         await self._let_speak(speakers, context, stop)
         if stop.requested and not context.turns:
             await self._write_again_if_shown(speakers, context, stop)
         if context.parts and active.first.preset.buttons:
-            buttons = answer_buttons(context.part_name(context.parts[-1].part), said.locale)
-            context.parts[:] = self.replies.with_buttons(said.address, context.parts, buttons)
+            buttons = answer_buttons(context.part_name(context.parts[-1].part), message.locale)
+            context.parts[:] = self.replies.with_buttons(message.address, context.parts, buttons)
         for notice in (limit_notice, *context.notices):
             if notice is not None:
                 number = context.next_part
                 context.parts.extend(
-                    self.replies.notice_parts(said.address, notice, said.locale, number)
+                    self.replies.notice_parts(message.address, notice, message.locale, number)
                 )
         context.parts.extend(
             OutgoingPart(REACTION_PART, MessageContent(emoji))
@@ -120,12 +120,14 @@ class AnswerPipeline:
     async def _for_adults(
         self, asked: AskedQuestion, active: ActiveCharacters
     ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
-        said = asked.incoming
+        message = asked.incoming
         try:
-            return await self.sources.resolver.for_adults(said, asked.speakers, active)
+            return await self.sources.resolver.for_adults(message, asked.speakers, active)
         except UserError:
-            name = f"adults:{said.address.channel}"
-            if said.wake is None and not await self.notices.is_due(name, _SECONDS_BETWEEN_REASONS):
+            name = f"adults:{message.address.channel}"
+            if message.wake is None and not await self.notices.is_due(
+                name, _SECONDS_BETWEEN_REASONS
+            ):
                 raise AlreadyNotified from None  # it was not asked
             raise
 
@@ -137,11 +139,11 @@ class AnswerPipeline:
             return context
         rng = seeded_random(context.part_name(first_part))
         greeting = choose_greeting(
-            speaker.preset, context.said, rng=rng, characters=len(active.presets)
+            speaker.preset, context.incoming, rng=rng, characters=len(active.presets)
         )
         if not greeting:
             return context
-        limits = self.replies.limits(context.said.address)
+        limits = self.replies.limits(context.incoming.address)
         line, face = active.shown_as(speaker, context.character_names, limits)
         parts = final_parts(line + greeting, limits, first_part, face)
         places = PartPlaces(first_part, most_live=len(parts))
@@ -192,27 +194,27 @@ class AnswerPipeline:
             await self._let_speak(speakers, context, stop)
 
     def _refuse(
-        self, said: Said, notice: Text | None, first_part: int, *, is_new: bool = True
+        self, message: IncomingMessage, notice: Text | None, first_part: int, *, is_new: bool = True
     ) -> TurnResult:
         """Keep a message without answering it; raise if it is being retried."""
         if not is_new:
             raise UserError(notice) if notice is not None else AlreadyNotified
         if notice is None:
             return TurnResult()
-        parts = self.replies.notice_parts(said.address, notice, said.locale, first_part)
+        parts = self.replies.notice_parts(message.address, notice, message.locale, first_part)
         return TurnResult(outgoing=parts)
 
     async def _speak(self, speaker: ActivePreset, context: TurnContext, stop: StopFlag) -> None:
-        preset, address = speaker.preset, context.said.address
+        preset, address = speaker.preset, context.incoming.address
         limits, active = self.replies.limits(address), context.active
         first_part = context.next_part
         earlier = context.shown[-1] if context.shown else None
         line, face = active.shown_as(speaker, context.character_names, limits)
-        form = _long_answer_form(preset, context.said, limits)
+        form = _long_answer_form(preset, context.incoming, limits)
         async with self.replies.live(
             context.claim,
             context.message,
-            find_places(form, first_part, context.said.locale, context.part_name),
+            find_places(form, first_part, context.incoming.locale, context.part_name),
             earlier,
             face,
             can_stop=preset.buttons,
@@ -226,12 +228,12 @@ class AnswerPipeline:
         emoji = context.reactions.get(preset.name)
         if emoji and receipt.answer == reaction_line(emoji):  # it says nothing else
             context.turns.append(self._turn(receipt.answer, speaker, ()))
-            context.receipts.append(_with_edits(receipt, live_reply, context.said))
+            context.receipts.append(_with_edits(receipt, live_reply, context.incoming))
             return
-        text = line + receipt.answer + _end_marks_of(receipt, context.said.locale)
+        text = line + receipt.answer + _end_marks_of(receipt, context.incoming.locale)
         text += _files_notice(context)
         whole = final_parts(text, limits, first_part, face)
-        parts = shorten(whole, text, form, context.said.locale, context.part_name)
+        parts = shorten(whole, text, form, context.incoming.locale, context.part_name)
         if preset.thoughts == "folded":
             may_add_message = not active.is_group
             parts = fold_thoughts(parts, receipt.thoughts, limits, may_add_message=may_add_message)
@@ -242,7 +244,7 @@ class AnswerPipeline:
         context.shown.append(live_reply)
         sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(self._turn(receipt.answer, speaker, sent_as))
-        context.receipts.append(_with_edits(receipt, live_reply, context.said))
+        context.receipts.append(_with_edits(receipt, live_reply, context.incoming))
         if await self._is_beyond_model(receipt, context):
             context.notices.append(_SAMPLE_MODEL)
 
@@ -251,7 +253,7 @@ class AnswerPipeline:
         backend = self.models.backends.get(receipt.provider)
         if backend is None or not backend.is_sample(receipt.prompt.model):
             return False
-        if receipt.reason is not FinishReason.REPETITION and not _is_foreign(context.said.text):
+        if receipt.reason is not FinishReason.REPETITION and not _is_foreign(context.incoming.text):
             return False
         name = f"sample model {context.claim.conversation}"
         return await self.notices.is_due(name, _SECONDS_UNTIL_TOLD_AGAIN)
@@ -283,24 +285,24 @@ def _is_foreign(text: str) -> bool:
     return sum(char > _LAST_LATIN for char in letters) * 2 > len(letters)
 
 
-def _with_edits(receipt: Receipt, live_reply: LiveReply, said: Said) -> Receipt:
+def _with_edits(receipt: Receipt, live_reply: LiveReply, message: IncomingMessage) -> Receipt:
     if not live_reply.shown_at:
         return receipt
-    received = said.at.timestamp()
+    received = message.at.timestamp()
     edits = tuple(max(0.0, at - received) for at in live_reply.shown_at[:_MAX_NOTED_EDITS])
     return replace(receipt, timings=replace(receipt.timings, edits=edits))
 
 
-def _long_answer_form(preset: Preset, said: Said, limits: Limits) -> LongAnswer:
+def _long_answer_form(preset: Preset, message: IncomingMessage, limits: Limits) -> LongAnswer:
     """Return the form for a long answer; threads are never opened in private or in a thread."""
-    if preset.long_answer == "thread" and (said.in_thread or said.is_private):
+    if preset.long_answer == "thread" and (message.in_thread or message.is_private):
         return "parts"
     return supported_form(preset.long_answer, limits)
 
 
 def _files_notice(context: TurnContext) -> str:
     notice = None if context.turns else explain_files(context.files)
-    return f"\n\n{translate(notice, language_of(context.said.locale))}" if notice else ""
+    return f"\n\n{translate(notice, language_of(context.incoming.locale))}" if notice else ""
 
 
 def _end_marks_of(receipt: Receipt, locale: str | None) -> str:

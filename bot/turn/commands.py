@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from bot.chat.command import Command
-from bot.chat.incoming import Address, Edited, Said, WakeReason
+from bot.chat.incoming import Address, Edited, IncomingMessage, WakeReason
 from bot.chat.outgoing import Face, MessageContent, OutgoingPart
 from bot.chat.session import (
     Claim,
@@ -67,8 +67,8 @@ class Commands:
             raise
 
     async def _run(self, group: MessageGroup, request: CommandRequest) -> Outcome:
-        said, finisher = request.incoming, self.finisher
-        is_on_message = said.quote is not None and said.quote.message_id is not None
+        message, finisher = request.incoming, self.finisher
+        is_on_message = message.quote is not None and message.quote.message_id is not None
         is_report = request.command in {Command("report"), Command("settings", "report")}
         match request.command.name:
             case "retry" if is_on_message:
@@ -80,13 +80,13 @@ class Commands:
                     group, with_response(group.message, changed, _CHANGED)
                 )
             case "forget" if is_on_message:
-                request = replace(request, is_asker=await self.stages.buttons.is_asker(said))
+                request = replace(request, is_asker=await self.stages.buttons.is_asker(message))
             case "context" if is_on_message:
-                found, exchange = await self.stages.buttons.find_quoted(said)
-                await self.stages.buttons.check_reader(said, exchange)
+                found, exchange = await self.stages.buttons.find_quoted(message)
+                await self.stages.buttons.check_reader(message, exchange)
                 request = replace(request, answered_at=_answered_at(found, exchange))
             case _ if is_report and is_on_message:
-                place = await self.stages.buttons.find_quoted(said)
+                place = await self.stages.buttons.find_quoted(message)
                 request = replace(request, answered_at=_answered_at(*place))
             case "recap" if self.stages.is_paused(group.claim.conversation):
                 raise UserError(PAUSED)
@@ -127,18 +127,22 @@ class Commands:
                 await memory.end_session(claim.conversation)
         return following
 
-    async def refuse(self, group: MessageGroup, said: Said, access: Access) -> InboxMessage | None:
+    async def refuse(
+        self, group: MessageGroup, message: IncomingMessage, access: Access
+    ) -> InboxMessage | None:
         """Neither answer nor keep a message; tell its author alone, once, if they meant the bot."""
         stages, finisher = self.stages, self.finisher
-        if said.wake is None or said.is_late:
+        if message.wake is None or message.is_late:
             return await finisher.finish(group, TurnResult())
-        stages.decisions.note_refusal(said, access)
-        if access.rule == "dm pairing" and (code := await stages.commands.pairing.code_for(said)):
+        stages.decisions.note_refusal(message, access)
+        if access.rule == "dm pairing" and (
+            code := await stages.commands.pairing.code_for(message)
+        ):
             access = replace(access, rule=f"{PAIRING}{code}")
-        is_due = await stages.access.should_tell(said, access)
-        if not (is_due or said.interaction is not None):
+        is_due = await stages.access.should_tell(message, access)
+        if not (is_due or message.interaction is not None):
             return await finisher.finish(group, TurnResult())
-        if not is_due and said.has_public_response:
+        if not is_due and message.has_public_response:
             return await finisher.finish_with_text(group, _NOT_HERE)
         told = explain_refusal(access.rule)
         return await finisher.finish_with_text(group, told, is_private=True, is_quiet=True)
@@ -178,11 +182,11 @@ class Commands:
         self, claim: Claim, request: CommandRequest
     ) -> tuple[AskedQuestion, TurnRange | None]:
         """Return a question to answer again, and the turns that this replaces; none if failed."""
-        said, buttons = request.incoming, self.stages.buttons
-        found, exchange = await buttons.find_quoted(said)
-        await buttons.check_asker(said, exchange)
+        message, buttons = request.incoming, self.stages.buttons
+        found, exchange = await buttons.find_quoted(message)
+        await buttons.check_asker(message, exchange)
         question = exchange.question.turn
-        asked = ask_again(said, question, exchange.before.turns)
+        asked = ask_again(message, question, exchange.before.turns)
         speakers = pick_speakers(request.active, [one.turn for one in exchange.answers])
         if found.turn.role == "user" and found.turn.sent_as:
             earlier = tuple(exchange.before.turns)
@@ -192,17 +196,17 @@ class Commands:
         return AskedQuestion(asked, speakers), TurnRange(0, newer)
 
     async def _edit(self, group: MessageGroup, request: CommandRequest) -> TurnResult:
-        said, text, buttons = request.incoming, request.argument, self.stages.buttons
+        message, text, buttons = request.incoming, request.argument, self.stages.buttons
         if not text:
             example = "/edit It was a dark night."
             raise UserError(translatable("Which text? For example: {example}", example=example))
-        found, exchange = await buttons.find_quoted(said)
-        await buttons.check_editor(said, found, exchange, audited_as="edit answer")
+        found, exchange = await buttons.find_quoted(message)
+        await buttons.check_editor(message, found, exchange, audited_as="edit answer")
         if found.turn.role != "user":
             return self._edit_answer(group.message, request, found, exchange)
         question = exchange.question.turn
         changed = replace(
-            said,
+            message,
             text=text,
             attachments=question.files,
             message_id=question.message_id,
@@ -210,7 +214,7 @@ class Commands:
             wake=WakeReason.REPLY if exchange.answers else None,
             interaction=None,
         )
-        result = await self.edits.follow(group, Edited(said.external_key, changed, said.at))
+        result = await self.edits.follow(group, Edited(message.external_key, changed, message.at))
         return result if isinstance(result, TurnResult) else TurnResult()
 
     def _edit_answer(
@@ -220,17 +224,17 @@ class Commands:
         found: StoredTurn,
         exchange: Exchange,
     ) -> TurnResult:
-        said, active, replies = request.incoming, request.active, self.stages.replies
+        incoming, active, replies = request.incoming, request.active, self.stages.replies
         answer = _active_version(found, exchange)
         parts = tuple(name for name in answer.turn.sent_as if name in exchange.parts)
-        line, face = self.stages.find_speaker(answer.turn, said.address, active)
-        outgoing = replies.final_parts(said.address, line + request.argument, 0, face)
+        line, face = self.stages.find_speaker(answer.turn, incoming.address, active)
+        outgoing = replies.final_parts(incoming.address, line + request.argument, 0, face)
         names = tuple(message.part_name_in(parts, one.part) for one in outgoing)
-        version = replace(answer.turn, text=request.argument, at=said.at, sent_as=names)
+        version = replace(answer.turn, text=request.argument, at=incoming.at, sent_as=names)
         if answer == exchange.answers[-1] and active.first.preset.buttons:
             count = len(exchange.versions[-1]) + 1
-            buttons = answer_buttons(names[-1], said.locale, count, count)
-            outgoing = replies.with_buttons(said.address, outgoing, buttons)
+            buttons = answer_buttons(names[-1], incoming.locale, count, count)
+            outgoing = replies.with_buttons(incoming.address, outgoing, buttons)
         change = HistoryChange(versions={answer.id: version})
         return TurnResult(outgoing=outgoing, change=change, in_place_of=parts)
 
@@ -245,7 +249,7 @@ class Commands:
             turns += [one for each in (exchange.versions if exchange else ()) for one in each]
         if not turns:
             return await self.finisher.finish_with_text(group, NOT_REMEMBERED)
-        if isinstance(incoming, Said):
+        if isinstance(incoming, IncomingMessage):
             await stages.forgetting.request_copy_deletion(incoming, message_id)
         outgoing = stages.replies.notice_parts(incoming.address, _FORGOTTEN, incoming.locale)
         change = HistoryChange(deleted=[one.id for one in turns])
@@ -260,26 +264,36 @@ class Commands:
         result: CommandResult,
         menu: CommandResult | None,
     ) -> TurnResult:
-        said = request.incoming
-        is_alone = message.incoming.interaction is not None and not said.has_public_response
-        turn, line, face = await self._greeting(said.address, said.scopes, result, request.now)
+        incoming = request.incoming
+        is_alone = message.incoming.interaction is not None and not incoming.has_public_response
+        turn, line, face = await self._greeting(
+            incoming.address, incoming.scopes, result, request.now
+        )
         is_apart = is_alone or bool(line) or face is not None
         words = [result.text] if is_apart or not result.greeting else [result.text, result.greeting]
-        shown = self._own_parts(message, said, menu or replace(result, text=joined(words, "\n\n")))
+        shown = self._own_parts(
+            message, incoming, menu or replace(result, text=joined(words, "\n\n"))
+        )
         outgoing = list(shown.outgoing)
-        if is_alone and result.changes_channel and not said.is_private:
-            name, number = " ".join(said.author.name.split()), len(outgoing)
+        if is_alone and result.changes_channel and not incoming.is_private:
+            name, number = " ".join(incoming.author.name.split()), len(outgoing)
             told = translatable("Changed by {name}: {change}", name=name, change=result.text)
             told = told if name else joined([result.text])  # people who opted out are not named
-            outgoing += self.stages.replies.notice_parts(said.address, told, said.locale, number)
+            outgoing += self.stages.replies.notice_parts(
+                incoming.address, told, incoming.locale, number
+            )
         for person, told in result.told:
-            note = self.stages.replies.notice_parts(said.address, told, said.locale, len(outgoing))
+            note = self.stages.replies.notice_parts(
+                incoming.address, told, incoming.locale, len(outgoing)
+            )
             outgoing += [
                 replace(one, is_private=True, is_quiet=True, reader=person) for one in note
             ]
         spoken = TurnResult([turn] if turn else [])
         if is_apart:
-            spoken = self._greeting_result(message, said.address, turn, line, face, len(outgoing))
+            spoken = self._greeting_result(
+                message, incoming.address, turn, line, face, len(outgoing)
+            )
         return replace(
             shown,
             turns=spoken.turns,
@@ -316,28 +330,30 @@ class Commands:
         names = tuple(message.part_name(one.part) for one in spoken)
         return TurnResult([replace(greeting, sent_as=names)], spoken)
 
-    def _own_parts(self, message: InboxMessage, said: Said, shown: CommandResult) -> TurnResult:
+    def _own_parts(
+        self, message: InboxMessage, incoming: IncomingMessage, shown: CommandResult
+    ) -> TurnResult:
         """Return the reply to the author with its menus, including who may use them."""
-        replies, address = self.stages.replies, said.address
-        text = translate(shown.text, language_of(said.locale))
+        replies, address = self.stages.replies, incoming.address
+        text = translate(shown.text, language_of(incoming.locale))
         outgoing: Sequence[OutgoingPart] = replies.final_parts(address, text)
         if shown.file is not None:
             outgoing = (OutgoingPart(0, MessageContent(text), file=shown.file),)
         if shown.is_private:
-            outgoing = self.finisher.for_author_alone(said, outgoing)
+            outgoing = self.finisher.for_author_alone(incoming, outgoing)
         names = tuple(message.part_name(one.part) for one in outgoing)
         buttons = shown.buttons
         if shown.asks_to_forget:
-            buttons = forget_buttons(names[-1], said.locale)
+            buttons = forget_buttons(names[-1], incoming.locale)
         if shown.asks_age:
-            buttons = age_button(names[-1], said.locale)
+            buttons = age_button(names[-1], incoming.locale)
         outgoing = replies.with_buttons(address, outgoing, buttons, shown.menus)
         if shown.in_place_of:
             first, *others = outgoing
             outgoing = (replace(first, is_response=True), *others)
             return TurnResult(outgoing=outgoing, in_place_of=shown.in_place_of)
         has_buttons = bool(shown.menus) or shown.asks_to_forget or shown.asks_age
-        asked = [replace(user_turn(said), sent_as=names)] if has_buttons else []
+        asked = [replace(user_turn(incoming), sent_as=names)] if has_buttons else []
         return TurnResult(outgoing=outgoing, unanswered=asked)
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from bot.chat.command import parse
-from bot.chat.incoming import Edited, Said
+from bot.chat.incoming import Edited, IncomingMessage
 from bot.chat.session import (
     Exchange,
     HistoryChange,
@@ -44,7 +44,7 @@ class Edits:
 
     stages: TurnStages
 
-    async def follow(self, group: MessageGroup, edited: Edited) -> TurnResult | Said:
+    async def follow(self, group: MessageGroup, edited: Edited) -> TurnResult | IncomingMessage:
         """Return the effect of an edit, or the message if it has become a question.
 
         The newest question is answered again in its old answer's messages; if it no longer
@@ -52,38 +52,38 @@ class Edits:
         """
         stages, claim, exchange = self.stages, group.claim, None
         conversations = stages.conversations
-        said = await recognize_reply(conversations, claim, edited.said)
-        if (message := said.message_id) is not None:
+        incoming = await recognize_reply(conversations, claim, edited.said)
+        if (message := incoming.message_id) is not None:
             exchange = await conversations.load_exchange(claim, message, _MAX_TURNS_BEFORE)
         if exchange is None:
-            is_question = said.wake is not None and parse(said.text) is None
-            is_new = edited.at - said.at < _MAX_AGE and not said.is_late
-            return said if is_question and is_new else TurnResult()
-        said = replace(said, earlier_files=files_of_gathered(exchange.before.turns))
-        result = await self._follow_known(group, said, edited.at, exchange)
-        return _with_files(said, exchange, result)
+            is_question = incoming.wake is not None and parse(incoming.text) is None
+            is_new = edited.at - incoming.at < _MAX_AGE and not incoming.is_late
+            return incoming if is_question and is_new else TurnResult()
+        incoming = replace(incoming, earlier_files=files_of_gathered(exchange.before.turns))
+        result = await self._follow_known(group, incoming, edited.at, exchange)
+        return _with_files(incoming, exchange, result)
 
     async def _follow_known(
-        self, group: MessageGroup, said: Said, at: datetime, exchange: Exchange
+        self, group: MessageGroup, message: IncomingMessage, at: datetime, exchange: Exchange
     ) -> TurnResult:
-        text = described_text(said)
+        text = described_text(message)
         change = HistoryChange({exchange.question.id: text})
         is_same_text = text == exchange.question.turn.text
-        if said.is_late or not exchange.is_newest:
+        if message.is_late or not exchange.is_newest:
             return TurnResult() if is_same_text else TurnResult(change=change)
-        if is_same_text and not _may_change_addressees(said, exchange):
+        if is_same_text and not _may_change_addressees(message, exchange):
             return TurnResult()  # only a preview has changed
-        active = await self.stages.resolver.resolve(said.scopes)
-        decision = self._decide(said, active, exchange)
+        active = await self.stages.resolver.resolve(message.scopes)
+        decision = self._decide(message, active, exchange)
         match decision:
             case Answer() if (
                 is_same_text and exchange.answers and not _cut_answers(group.message, exchange)
             ):
                 return TurnResult()  # its name calls it, say
             # A line that nobody answered is not drawn for a second time.
-            case Answer() if exchange.answers or said.wake is not None:
+            case Answer() if exchange.answers or message.wake is not None:
                 result = await self.answer_in_place(
-                    group, said, at, exchange, active, decision.speakers, change.texts
+                    group, message, at, exchange, active, decision.speakers, change.texts
                 )
                 return _as_question(exchange, result)
             case Answer():
@@ -94,13 +94,15 @@ class Edits:
             case _:
                 return _withdraw(exchange, HistoryChange(superseded=(exchange.question.id,)))
 
-    def _decide(self, said: Said, active: ActiveCharacters, exchange: Exchange) -> Decision:
+    def _decide(
+        self, message: IncomingMessage, active: ActiveCharacters, exchange: Exchange
+    ) -> Decision:
         """Decide whether to answer the edited message; one answered by chance stays answered."""
         now, before = self.stages.now(), exchange.before.turns
-        decision = decide(said, active, before, dice=self.stages.dice, now=now)
+        decision = decide(message, active, before, dice=self.stages.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:
             return decision
-        luckiest = decide(said, active, before, dice=lambda: 0.0, now=now)
+        luckiest = decide(message, active, before, dice=lambda: 0.0, now=now)
         if not isinstance(luckiest, Answer):
             return decision
         answers = [one.turn for one in exchange.answers]
@@ -109,7 +111,7 @@ class Edits:
     async def answer_in_place(
         self,
         group: MessageGroup,
-        said: Said,
+        incoming: IncomingMessage,
         at: datetime,
         exchange: Exchange,
         active: ActiveCharacters,
@@ -122,9 +124,9 @@ class Edits:
         """
         stages, message = self.stages, group.message
         removed = None if texts else TurnRange(0, 0)  # nothing is deleted, but variety is wanted
-        asked = AskedQuestion(said, speakers, exchange.parts)
+        asked = AskedQuestion(incoming, speakers, exchange.parts)
         try:
-            async with stages.stops.answering(group.claim, message, said, at) as stop:
+            async with stages.stops.answering(group.claim, message, incoming, at) as stop:
                 result = await stages.pipeline.answer(
                     group, asked, active, stop, removed, before=exchange.before
                 )
@@ -134,15 +136,15 @@ class Edits:
             _log.warning("not_answered_again", turn=message.turn, reason=str(error))
             notice = error.notice if isinstance(error, BackendError) else error.text
             text = translatable("⚠ {problem}", problem=notice)
-            outgoing = stages.replies.notice_parts(said.address, text, said.locale)
+            outgoing = stages.replies.notice_parts(incoming.address, text, incoming.locale)
             return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
         if not result.turns:  # stopped before the first word
             return TurnResult(change=HistoryChange(texts))
         cut = _cut_answers(message, exchange) if texts else set()
         if active.first.preset.buttons and exchange.versions:
             count = 1 + sum(one.id not in cut for one in exchange.versions[-1])
-            buttons = answer_buttons(result.turns[-1].sent_as[-1], said.locale, count, count)
-            outgoing = stages.replies.with_buttons(said.address, result.outgoing, buttons)
+            buttons = answer_buttons(result.turns[-1].sent_as[-1], incoming.locale, count, count)
+            outgoing = stages.replies.with_buttons(incoming.address, result.outgoing, buttons)
             result = replace(result, outgoing=outgoing)
         return _replace_answers(exchange, result, texts, cut)
 
@@ -170,10 +172,10 @@ def _replace_answers(
     return replace(result, turns=turns, change=change, in_place_of=exchange.parts)
 
 
-def _may_change_addressees(said: Said, exchange: Exchange) -> bool:
+def _may_change_addressees(message: IncomingMessage, exchange: Exchange) -> bool:
     """Return whether an edit may have added or removed a leading mention of the bot."""
     is_background = exchange.question.turn.observed
-    return is_background and not exchange.answers if said.wake else not is_background
+    return is_background and not exchange.answers if message.wake else not is_background
 
 
 def _as_question(exchange: Exchange, result: TurnResult) -> TurnResult:
@@ -184,10 +186,10 @@ def _as_question(exchange: Exchange, result: TurnResult) -> TurnResult:
     return replace(result, change=change)
 
 
-def _with_files(said: Said, exchange: Exchange, result: TurnResult) -> TurnResult:
+def _with_files(message: IncomingMessage, exchange: Exchange, result: TurnResult) -> TurnResult:
     question, change = exchange.question, result.change or HistoryChange()
     is_observed = change.observed.get(question.id, question.turn.observed)
-    files = () if is_observed else files_to_keep(said)
+    files = () if is_observed else files_to_keep(message)
     if files == question.turn.files:
         return result
     return replace(result, change=replace(change, files={question.id: files}))

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import Address, Pressed, Said, address_of
+from bot.chat.incoming import Address, IncomingMessage, Pressed, address_of
 from bot.chat.outgoing import NOTICE_PARTS, Button, Face, MessageContent, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.answers import AnswerButtons
@@ -74,11 +74,11 @@ class TurnStages:
     voices: VoiceMessages
     decisions: DecisionLog
     notes: SqlMessageNotes
-    explain_silence: Callable[[Said, Text], Awaitable[None]]
+    explain_silence: Callable[[IncomingMessage, Text], Awaitable[None]]
     """Tells the people of a channel why nobody answers, where the platform shows that."""
     is_paused: Callable[[str], bool]
     """Whether an operator has paused answering in a conversation, by its key."""
-    is_void: Callable[[Said], bool]
+    is_void: Callable[[IncomingMessage], bool]
     """Whether a message is from before a restore and is ignored."""
     is_context: Callable[[InboxMessage], bool]
     """Whether a message was answered before a restore and is only remembered."""
@@ -117,7 +117,7 @@ class TurnFinisher:
         for one in (message, *message.gathered):
             incoming = one.incoming
             if (
-                isinstance(incoming, Said | Pressed)
+                isinstance(incoming, IncomingMessage | Pressed)
                 and incoming.has_masked_token
                 and result.outgoing
             ):
@@ -127,7 +127,7 @@ class TurnFinisher:
             refused = [
                 one.incoming
                 for one in message.refused
-                if isinstance(one.incoming, Said)
+                if isinstance(one.incoming, IncomingMessage)
                 and not one.incoming.is_withheld
                 and await stages.access.refusal(one.incoming) is None
             ]
@@ -141,7 +141,9 @@ class TurnFinisher:
         )
         if result.outgoing or result.in_place_of or result.was_stopped:
             asked = message.incoming
-            is_response = isinstance(asked, Said | Pressed) and asked.interaction is not None
+            is_response = (
+                isinstance(asked, IncomingMessage | Pressed) and asked.interaction is not None
+            )
             stages.replies.deliver(asked.address, finished.row, is_response=is_response)
         return finished.next_message
 
@@ -157,13 +159,13 @@ class TurnFinisher:
         incoming = group.message.incoming
         shown = translate(text, language_of(incoming.locale))
         outgoing = self.stages.replies.final_parts(incoming.address, shown)
-        if is_private and isinstance(incoming, Said | Pressed):
+        if is_private and isinstance(incoming, IncomingMessage | Pressed):
             outgoing = self.for_author_alone(incoming, outgoing)
             outgoing = tuple(replace(one, is_quiet=is_quiet) for one in outgoing)
         return await self.finish(group, TurnResult(outgoing=outgoing))
 
     def for_author_alone(
-        self, asked: Said | Pressed, parts: Sequence[OutgoingPart]
+        self, asked: IncomingMessage | Pressed, parts: Sequence[OutgoingPart]
     ) -> tuple[OutgoingPart, ...]:
         """Let only the author of a command read these parts, if others read the channel."""
         replies = self.stages.replies
@@ -193,16 +195,18 @@ class TurnFinisher:
         """Say why a question is not answered, and keep it for the button under that."""
         message, asked, replies = group.message, group.asked, self.stages.replies
         incoming, in_place_of = message.newest.incoming, asked.in_place_of if asked else ()
-        said = asked.incoming if asked else incoming if isinstance(incoming, Said) else None
+        question = (
+            asked.incoming if asked else incoming if isinstance(incoming, IncomingMessage) else None
+        )
         outgoing = replies.notice_parts(incoming.address, text, incoming.locale)
         names = tuple(message.part_name(one.part) for one in outgoing)
-        if said is not None:
+        if question is not None:
             target = in_place_of[0] if in_place_of else names[-1]
             buttons = tuple(button(target, incoming.locale))
             outgoing = replies.with_buttons(incoming.address, outgoing, buttons)
         # What takes the messages of an earlier notice has its question kept already.
         earlier = asked.earlier if asked else ()
-        kept = [*earlier, user_turn(said)] if said and not in_place_of else []
+        kept = [*earlier, user_turn(question)] if question and not in_place_of else []
         unanswered = [replace(one, sent_as=names) for one in kept]
         result = TurnResult(outgoing=outgoing, unanswered=unanswered, in_place_of=in_place_of)
         return await self.finish(group, result)
@@ -230,16 +234,18 @@ class TurnFinisher:
         for memory in self.stages.memories:
             await memory.forget(conversation)
 
-    async def with_rare_notice(self, said: Said, result: TurnResult, notice: Text) -> TurnResult:
+    async def with_rare_notice(
+        self, message: IncomingMessage, result: TurnResult, notice: Text
+    ) -> TurnResult:
         """Append the busy notice, unless the channel had one recently."""
-        if result.outgoing and await self.stages.notices.is_due_in(said.address.channel):
-            return self._with_notice(said, result, notice, NOTICE_PARTS)
+        if result.outgoing and await self.stages.notices.is_due_in(message.address.channel):
+            return self._with_notice(message, result, notice, NOTICE_PARTS)
         return result
 
     def _with_notice(
-        self, said: Said | Pressed, result: TurnResult, notice: Text, part: int
+        self, message: IncomingMessage | Pressed, result: TurnResult, notice: Text, part: int
     ) -> TurnResult:
-        parts = self.stages.replies.notice_parts(said.address, notice, said.locale, part)
+        parts = self.stages.replies.notice_parts(message.address, notice, message.locale, part)
         return replace(result, outgoing=[*result.outgoing, *parts])
 
 
@@ -256,7 +262,7 @@ class QuestionAnswers:
         asked: AskedQuestion,
         active: ActiveCharacters,
         removed: TurnRange | None = None,
-        decide_next: Callable[[Said], Awaitable[Decision]] | None = None,
+        decide_next: Callable[[IncomingMessage], Awaitable[Decision]] | None = None,
     ) -> Outcome:
         """Answer a question, and replace the removed turns by it and its answer.
 
@@ -309,13 +315,13 @@ class QuestionAnswers:
         self, group: MessageGroup, gathering: Gathering, *, is_new: bool
     ) -> TurnResult:
         """Store questions as background during a pause; native commands always get a notice."""
-        said, result = gathering.asked.incoming, _as_background(gathering, is_new=is_new)
+        message, result = gathering.asked.incoming, _as_background(gathering, is_new=is_new)
         if has_private_response(group.message):
             return with_response(group.message, result, PAUSED)
-        name = f"paused:{said.address.channel}"
+        name = f"paused:{message.address.channel}"
         if not await self.stages.notices.is_due(name, _SECONDS_BETWEEN_PAUSE_NOTICES):
             return result
-        outgoing = self.stages.replies.notice_parts(said.address, PAUSED, said.locale)
+        outgoing = self.stages.replies.notice_parts(message.address, PAUSED, message.locale)
         return replace(result, outgoing=outgoing)
 
     async def _answer_all(
@@ -327,7 +333,7 @@ class QuestionAnswers:
     ) -> TurnResult | None:
         """Answer the gathered messages, restarting when interrupted; None if they are deleted."""
         stops, limit = self.stages.stops, self.stages.queue_limit
-        is_new = isinstance(group.message.incoming, Said) and removed is None
+        is_new = isinstance(group.message.incoming, IncomingMessage) and removed is None
         # The first part of a native command is for its author; the answer is for everybody.
         first_part = 1 if has_private_response(group.message) else 0
         async with (
@@ -354,13 +360,17 @@ class QuestionAnswers:
 def has_private_response(message: InboxMessage) -> bool:
     """Return whether the author of a native command waits for a private response."""
     incoming = message.incoming
-    return isinstance(incoming, Said) and incoming.interaction is not None
+    return isinstance(incoming, IncomingMessage) and incoming.interaction is not None
 
 
 def waits_alone(message: InboxMessage) -> bool:
     """Return whether only the author sees the response to a native command."""
-    said = message.incoming
-    return isinstance(said, Said) and bool(said.interaction) and not said.has_public_response
+    incoming = message.incoming
+    return (
+        isinstance(incoming, IncomingMessage)
+        and bool(incoming.interaction)
+        and not incoming.has_public_response
+    )
 
 
 def with_response(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from bot.chat.command import Command
-from bot.chat.incoming import Said, WakeReason
+from bot.chat.incoming import IncomingMessage, WakeReason
 from bot.chat.outgoing import Limits
 from bot.chat.session import Attempt, Claim, InboxMessage, Turn, described_text, files_to_keep
 from bot.commands.request import AskedQuestion
@@ -54,72 +54,78 @@ class MessageParts:
     limits: Limits
     rules: BusyRules
 
-    def seconds_to_wait(self, said: Said) -> float:
+    def seconds_to_wait(self, message: IncomingMessage) -> float:
         """Return how long to wait for a message's next part; 0 if it is complete."""
-        if said.interaction is not None:
+        if message.interaction is not None:
             return 0.0
-        if said.album is not None:
+        if message.album is not None:
             return self.rules.album_seconds
         longest = self.limits.max_units  # a longer one was not cut by a client
-        if len(said.text) * _MOST_UNITS < longest * _FULL_SHARE:
+        if len(message.text) * _MOST_UNITS < longest * _FULL_SHARE:
             return 0.0  # nearly always: its units need not be counted
-        is_cut = longest * _FULL_SHARE <= self.limits.units(said.text) <= longest
+        is_cut = longest * _FULL_SHARE <= self.limits.units(message.text) <= longest
         return self.rules.paste_seconds if is_cut else 0.0
 
-    def join(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> Said | None:
+    def join(
+        self, whole: IncomingMessage, newest: InboxMessage, later: InboxMessage
+    ) -> IncomingMessage | None:
         """Append a later message to the joined parts; None if it is not one of them."""
-        said, last = later.incoming, newest.incoming
-        if not (isinstance(said, Said) and isinstance(last, Said)):
+        message, last = later.incoming, newest.incoming
+        if not (isinstance(message, IncomingMessage) and isinstance(last, IncomingMessage)):
             return None
-        if said.author.id != whole.author.id or said.interaction is not None:
+        if message.author.id != whole.author.id or message.interaction is not None:
             return None
-        if whole.album is not None or said.album is not None:
-            is_part = said.album == whole.album
+        if whole.album is not None or message.album is not None:
+            is_part = message.album == whole.album
         else:
             wait = self.seconds_to_wait(last)
-            is_text = bool(said.text) and not said.attachments and said.quote is None
+            is_text = bool(message.text) and not message.attachments and message.quote is None
             is_part = wait > 0 and is_text and later.received_at - newest.received_at <= wait
-        return self._join(whole, last, said) if is_part else None
+        return self._join(whole, last, message) if is_part else None
 
-    def _join(self, whole: Said, last: Said, said: Said) -> Said:
+    def _join(
+        self, whole: IncomingMessage, last: IncomingMessage, message: IncomingMessage
+    ) -> IncomingMessage:
         is_cut_in_a_word = self.limits.units(last.text) >= self.limits.max_units
-        texts = [one for one in (whole.text, said.text) if one]
+        texts = [one for one in (whole.text, message.text) if one]
         text = ("" if is_cut_in_a_word else "\n").join(texts)
         masked = mask_pasted_tokens(text)  # a token may have been cut in two
         return replace(
             whole,
             text=masked,
             has_masked_token=whole.has_masked_token or masked != text,
-            wake=whole.wake or said.wake,
-            quote=whole.quote or said.quote,
-            mentions=(*whole.mentions, *said.mentions),
-            attachments=(*whole.attachments, *said.attachments),
+            wake=whole.wake or message.wake,
+            quote=whole.quote or message.quote,
+            mentions=(*whole.mentions, *message.mentions),
+            attachments=(*whole.attachments, *message.attachments),
         )
 
 
 async def join_parts(
     group: MessageGroup,
-    said: Said,
+    incoming: IncomingMessage,
     parts: MessageParts,
     conversations: Conversations,
     clock: Clock,
-) -> Said:
+) -> IncomingMessage:
     """Wait for the message's other parts, if any, and return it joined with them."""
     newest, until = group.message, clock.monotonic() + _MAX_WAIT_SECONDS
     if group.message.crashes >= CRASHES_OF_A_SUSPECT:
-        return said
-    while isinstance(newest.incoming, Said) and parts.seconds_to_wait(newest.incoming) > 0:
+        return incoming
+    while (
+        isinstance(newest.incoming, IncomingMessage) and parts.seconds_to_wait(newest.incoming) > 0
+    ):
         others: list[InboxMessage] = []
         for message in await conversations.following(group.claim, group.message, _MAX_PARTS):
-            joined = parts.join(said, newest, message)
+            joined = parts.join(incoming, newest, message)
             if joined is None:
                 others.append(message)
             else:
                 group.between += others
                 others = []
-                said, newest = joined, message
+                incoming, newest = joined, message
                 group.message = replace(group.message, gathered=(*group.message.gathered, message))
-        if not isinstance(newest.incoming, Said):
+        if not isinstance(newest.incoming, IncomingMessage):
             break
         wait = newest.received_at + parts.seconds_to_wait(newest.incoming) - clock.now()
         wait = min(wait, until - clock.monotonic())
@@ -127,18 +133,20 @@ async def join_parts(
             break
         await clock.sleep(min(wait, _LOOK_SECONDS))
     first = group.message.incoming
-    if said.has_masked_token and isinstance(first, Said):  # so that its author is told
+    if incoming.has_masked_token and isinstance(
+        first, IncomingMessage
+    ):  # so that its author is told
         group.message = replace(group.message, incoming=replace(first, has_masked_token=True))
     if group.message.gathered:
         await conversations.record_attempt(group.claim, group.message, Attempt.BESIDE_OTHERS)
-    return said
+    return incoming
 
 
 @value_class
 class _SeenMessage:
     parts: tuple[InboxMessage, ...]
     """One, or those that a client has split it into."""
-    said: Said
+    message: IncomingMessage
     decision: Decision
 
 
@@ -157,13 +165,13 @@ class Gathering:
     conversations: Conversations
     arrivals: ArrivalSignals
     clock: Clock
-    decide_next: Callable[[Said], Awaitable[Decision]] | None = None
+    decide_next: Callable[[IncomingMessage], Awaitable[Decision]] | None = None
     """Decides what happens to a later message; None: nothing is added to this question."""
 
     def __post_init__(self) -> None:
         self.askers = {self.asked.incoming.author.id}
         """The authors of the gathered messages, who may stop the answer."""
-        self.decided: list[tuple[Said, Decision]] = []
+        self.decided: list[tuple[IncomingMessage, Decision]] = []
         self.left_over = 0
         """How many waiting messages this answer does not cover."""
         self.rules = self.asked.speakers[0].preset.busy
@@ -177,15 +185,15 @@ class Gathering:
         self._quiet_seconds = self.rules.quiet_seconds  # longer while a message is not whole
 
     def _busy_mode(self) -> BusyMode:
-        message, said = self.group.message, self.asked.incoming
-        can_gather = isinstance(message.incoming, Said) and said.interaction is None
+        message, incoming = self.group.message, self.asked.incoming
+        can_gather = isinstance(message.incoming, IncomingMessage) and incoming.interaction is None
         if self.decide_next is None or not can_gather or message.crashes:
             return "queue"
         if self.rules.mode is not None:
             return self.rules.mode
         if self.limits.answers_each_message:
             return "queue"
-        return "interrupt" if said.wake is WakeReason.DM else "collect"
+        return "interrupt" if incoming.wake is WakeReason.DM else "collect"
 
     async def gather_until_quiet(self) -> None:
         """Gather new messages until the channel is quiet for a moment."""
@@ -261,27 +269,27 @@ class Gathering:
         following = await self.conversations.following(self.group.claim, after, self._free_places)
         self.group.between = []
         for message in [*between, *following]:
-            said = message.incoming
-            if not isinstance(said, Said) or said.interaction is not None:
+            incoming = message.incoming
+            if not isinstance(incoming, IncomingMessage) or incoming.interaction is not None:
                 self._is_ended = True
                 return
-            seen = self._join_pending(message) or _SeenMessage((message,), said, Ignore())
-            decision = await self.decide_next(seen.said)
+            seen = self._join_pending(message) or _SeenMessage((message,), incoming, Ignore())
+            decision = await self.decide_next(seen.message)
             if isinstance(decision, Command | Unreadable):
                 self._is_ended = True
                 return
             self._seen.append(replace(seen, decision=decision))
             self._received_at = message.received_at
-            wait = self._parts.seconds_to_wait(said)
+            wait = self._parts.seconds_to_wait(incoming)
             self._quiet_seconds = max(self.rules.quiet_seconds, wait)
 
     def _join_pending(self, message: InboxMessage) -> _SeenMessage | None:
         """Return a pending message joined with this next part of it; None if it is not a part."""
         for index, one in enumerate(self._seen):
-            said = self._parts.join(one.said, one.parts[-1], message)
-            if said is not None:
+            incoming = self._parts.join(one.message, one.parts[-1], message)
+            if incoming is not None:
                 del self._seen[index]
-                return _SeenMessage((*one.parts, message), said, one.decision)
+                return _SeenMessage((*one.parts, message), incoming, one.decision)
         return None
 
     async def _gather_seen(self) -> None:
@@ -302,19 +310,21 @@ class Gathering:
         )
         asked, speakers = self.asked, list(self.asked.speakers)
         turns = [user_turn(asked.incoming), *(turn for one in taken[:-1] for turn in _kept(one))]
-        self.decided += [(one.said, one.decision) for one in taken]
-        self.askers.update(one.said.author.id for one in taken)
+        self.decided += [(one.message, one.decision) for one in taken]
+        self.askers.update(one.message.author.id for one in taken)
         for one in taken:
             if isinstance(one.decision, Answer):
                 speakers += [each for each in one.decision.speakers if each not in speakers]
-        before = [asked.incoming, *(one.said for one in taken[:-1])]
-        files = [file for said in before for file in (*said.earlier_files, *said.attachments)]
-        askers = [one.said.author.id for one in taken if isinstance(one.decision, Answer)]
+        before = [asked.incoming, *(one.message for one in taken[:-1])]
+        files = [
+            file for incoming in before for file in (*incoming.earlier_files, *incoming.attachments)
+        ]
+        askers = [one.message.author.id for one in taken if isinstance(one.decision, Answer)]
         shared = set(asked.incoming.author_roles or ()).intersection(
-            *(one.said.author_roles or () for one in taken if isinstance(one.decision, Answer))
+            *(one.message.author_roles or () for one in taken if isinstance(one.decision, Answer))
         )
         newest = replace(
-            taken[-1].said,
+            taken[-1].message,
             author_roles=tuple(sorted(shared)),
             earlier_files=tuple(files),
             asked_with=(*reversed(askers), *asked.incoming.charged_people),
@@ -325,41 +335,47 @@ class Gathering:
             claim, newest_seen = self.group.claim, self._newest
             more = await self.conversations.following(claim, newest_seen, _MAX_COUNTED)
             waiting = (one.incoming for one in more)
-            self.left_over = sum(isinstance(one, Said) and one.wake is not None for one in waiting)
+            self.left_over = sum(
+                isinstance(one, IncomingMessage) and one.wake is not None for one in waiting
+            )
 
 
 def _kept(seen: _SeenMessage) -> tuple[Turn, ...]:
     match seen.decision:
         case Answer():
-            return (user_turn(seen.said),)
+            return (user_turn(seen.message),)
         case Observe():
-            return (observed_turn(seen.said),)
+            return (observed_turn(seen.message),)
         case _:
             return ()
 
 
-def user_turn(said: Said) -> Turn:
+def user_turn(message: IncomingMessage) -> Turn:
     """Return a person's message as stored in the history."""
     return Turn(
-        *("user", described_text(said), said.author, said.at),
-        message_id=said.message_id,
-        files=files_to_keep(said),
+        *("user", described_text(message), message.author, message.at),
+        message_id=message.message_id,
+        files=files_to_keep(message),
     )
 
 
-def observed_turn(said: Said) -> Turn:
+def observed_turn(message: IncomingMessage) -> Turn:
     """Return an unanswered message as stored in the history."""
-    is_observed = said.wake is not WakeReason.DM
-    files = () if is_observed else files_to_keep(said)
-    return replace(user_turn(said), observed=is_observed, files=files)
+    is_observed = message.wake is not WakeReason.DM
+    files = () if is_observed else files_to_keep(message)
+    return replace(user_turn(message), observed=is_observed, files=files)
 
 
-async def recognize_reply(conversations: Conversations, claim: Claim, said: Said) -> Said:
+async def recognize_reply(
+    conversations: Conversations, claim: Claim, message: IncomingMessage
+) -> IncomingMessage:
     """Mark a message as a reply to the bot if the history shows that the webhook is ours."""
-    quote = said.quote
+    quote = message.quote
     if quote is None or not quote.by_webhook or quote.message_id is None:
-        return said
+        return message
     turns = await conversations.find_turns(claim, [quote.message_id])
     if not any(one.turn.role == "assistant" for one in turns):
-        return said
-    return replace(said, wake=said.wake or WakeReason.REPLY, quote=replace(quote, is_ours=True))
+        return message
+    return replace(
+        message, wake=message.wake or WakeReason.REPLY, quote=replace(quote, is_ours=True)
+    )

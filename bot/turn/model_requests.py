@@ -7,7 +7,7 @@ from functools import partial
 
 import structlog
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.chat.prompt import FinishReason, RateLimitWait, Waiting
 from bot.chat.receipt import Receipt
 from bot.chat.session import WORDS_KEY
@@ -103,7 +103,7 @@ class ModelRequests:
         The answer is empty if it was stopped before its first word. Raises `BackendError` if all
         models failed, `UserError` if the author can fix it or a budget is used up.
         """
-        if not await self.access.may_use(request.context.said, "model"):
+        if not await self.access.may_use(request.context.incoming, "model"):
             request = request.of_preset(self._for_others(request.speaker.preset))
         try:
             return await self._try_models(request)
@@ -114,7 +114,7 @@ class ModelRequests:
             _log.info("cheaper_model", preset=cheaper.name, provider=cheaper.provider)
             receipt = await self._try_models(request.of_preset(cheaper))
         context = request.context
-        if notice := await self.spending.notice_of_cheaper(context.said):
+        if notice := await self.spending.notice_of_cheaper(context.incoming):
             context.notices.append(notice)
         return receipt
 
@@ -141,7 +141,7 @@ class ModelRequests:
         else:
             receipt = await self._generate(last)
         if receipt.answer and failures:
-            note = await self.notes.note_fallback(own, failures[0], context.said)
+            note = await self.notes.note_fallback(own, failures[0], context.incoming)
             if note is not None:
                 context.notices.append(note)
         return receipt
@@ -159,33 +159,35 @@ class ModelRequests:
 
     async def _generate_once(self, request: AnswerRequest) -> Receipt:
         preset, context, live_reply = request.speaker.preset, request.context, request.live_reply
-        said, stop, backend = context.said, request.stop, self.backends[preset.provider]
+        message, stop, backend = context.incoming, request.stop, self.backends[preset.provider]
         visible_limit = await self._visible_limit(preset)
         if visible_limit is not None:
             preset = preset.without_output_limit
         begun_at = self.clock.monotonic()
-        may_use_tools = not preset.calls_tools or await self.access.may_use(said, "tools")
+        may_use_tools = not preset.calls_tools or await self.access.may_use(message, "tools")
         tools = await self.tools.for_answer(preset, backend, context) if may_use_tools else None
         fitted = await self.sources.fit(preset, context, tools.specs if tools else ())
         composed = self.clock.monotonic() - begun_at
         is_shown = preset.stream and not (context.in_place_of or preset.regex_scripts)
         line = request.line
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
-        check = await self.begin_check(said.scopes, preset.provider)
+        check = await self.begin_check(message.scopes, preset.provider)
         replace_shown = (lambda text: live_reply.replace(line + text)) if is_shown else _discard
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
-        urgency = Urgency.REACTION if said.wake is None else Urgency.QUESTION
+        urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
         most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
-        async with self.spending.reserved(preset, said, fitted.prompt, most_tokens) as reservation:
+        async with self.spending.reserved(
+            preset, message, fitted.prompt, most_tokens
+        ) as reservation:
             async with self.slots.hold(
-                preset.provider, stop, show_wait, chat=said.address.lane, urgency=urgency
+                preset.provider, stop, show_wait, chat=message.address.lane, urgency=urgency
             ):
                 prompt = reservation.prompt
                 if request.has_fallback:
                     prompt = replace(prompt, has_fallback=True)
-                queued = self.clock.now() - said.at.timestamp()
+                queued = self.clock.now() - message.at.timestamp()
                 with logged_steps(composed, fitted.tokens, self.clock), ExitStack() as stack:
-                    if not context.in_place_of and said.wake is not None:
+                    if not context.in_place_of and message.wake is not None:
                         notice = live_reply.show_slow_start
                         stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, notice))
                     answer = await generate_answer(
@@ -194,7 +196,7 @@ class ModelRequests:
                         *(tools, visible_limit, preset.provider, replace_shown),
                         check if is_shown else None,
                     )
-                    answer = _with_reaction(_run_scripts(answer, preset, said), preset, context)
+                    answer = _with_reaction(_run_scripts(answer, preset, message), preset, context)
             usages = usages_of(answer, fitted.tokens)
             charge = self.spending.charged(reservation, preset, usages)
         if answer.thoughts:
@@ -206,25 +208,25 @@ class ModelRequests:
             fitted = replace(fitted, prompt=reservation.prompt)
         is_reaction = answer.text == _reaction_of(preset, context)
         if check is not None and answer.text and not is_reaction:
-            answer = await _checked(check, answer, preset, said)
+            answer = await _checked(check, answer, preset, message)
         version = request.speaker.version
         receipt = build_receipt(
-            *(answer, fitted, preset, version, charge, said.scopes),
+            *(answer, fitted, preset, version, charge, message.scopes),
             queued_seconds=max(composed, queued),
             composed_seconds=composed,
-            received_at=said.at.timestamp(),
+            received_at=message.at.timestamp(),
         )
         if check is None:
             return receipt
         return replace(receipt, check=check.notes, is_withheld=check.is_refused)
 
-    async def check_text(self, said: Said, provider: str, text: str) -> str:
+    async def check_text(self, message: IncomingMessage, provider: str, text: str) -> str:
         """Check a model's text; return it, or the sentence shown instead."""
-        check = await self.begin_check(said.scopes, provider)
+        check = await self.begin_check(message.scopes, provider)
         if check is None:
             return text
         text = await check.apply_hooks(text)
-        return shown_instead(said.locale) if await check.refuses(text) else text
+        return shown_instead(message.locale) if await check.refuses(text) else text
 
     async def begin_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
         """Return the check for an answer of a provider; None: nothing is checked here."""
@@ -252,7 +254,7 @@ class ModelRequests:
             _, observed = split_observed(context.session.turns)
             kept = len(observed) + sum(len(unit.messages) for unit in fitted.draft.history)
             conversation = context.claim.conversation
-            self.sources.summarizer.request(preset, conversation, kept, context.said)
+            self.sources.summarizer.request(preset, conversation, kept, context.incoming)
 
 
 def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[str], None]:
@@ -266,23 +268,25 @@ def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[st
     return show_with_line if line else show
 
 
-def _run_scripts(answer: GeneratedAnswer, preset: Preset, said: Said) -> GeneratedAnswer:
+def _run_scripts(
+    answer: GeneratedAnswer, preset: Preset, message: IncomingMessage
+) -> GeneratedAnswer:
     """Apply the preset's scripts to the answer, unless they would empty it."""
     if not preset.regex_scripts:
         return answer
-    expand = reply_macros(preset, said, seeded_random(answer.text)).expand
+    expand = reply_macros(preset, message, seeded_random(answer.text)).expand
     text = run_scripts(preset.regex_scripts, answer.text, expand).strip()
     return replace(answer, text=text or answer.text)
 
 
 async def _checked(
-    check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, said: Said
+    check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, message: IncomingMessage
 ) -> GeneratedAnswer:
     """Return the answer as changed by plug-ins, or the sentence shown and kept instead."""
     shown = [answer.text, answer.thoughts if preset.thoughts == "folded" else ""]
     text, thoughts = shown = [await check.apply_hooks(one) for one in shown]
     if await check.refuses("\n\n".join(shown)):
-        refused = replace(answer, text=shown_instead(said.locale), thoughts="")
+        refused = replace(answer, text=shown_instead(message.locale), thoughts="")
         return replace(refused, reason=FinishReason.FILTERED)
     return replace(answer, text=text, thoughts=thoughts or answer.thoughts)
 

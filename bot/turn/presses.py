@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import structlog
 
 from bot.chat.command import ButtonAction, ButtonData, Command, encode_button, parse, read_button
-from bot.chat.incoming import Pressed, Reacted, Reaction, Said, WakeReason
+from bot.chat.incoming import IncomingMessage, Pressed, Reacted, Reaction, WakeReason
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import Exchange, Feedback, HistoryChange, Turn, TurnResult, ask_again
 from bot.commands.answers import BUTTON_GONE, HOW_TO_TYPE, pick_speakers
@@ -77,9 +77,9 @@ class Presses:
             case ButtonAction.VERSION:
                 return self._show_version(group, pressed, data, exchange, active)
             case ButtonAction.CONTINUE:
-                said = _as_typed(pressed, translate(_GO_ON, language_of(pressed.locale)))
+                message = _as_typed(pressed, translate(_GO_ON, language_of(pressed.locale)))
                 answers = [one.turn for one in exchange.answers]
-                return AskedQuestion(said, pick_speakers(active, answers))
+                return AskedQuestion(message, pick_speakers(active, answers))
             case ButtonAction.RETRY:
                 return await self._retry(group, pressed, exchange, active)
             case ButtonAction.FORGET | ButtonAction.KEEP | ButtonAction.ADULT:
@@ -160,8 +160,8 @@ class Presses:
         if author is not None and is_the_group(author, pressed.address):
             # The change names its author, and who wrote as the group stays anonymous.
             pressed = replace(pressed, author=replace(pressed.author, name=author.name))
-        said, part = _as_typed(pressed, ""), exchange.parts[0]
-        asked = CommandRequest(Command(""), said, active, (), pressed.at, part=part)
+        message, part = _as_typed(pressed, ""), exchange.parts[0]
+        asked = CommandRequest(Command(""), message, active, (), pressed.at, part=part)
         try:
             line = await commands.menus.command_line(data, pressed, active.names)
             command = parse(line) if line is not None else None
@@ -248,9 +248,9 @@ def _delete(data: ButtonData, exchange: Exchange) -> TurnResult:
     return TurnResult(change=HistoryChange(deleted=ids), in_place_of=parts)
 
 
-def _as_typed(pressed: Pressed, text: str) -> Said:
+def _as_typed(pressed: Pressed, text: str) -> IncomingMessage:
     """Return a text as if the person had typed it instead of pressing a button."""
-    return Said(**_origin_of(pressed), message_id=None, text=text, wake=WakeReason.DM)
+    return IncomingMessage(**_origin_of(pressed), message_id=None, text=text, wake=WakeReason.DM)
 
 
 def _origin_of(event: Pressed | Reacted) -> dict[str, Any]:

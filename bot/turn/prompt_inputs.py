@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import structlog
 
-from bot.chat.incoming import Address, Said, WakeReason, people_of
+from bot.chat.incoming import Address, IncomingMessage, WakeReason, people_of
 from bot.chat.outgoing import Limits, OutgoingPart
 from bot.chat.prompt import ToolSpec
 from bot.chat.receipt import DroppedItem, Receipt
@@ -30,7 +30,7 @@ from bot.commands.personas import UserPersonas
 from bot.commands.privacy import MAX_EARLIER_MESSAGES, OFF_FOR_AUTHOR
 from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError, PluginFailed, PrivateError
-from bot.intake import storable_said, withhold_said
+from bot.intake import storable_message, withhold_message
 from bot.media.attachment_reader import AttachmentReader
 from bot.memory import RetrieveStories, Summarizer
 from bot.ports import Backend, Clock, ToolServer
@@ -71,59 +71,59 @@ _READ_SECONDS = 3.0  # the answer waits for it
 class ChannelReader:
     """Reads the channel's messages before the one that woke the bot, as observed turns."""
 
-    read_before: Callable[[Said, int], Awaitable[Sequence[Said]]]
+    read_before: Callable[[IncomingMessage, int], Awaitable[Sequence[IncomingMessage]]]
     """Lists the newest messages before one, up to a limit, oldest first; raises `PlatformError`."""
-    read_thread_start: Callable[[Said], Awaitable[Said | None]]
+    read_thread_start: Callable[[IncomingMessage], Awaitable[IncomingMessage | None]]
     """Returns what a thread was opened about; raises `PlatformError`."""
     retention_start: Callable[[], float]
     """Returns since when this installation keeps messages, in Unix seconds."""
 
     async def read(
-        self, said: Said, active: ActiveCharacters, known: Sequence[Turn] = ()
+        self, message: IncomingMessage, active: ActiveCharacters, known: Sequence[Turn] = ()
     ) -> tuple[Turn, ...]:
         """Return earlier messages that are not stored, oldest first; empty if unreadable."""
-        if said.wake is WakeReason.DM or not active.reads_all:
+        if message.wake is WakeReason.DM or not active.reads_all:
             return ()
-        if said.address.history:  # what was said in the channel belongs to others
+        if message.address.history:  # what was said in the channel belongs to others
             return ()
-        found = await _read(said, self.read_before(said, MAX_EARLIER_MESSAGES)) or ()
+        found = await _read(message, self.read_before(message, MAX_EARLIER_MESSAGES)) or ()
         ids = {turn.message_id for turn in known}
         return self._observed_turns([one for one in found if one.message_id not in ids])
 
     async def read_start(
-        self, said: Said, active: ActiveCharacters, known: Sequence[Turn]
+        self, message: IncomingMessage, active: ActiveCharacters, known: Sequence[Turn]
     ) -> tuple[Turn, ...]:
         """Return the messages that a new thread was opened about, unless they are stored."""
-        is_new_thread = said.in_thread and not any(turn.role == "assistant" for turn in known)
+        is_new_thread = message.in_thread and not any(turn.role == "assistant" for turn in known)
         if not (is_new_thread and active.reads_all):
             return ()
-        if said.address.history or said.opened_from is not None:
+        if message.address.history or message.opened_from is not None:
             return ()
-        start = said.address.chat  # Discord gives a thread the id of this message
-        if start in {said.message_id, *(turn.message_id for turn in known)}:
+        start = message.address.chat  # Discord gives a thread the id of this message
+        if start in {message.message_id, *(turn.message_id for turn in known)}:
             return ()
-        found = await _read(said, self.read_thread_start(said))
+        found = await _read(message, self.read_thread_start(message))
         return self._observed_turns([found] if found is not None else [])
 
-    def _observed_turns(self, found: Sequence[Said]) -> tuple[Turn, ...]:
+    def _observed_turns(self, found: Sequence[IncomingMessage]) -> tuple[Turn, ...]:
         since = self.retention_start()
         kept = (one for one in found if one.at.timestamp() >= since and described_text(one))
-        return tuple(_observed_turn(storable_said(one)) for one in kept)
+        return tuple(_observed_turn(storable_message(one)) for one in kept)
 
 
-async def _read(said: Said, reading: Awaitable[_Read]) -> _Read | None:
+async def _read(message: IncomingMessage, reading: Awaitable[_Read]) -> _Read | None:
     try:
         async with asyncio.timeout(_READ_SECONDS):
             return await reading
     except (PlatformError, TimeoutError) as error:
-        conversation, reason = said.address.conversation, str(error) or "no answer"
+        conversation, reason = message.address.conversation, str(error) or "no answer"
         _log.info("channel_not_read", conversation=conversation, reason=reason)
         return None
 
 
-def _observed_turn(said: Said) -> Turn:
-    text, message_id = described_text(said), said.message_id
-    return Turn("user", text, said.author, said.at, message_id=message_id, observed=True)
+def _observed_turn(message: IncomingMessage) -> Turn:
+    text, message_id = described_text(message), message.message_id
+    return Turn("user", text, message.author, message.at, message_id=message_id, observed=True)
 
 
 _MANY_ENTRIES = 100  # of a lorebook: a thousand of them are searched in ten milliseconds
@@ -137,7 +137,7 @@ class TurnContext:
 
     claim: Claim
     message: InboxMessage
-    said: Said
+    incoming: IncomingMessage
     active: ActiveCharacters
     session: Session
     character_names: Mapping[str, str]
@@ -212,7 +212,7 @@ class PromptSources:
         first_part: int = 0,
     ) -> TurnContext:
         """Load the speaker-independent data; pictures only if a speaker's model accepts them."""
-        said, speakers, gathered = asked.incoming, asked.speakers, asked.earlier
+        incoming, speakers, gathered = asked.incoming, asked.speakers, asked.earlier
         claim, message = group.claim, group.message
         max_turns = _turns_to_load(speakers)
         session = before or await self._load_session(claim, max_turns, removed)
@@ -223,15 +223,19 @@ class PromptSources:
         is_whole = len(session.turns) < max_turns
         is_new_channel = is_new_question and is_whole and not session.is_answered
         speakers_before = [one.speaker.id for one in session.turns if one.speaker]
-        off = await self.resolver.off([*people_of(said), *speakers_before])
-        readable = withhold_said(said, off) if off else said
+        off = await self.resolver.off([*people_of(incoming), *speakers_before])
+        readable = withhold_message(incoming, off) if off else incoming
         if readable is None or readable.is_withheld:  # they switched it off a moment ago
             raise PrivateError(OFF_FOR_AUTHOR)
         if off:
             session = replace(session, turns=without_turns_of(off, session.turns))
         session = _without_old_greetings(session, active)
-        said = await self._without_forgotten_quote(readable, session)
-        oldest = message.incoming if gathered and isinstance(message.incoming, Said) else said
+        incoming = await self._without_forgotten_quote(readable, session)
+        oldest = (
+            message.incoming
+            if gathered and isinstance(message.incoming, IncomingMessage)
+            else incoming
+        )
         earlier = await self._read_channel(oldest, active, session) if is_new_channel else ()
         known = session.turns
         if earlier:
@@ -243,19 +247,19 @@ class PromptSources:
         if start or earlier or gathered:
             session = replace(session, turns=(*start, *known, *gathered))
         files = NO_FILES
-        own_files = said.attachments or said.earlier_files or said.repeated_files
-        if own_files or said.quote or "://" in said.text:  # else there is nothing to read
+        own_files = incoming.attachments or incoming.earlier_files or incoming.repeated_files
+        if own_files or incoming.quote or "://" in incoming.text:  # else there is nothing to read
             sees_images = any(self._sees_images(one.preset) for one in speakers)
-            files = await self.attachment_reader.read(said, with_images=sees_images)
+            files = await self.attachment_reader.read(incoming, with_images=sees_images)
         in_history = {turn.preset for turn in session.turns if turn.preset}
         return TurnContext(
             claim,
             message,
-            said,
+            incoming,
             active,
             session,
             self.resolver.character_names(active.names | in_history),
-            await self.personas.of_speakers(session, said),
+            await self.personas.of_speakers(session, incoming),
             files,
             (*start, *earlier),
             first_part,
@@ -273,23 +277,25 @@ class PromptSources:
         return replace(session, turns=removed.removed_from(session.turns))
 
     async def _read_channel(
-        self, oldest: Said, active: ActiveCharacters, session: Session
+        self, oldest: IncomingMessage, active: ActiveCharacters, session: Session
     ) -> tuple[Turn, ...]:
         if not await self.resolver.observes(oldest.scopes):
             return ()
         found = await self.channel_reader.read(oldest, active, session.turns)
         return await self.resolver.readable(found)
 
-    async def _without_forgotten_quote(self, said: Said, session: Session) -> Said:
+    async def _without_forgotten_quote(
+        self, message: IncomingMessage, session: Session
+    ) -> IncomingMessage:
         """Remove the text of a quoted answer that no history of the channel holds any more."""
-        quote = said.quote
+        quote = message.quote
         if quote is None or not quote.is_ours or quote.message_id is None:
-            return said
+            return message
         if any(quote.text in one.text for one in session.turns if one.role == "assistant"):
-            return said
-        if not await self.index.is_forgotten(said.address, quote.message_id):
-            return said
-        return replace(said, quote=replace(quote, text="", attachments=()))
+            return message
+        if not await self.index.is_forgotten(message.address, quote.message_id):
+            return message
+        return replace(message, quote=replace(quote, text="", attachments=()))
 
     async def fit(
         self, preset: Preset, context: TurnContext, tools: Sequence[ToolSpec] = ()
@@ -311,16 +317,16 @@ class PromptSources:
         self, preset: Preset, context: TurnContext, model_limit: int | None = None
     ) -> Draft:
         """Compose one speaker's whole prompt, before anything is dropped from it."""
-        said, files = context.said, context.files
+        message, files = context.incoming, context.files
         if files.images and not self._sees_images(preset):
             files = replace(files, images=())
-        stories = await self.retrieve_stories(preset, said.text, self.may_spend)
+        stories = await self.retrieve_stories(preset, message.text, self.may_spend)
         summary = await self.summarizer.load_part(preset, context.claim.conversation)
         compose_now = partial(
             compose,
             preset,
             context.session,
-            said,
+            message,
             characters=context.character_names,
             answers=tuple(context.turns),
             personas=context.personas,
@@ -336,18 +342,21 @@ class PromptSources:
         else:
             draft = await asyncio.to_thread(compose_now)
         hooks = plugins.HOOKS["prompt_parts"]
-        return await _add_plugin_parts(draft, preset, said, hooks) if hooks else draft
+        return await _add_plugin_parts(draft, preset, message, hooks) if hooks else draft
 
     def _sees_images(self, preset: Preset) -> bool:
         return self.backends[preset.provider].sees_images(preset.model)
 
 
 async def _add_plugin_parts(
-    draft: Draft, preset: Preset, said: Said, hooks: Mapping[str, Callable[..., object]]
+    draft: Draft,
+    preset: Preset,
+    message: IncomingMessage,
+    hooks: Mapping[str, Callable[..., object]],
 ) -> Draft:
     """Add plug-ins' texts before the newest message; the receipt notes failures."""
-    where = (preset.name, said.address.platform, said.address.channel)
-    context = plugins.HookContext(*where, said.author.name, said.text, said.at)
+    where = (preset.name, message.address.platform, message.address.channel)
+    context = plugins.HookContext(*where, message.author.name, message.text, message.at)
     parts: list[PromptPart] = []
     failures: list[DroppedItem] = []
     for name, hook in hooks.items():
@@ -426,12 +435,12 @@ class AnswerTools:
         return Toolbox(tools, self.clock, lambda: preset.name in context.reactions)
 
     def _may_react(self, context: TurnContext) -> bool:
-        said, is_repeated = context.said, context.in_place_of or context.replaces_answers
-        has_reactions = self.limits(said.address).reaction is not None
-        return has_reactions and said.message_id is not None and not is_repeated
+        message, is_repeated = context.incoming, context.in_place_of or context.replaces_answers
+        has_reactions = self.limits(message.address).reaction is not None
+        return has_reactions and message.message_id is not None and not is_repeated
 
     def _react_tool(self, preset: Preset, context: TurnContext) -> Tool:
-        to_reaction = self.limits(context.said.address).reaction
+        to_reaction = self.limits(context.incoming.address).reaction
 
         def react(given: str) -> str:
             if context.reactions:
@@ -453,7 +462,7 @@ class AnswerTools:
 
         def label(turns: Sequence[Turn]) -> Callable[[Turn, str], str]:
             people = [one.speaker for one in turns if one.speaker]
-            labels = label_speakers([*people, context.said.author], context.character_names)
+            labels = label_speakers([*people, context.incoming.author], context.character_names)
             return lambda turn, text: labels.tag_text(labels.label_of(turn, preset.name), text)
 
         return history_tool(load_turns, label)

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from bot.chat.command import ButtonAction, parse, read_button
-from bot.chat.incoming import Deleted, Edited, Incoming, Pressed, Request, Said
+from bot.chat.incoming import Deleted, Edited, Incoming, IncomingMessage, Pressed, Request
 from bot.chat.session import Claim, InboxMessage, described_text
 from bot.commands.request import StopOutcome
 from bot.errors import StoreError
@@ -40,7 +40,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class _AnswerInProgress:
-    asked: Said
+    asked: IncomingMessage
     """The newest message that is answered."""
     turn: str
     askers: Collection[str]
@@ -81,7 +81,7 @@ class StopRequests:
         self.find_later = None
         self._to_decide: asyncio.Queue[Request] = asyncio.Queue()
         self._handlers: dict[str, Callable[[Any], None]] = {}
-        self._subscribe(_STOPS, Said, self._consider_request)
+        self._subscribe(_STOPS, IncomingMessage, self._consider_request)
         self._subscribe(_PRESSES, Pressed, self._consider_press)
         self._subscribe(_EDITS, _EditSignal, self._consider_edit)
         self._subscribe(_DELETIONS, Deleted, self._consider_deletion)
@@ -112,7 +112,11 @@ class StopRequests:
 
     @contextlib.asynccontextmanager
     async def answering(
-        self, claim: Claim, message: InboxMessage, asked: Said, edited_at: datetime | None = None
+        self,
+        claim: Claim,
+        message: InboxMessage,
+        asked: IncomingMessage,
+        edited_at: datetime | None = None,
     ) -> AsyncIterator[StopFlag]:
         """Let a stop, an edit or a deletion end the answer to a message during the block.
 
@@ -128,14 +132,14 @@ class StopRequests:
         finally:
             del self._answers[conversation]
 
-    def extend(self, asked: Said, askers: Collection[str], *, is_alone: bool) -> None:
+    def extend(self, asked: IncomingMessage, askers: Collection[str], *, is_alone: bool) -> None:
         """Extend the running answer to a newer message; all `askers` (ids) may stop it."""
         answer = self._answers[asked.address.conversation]
         if asked.message_id != answer.asked.message_id:
             answer.asked, answer.at = asked, asked.at
         answer.askers, answer.is_alone = askers, is_alone
 
-    def outcome_of(self, command: Said) -> StopOutcome:
+    def outcome_of(self, command: IncomingMessage) -> StopOutcome:
         """Return the outcome of a /stop for its reply; from now on it stops no later answer."""
         return self._outcomes.setdefault(_key(command), StopOutcome.NOTHING)
 
@@ -143,9 +147,9 @@ class StopRequests:
         """Return whether an edit ended the answer to this message."""
         return (conversation, message_id or "") in self._edited
 
-    def was_deleted(self, said: Said) -> bool:
+    def was_deleted(self, message: IncomingMessage) -> bool:
         """Return whether a waiting message was deleted, as far as this process knows."""
-        return (said.address.lane, said.message_id or "") in self._deleted
+        return (message.address.lane, message.message_id or "") in self._deleted
 
     @property
     def in_progress(self) -> Collection[str]:
@@ -213,27 +217,29 @@ class StopRequests:
 def _signal_of(event: Incoming) -> tuple[str, object]:
     """Return an event's topic and signal; the topic is empty if it is not announced."""
     match event:
-        case Said() if _is_stop(event):
+        case IncomingMessage() if _is_stop(event):
             return _STOPS, event
         case Pressed() if _stopped_turn(event):
             return _PRESSES, event
-        case Edited(said=said, message_id=str() as message_id):
-            digest = _hash_edit(said)
-            return _EDITS, _EditSignal(said.address.conversation, message_id, event.at, digest)
+        case Edited(said=message, message_id=str() as message_id):
+            digest = _hash_edit(message)
+            return _EDITS, _EditSignal(message.address.conversation, message_id, event.at, digest)
         case Deleted():
             return _DELETIONS, event
         case _:
             return "", None
 
 
-def _hash_edit(said: Said) -> str:
+def _hash_edit(message: IncomingMessage) -> str:
     """Return a hash by which an edit without effect is recognized."""
     # Only the history knows whose webhook it was, see `recognize_reply`.
-    is_addressed = said.wake is not None or (said.quote is not None and said.quote.by_webhook)
-    return hashlib.sha256(f"{is_addressed} {described_text(said)}".encode()).hexdigest()
+    is_addressed = message.wake is not None or (
+        message.quote is not None and message.quote.by_webhook
+    )
+    return hashlib.sha256(f"{is_addressed} {described_text(message)}".encode()).hexdigest()
 
 
-def _is_stop(incoming: Said) -> bool:
+def _is_stop(incoming: IncomingMessage) -> bool:
     if not incoming.text.startswith("/") or incoming.wake is None or incoming.author_is_bot:
         return False
     command = parse(incoming.text)

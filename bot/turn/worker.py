@@ -19,10 +19,10 @@ from bot.chat.incoming import (
     Edited,
     ForgetRequested,
     Incoming,
+    IncomingMessage,
     Joined,
     Pressed,
     Reacted,
-    Said,
     SayRequested,
 )
 from bot.chat.session import (
@@ -39,7 +39,7 @@ from bot.commands.answers import READS_HISTORY
 from bot.commands.privacy import OFF_FOR_AUTHOR
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import AlreadyNotified, Fenced, PrivateError, StoreError, UserError
-from bot.intake import withhold_said
+from bot.intake import withhold_message
 from bot.replying.answer_parts import explain_unreadable
 from bot.routing.decide import (
     Answer,
@@ -197,14 +197,14 @@ class ConversationWorker:
     async def _handle(self, group: MessageGroup) -> Outcome:
         finisher = self._finisher
         match group.message.incoming:
-            case Said() as said if self._stages.is_void(said):
+            case IncomingMessage() as message if self._stages.is_void(message):
                 return "ignored", await finisher.finish(group, TurnResult())
-            case Said() as said:
-                edits = await self._later_edits(group, said.message_id)
-                said = edits[-1].said if edits else said
-                if not said.is_late and self._stages.is_context(group.message):
-                    said = replace(said, is_late=True)
-                return await self._handle_said(group, said)
+            case IncomingMessage() as message:
+                edits = await self._later_edits(group, message.message_id)
+                message = edits[-1].said if edits else message
+                if not message.is_late and self._stages.is_context(group.message):
+                    message = replace(message, is_late=True)
+                return await self._handle_message(group, message)
             case Edited() as edited:
                 return await self._handle_edited(group, edited)
             case Deleted(message_ids=ids):
@@ -283,8 +283,8 @@ class ConversationWorker:
             # The text changes, nobody is answered.
             edited = replace(edited, said=replace(edited.said, is_late=True))
         result = await self._edits.follow(group, edited)
-        if isinstance(result, Said):
-            return await self._handle_said(group, result)
+        if isinstance(result, IncomingMessage):
+            return await self._handle_message(group, result)
         return "edited", await self._finisher.finish(group, result)
 
     async def _later_edits(self, group: MessageGroup, message_id: str | None) -> list[Edited]:
@@ -309,62 +309,66 @@ class ConversationWorker:
         waiting = await self._conversations.waiting(claim, _MAX_LATER)
         return [one.incoming for one in waiting if one.id > message.newest.id]
 
-    async def _handle_said(self, group: MessageGroup, said: Said) -> Outcome:
-        active, off = await self._stages.resolver.resolve_said(said)
-        readable = withhold_said(said, off) if off else said
+    async def _handle_message(self, group: MessageGroup, message: IncomingMessage) -> Outcome:
+        active, off = await self._stages.resolver.resolve_for_message(message)
+        readable = withhold_message(message, off) if off else message
         if readable is None:
             return "ignored", await self._finisher.finish(group, TurnResult())
-        if off and isinstance(group.message.incoming, Said):  # it may have been stored before
+        if off and isinstance(
+            group.message.incoming, IncomingMessage
+        ):  # it may have been stored before
             group.message = replace(group.message, incoming=readable)
-        refused = None if said.author_is_bot else await self._stages.access.refusal(readable)
+        refused = None if message.author_is_bot else await self._stages.access.refusal(readable)
         if refused is not None:
             return "not_allowed", await self._commands.refuse(group, readable, refused)
         return await self._handle_allowed(group, readable, active)
 
     async def _handle_allowed(
-        self, group: MessageGroup, said: Said, active: ActiveCharacters
+        self, group: MessageGroup, message: IncomingMessage, active: ActiveCharacters
     ) -> Outcome:
         stages, finisher, conversations = self._stages, self._finisher, self._conversations
-        said = await recognize_reply(conversations, group.claim, said)
-        if isinstance(group.message.incoming, Said) and not said.is_withheld:
-            preset, limits = active.first.preset, stages.replies.limits(said.address)
+        message = await recognize_reply(conversations, group.claim, message)
+        if isinstance(group.message.incoming, IncomingMessage) and not message.is_withheld:
+            preset, limits = active.first.preset, stages.replies.limits(message.address)
             parts = MessageParts(limits, preset.busy)
-            said = await join_parts(group, said, parts, conversations, self._clock)
-            if said.attachments:
-                said = await stages.voices.transcribe(said, preset.provider)
-        needs_recent = active.is_group or said.in_thread
+            message = await join_parts(group, message, parts, conversations, self._clock)
+            if message.attachments:
+                message = await stages.voices.transcribe(message, preset.provider)
+        needs_recent = active.is_group or message.in_thread
         recent = await self._recent(group.claim) if needs_recent else ()
 
         decide_next = partial(self._decide_next, active, recent)
-        decision = await self._decide(active, recent, said)
-        stages.decisions.note(said, decision)
+        decision = await self._decide(active, recent, message)
+        stages.decisions.note(message, decision)
         if isinstance(decision, Ignore | Observe) and decision.candidates:
-            await stages.explain_silence(said, describe_silence(decision))
+            await stages.explain_silence(message, describe_silence(decision))
         match decision:
             case Ignore():
                 return "ignored", await finisher.finish(group, TurnResult())
             case Observe():
-                return "observed", await finisher.finish(group, TurnResult([observed_turn(said)]))
+                return "observed", await finisher.finish(
+                    group, TurnResult([observed_turn(message)])
+                )
             case Command() as command:
-                return await self._run(group, command, said, active, recent)
-            case Unreadable() if said.is_withheld:
-                return "withheld", await self._say_withheld(group, said)
+                return await self._run(group, command, message, active, recent)
+            case Unreadable() if message.is_withheld:
+                return "withheld", await self._say_withheld(group, message)
             case Unreadable():
-                return "unreadable", await self._say_unreadable(group, said)
+                return "unreadable", await self._say_unreadable(group, message)
             case Answer(speakers):
-                asked = AskedQuestion(said, speakers)
+                asked = AskedQuestion(message, speakers)
                 return await self._answers.answer(group, asked, active, decide_next=decide_next)
 
     async def _run(
         self,
         group: MessageGroup,
         command: Command,
-        said: Said,
+        message: IncomingMessage,
         active: ActiveCharacters,
         recent: Sequence[Turn],
     ) -> Outcome:
         if self._stages.command_limits is not None:
-            await self._stages.command_limits.admit(said, command)
+            await self._stages.command_limits.admit(message, command)
         failed: Sequence[StoredTurn] = ()
         if command.name in READS_HISTORY:
             recent = await self._recent(group.claim)
@@ -372,20 +376,30 @@ class ConversationWorker:
         stages = self._stages
         asks_why = command.name == "settings" and command.text.lower() == "why"
         request = CommandRequest(
-            *(command, said, active, recent, stages.now(), failed, stages.stops.outcome_of(said)),
-            await stages.decisions.newest(said.address.channel) if asks_why else (),
+            *(
+                command,
+                message,
+                active,
+                recent,
+                stages.now(),
+                failed,
+                stages.stops.outcome_of(message),
+            ),
+            await stages.decisions.newest(message.address.channel) if asks_why else (),
             part=group.message.part_name(0),
         )
         return await self._commands.run(group, request)
 
-    async def _say_unreadable(self, group: MessageGroup, said: Said) -> InboxMessage | None:
+    async def _say_unreadable(
+        self, group: MessageGroup, message: IncomingMessage
+    ) -> InboxMessage | None:
         often = self._stages.command_limits
-        if often is not None and not await often.should_tell_unreadable(said):
+        if often is not None and not await often.should_tell_unreadable(message):
             return await self._finisher.finish(group, TurnResult())
-        return await self._finisher.finish_with_text(group, explain_unreadable(said.attachments))
+        return await self._finisher.finish_with_text(group, explain_unreadable(message.attachments))
 
     async def _say_withheld(
-        self, group: MessageGroup, asked: Said | Pressed
+        self, group: MessageGroup, asked: IncomingMessage | Pressed
     ) -> InboxMessage | None:
         """Tell people who are off that they are, in a group only now and then."""
         name = f"off:{asked.address.channel}:{asked.author.id}"
@@ -395,28 +409,28 @@ class ConversationWorker:
         return await self._finisher.finish(group, TurnResult())
 
     async def _decide(
-        self, active: ActiveCharacters, recent: Sequence[Turn], said: Said
+        self, active: ActiveCharacters, recent: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
         stages = self._stages
-        if stages.stops.was_deleted(said):
+        if stages.stops.was_deleted(message):
             return Ignore()
-        decision = decide(said, active, recent, dice=stages.dice, now=stages.now())
-        if isinstance(decision, Observe) and said.wake is None:
-            may_observe = await stages.resolver.observes(said.scopes)
+        decision = decide(message, active, recent, dice=stages.dice, now=stages.now())
+        if isinstance(decision, Observe) and message.wake is None:
+            may_observe = await stages.resolver.observes(message.scopes)
             return decision if may_observe else Ignore(decision.candidates)
         return decision
 
     async def _decide_next(
-        self, active: ActiveCharacters, recent: Sequence[Turn], said: Said
+        self, active: ActiveCharacters, recent: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
         """Decide on a message that may be answered with the one before it."""
-        readable = withhold_said(said, await self._stages.resolver.off([said.author.id]))
+        readable = withhold_message(message, await self._stages.resolver.off([message.author.id]))
         if readable is None:
             return Ignore()
         if await self._stages.access.refusal(readable) is None:
             return await self._decide(active, recent, readable)
         # One that addresses the bot is not gathered, and refused when its turn comes.
-        return Ignore() if said.wake is None else Unreadable(())
+        return Ignore() if message.wake is None else Unreadable(())
 
     async def _recent(self, claim: Claim) -> Sequence[Turn]:
         return (await self._conversations.load_session(claim, TURNS_FOR_ROUTING)).turns

@@ -11,7 +11,7 @@ from inline_snapshot import snapshot
 from typing_extensions import override
 
 from bot.chat.command import Command
-from bot.chat.incoming import Said, WakeReason
+from bot.chat.incoming import IncomingMessage, WakeReason
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
 from bot.chat.receipt import DroppedItem, Receipt, Timings
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal
@@ -149,9 +149,9 @@ class FakeBudgets(Budgets):
         return {PERSON.key: 123_400}
 
 
-def request_of(said: Said) -> CommandRequest:
+def request_of(message: IncomingMessage) -> CommandRequest:
     active = ActiveCharacters((ActivePreset(NORA, None, None),))
-    return CommandRequest(Command("settings", "usage"), said, active, (), NOW)
+    return CommandRequest(Command("settings", "usage"), message, active, (), NOW)
 
 
 def make_view(*caps: BudgetCap) -> UsageView:
@@ -177,5 +177,5 @@ async def test_usage_and_budgets_of_the_asker() -> None:
         replace(make_incoming(wake=WakeReason.COMMAND, chat="-7"), interaction="t"),
     ],
 )
-async def test_usage_is_shown_where_nobody_else_reads(said: Said) -> None:
-    assert (await make_view().show(request_of(said))).text.startswith("Today: 1 answer")
+async def test_usage_is_shown_where_nobody_else_reads(message: IncomingMessage) -> None:
+    assert (await make_view().show(request_of(message))).text.startswith("Today: 1 answer")

@@ -14,7 +14,7 @@ from typing_extensions import override
 from bot.chat.access import Scope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.drafts import Scene
-from bot.chat.incoming import Person, Quote, Said, WakeReason
+from bot.chat.incoming import IncomingMessage, Person, Quote, WakeReason
 from bot.chat.prompt import Prompt
 from bot.chat.session import HistoryScope
 from bot.chat.usage import BudgetKind, Period
@@ -77,11 +77,11 @@ class CountingBackend(FakeBackend):
         return 400
 
 
-def make_scene(setup: Setup, number: int) -> tuple[list[Said], list[str]]:
+def make_scene(setup: Setup, number: int) -> tuple[list[IncomingMessage], list[str]]:
     """Return the messages of a scene, and the presets that are active in it."""
     dice = random.Random(number)
     people = (ALICE, BOB, MING)[: dice.randint(1, 3)]
-    messages: list[Said] = []
+    messages: list[IncomingMessage] = []
     for at in range(1, dice.randint(2, 7)):
         text = " ".join(dice.choices(WORDS, k=dice.randint(1, 40)))
         said = make_incoming(
@@ -100,10 +100,10 @@ def make_scene(setup: Setup, number: int) -> tuple[list[Said], list[str]]:
     return messages, active
 
 
-async def deliver(setup: Setup, said: Said) -> str:
+async def deliver(setup: Setup, message: IncomingMessage) -> str:
     """Let a message be received and processed; return the key of its history."""
-    async with setup.router.routed([said]) as [routed]:
-        assert isinstance(routed, Said)
+    async with setup.router.routed([message]) as [routed]:
+        assert isinstance(routed, IncomingMessage)
         await setup.inbox.receive([routed], {})
     key = routed.address.conversation
     await setup.work(key)

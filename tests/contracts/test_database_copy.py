@@ -12,7 +12,7 @@ from cryptography.fernet import Fernet
 from sqlalchemy import Table, func, insert, select, update
 from sqlalchemy import delete as delete_from
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextEncryption
@@ -115,7 +115,7 @@ async def test_encrypted_texts_are_copied_as_they_are(empty_database: str, tmp_p
     assert b"to be copied" not in (tmp_path / "copied.db").read_bytes()
     async with open_database(target_url, encryption) as database:
         _claim, message = await begin(Conversations(database, SystemClock()))
-    assert isinstance(message.incoming, Said)
+    assert isinstance(message.incoming, IncomingMessage)
     assert message.incoming.text == "to be copied"
 
 
@@ -154,7 +154,7 @@ async def test_copy_takes_new_messages(store: Store, target: Database) -> None:
     rows = await target.read(lambda c: c.execute(select(inbox.c.id).order_by(inbox.c.id)).all())
     assert [row.id for row in rows] == [1, 2]
     _claim, message = await begin(Conversations(target, SystemClock()))
-    assert isinstance(message.incoming, Said)
+    assert isinstance(message.incoming, IncomingMessage)
     assert message.incoming.text == "before"
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bot.chat.incoming import Address, Said
+from bot.chat.incoming import Address, IncomingMessage
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import MessagePlace, Turn, TurnResult
 from bot.storage.history_index import SqlHistoryIndex
@@ -12,7 +12,7 @@ from tests.support.store import Store
 HERE = Address("telegram", "5")
 
 
-def in_history(number: int, history: str) -> Said:
+def in_history(number: int, history: str) -> IncomingMessage:
     said = make_incoming(f"q{number}", key=f"5:{number}", author=ALICE)
     return replace(said, address=replace(HERE, history=history))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import inspect, select
 
-from bot.chat.incoming import Person, Quote, Said, make_storable
+from bot.chat.incoming import IncomingMessage, Person, Quote, make_storable
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Turn, TurnResult
 from bot.errors import PresetError
@@ -39,7 +39,7 @@ async def test_hostile_text_is_stored_unchanged(store: Store, title: str, text: 
     await InboxIntake(store.inbox, _wake_nobody).receive([sent], {})
     claim, message = await begin(store.conversations)
     received = message.incoming
-    assert isinstance(received, Said)
+    assert isinstance(received, IncomingMessage)
     author, quote = received.author, Quote(None, None, stored)
     assert (received.text, received.quote, author.name) == (stored, quote, stored)
 

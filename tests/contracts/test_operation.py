@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import select, update
 
-from bot.chat.incoming import Address, Said
+from bot.chat.incoming import Address, IncomingMessage
 from bot.chat.operation import HEARTBEAT_SECONDS, Pause, QueueState
 from bot.chat.outgoing import OutboxState
 from bot.chat.session import PresetVersion, Turn, TurnResult
@@ -160,7 +160,7 @@ async def test_message_that_was_set_aside_can_be_processed_again(store: Store) -
     assert await store.letters.all() == []
     assert await store.letters.retry(letter.name) is None
     claim, message = await begin(store.conversations)
-    assert isinstance(message.incoming, Said)
+    assert isinstance(message.incoming, IncomingMessage)
     assert (message.incoming.text, message.crashes, message.own_crashes) == ("poison", 0, 0)
     result = TurnResult(outgoing=in_parts("an answer"))
     await store.conversations.finish(claim, message, result)
@@ -309,7 +309,7 @@ async def test_histories_of_a_conversation_are_told_by_session(store: Store) -> 
     histories = ServiceState(store.database, SystemClock())
     claim, message = await take_message(store)
     said = message.incoming
-    assert isinstance(said, Said)
+    assert isinstance(said, IncomingMessage)
     turns = [
         Turn("user", "hello", said.author, said.at, message_id="1"),
         Turn("assistant", "hi", None, said.at, "nora", 1),

@@ -128,8 +128,8 @@ async def test_scene_of_an_answer_is_what_was_said_before(store: Store) -> None:
 
     scene = present(await log.find_scene(second))
     assert [one.text for one in scene.before.turns] == ["hello", "Hi."]
-    assert (scene.said.text, scene.said.author, scene.answers) == ("and now?", ALICE, ())
-    assert (scene.said.scopes, scene.answered_by) == (("telegram:5", "telegram"), "nora")
+    assert (scene.message.text, scene.message.author, scene.answers) == ("and now?", ALICE, ())
+    assert (scene.message.scopes, scene.answered_by) == (("telegram:5", "telegram"), "nora")
     changed = replace(first, receipt=replace(first.receipt, answer="Ho."))
     assert await log.find_scene(changed) is None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, select
 
-from bot.chat.incoming import Pressed, Quote, Said
+from bot.chat.incoming import IncomingMessage, Pressed, Quote
 from bot.chat.operation import Restore
 from bot.chat.outgoing import OutboxState
 from bot.chat.session import HistoryChange, InboxMessage, MessageNote, Turn, TurnResult
@@ -192,7 +192,7 @@ async def messages_after(restore: Restore | None) -> RestoredMessages:
     return messages
 
 
-def said_at(moment: float, text: str = "hi", key: str = "5:1") -> Said:
+def said_at(moment: float, text: str = "hi", key: str = "5:1") -> IncomingMessage:
     return replace(make_incoming(text, key=key), at=datetime.fromtimestamp(moment, UTC))
 
 
@@ -207,19 +207,21 @@ def said_at(moment: float, text: str = "hi", key: str = "5:1") -> Said:
         (said_at(NOW - 500), False, True),
     ],
 )
-async def test_earlier_message_is_only_context(said: Said, kept: bool, is_context: bool) -> None:
+async def test_earlier_message_is_only_context(
+    message: IncomingMessage, kept: bool, is_context: bool
+) -> None:
     restore = Restore(NOW, frozenset({(f"{LANE}#user=3", "7")}), {LANE: NOW - 100})
     messages = await messages_after(restore)
-    assert (messages.keep(said) is not None) is kept
-    assert messages.is_void(said) is not kept
-    assert messages.is_context(InboxMessage(1, said, 0)) is is_context
+    assert (messages.keep(message) is not None) is kept
+    assert messages.is_void(message) is not kept
+    assert messages.is_context(InboxMessage(1, message, 0)) is is_context
 
 
 async def test_quote_of_what_was_forgotten_has_no_words() -> None:
     messages = await messages_after(Restore(NOW, frozenset({(LANE, "7")})))
     quoting = replace(said_at(NOW + 10), quote=Quote(BOB, "7", "a secret"))
     kept = messages.keep(quoting)
-    assert isinstance(kept, Said)
+    assert isinstance(kept, IncomingMessage)
     assert kept.quote == Quote(BOB, "7", "")
 
 

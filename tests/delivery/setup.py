@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.chat.outgoing import Attachment, Face, Limits, MessageContent, OutgoingPart
 from bot.chat.session import TurnResult
 from bot.delivery.sender import Sender
@@ -50,7 +50,7 @@ class Delivery:
     async def queue(
         self,
         *texts: str,
-        said: Said | None = None,
+        incoming: IncomingMessage | None = None,
         file: Attachment | None = None,
         opening: str | None = None,
         face: Face | None = None,
@@ -58,7 +58,9 @@ class Delivery:
     ) -> None:
         """Queue an answer with one part for each text; with an `opening` they are edits."""
         conversations = Conversations(self.database, self.clock)
-        await SqlInbox(self.database, self.clock).receive([said or make_incoming(key="5:0")], {})
+        await SqlInbox(self.database, self.clock).receive(
+            [incoming or make_incoming(key="5:0")], {}
+        )
         claim, message = await begin(conversations, LANE)
         contents = [MessageContent(text, face) for text in texts]
         parts = [

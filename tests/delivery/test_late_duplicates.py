@@ -128,7 +128,7 @@ async def test_nothing_is_deleted_where_nothing_was_accepted_late(database: Data
 async def test_same_words_of_another_answer_are_no_copy(database: Database) -> None:
     async with Chat(database).searching() as chat:
         await chat.send_twice("Yes.")
-        await chat.delivery.queue("Yes.", said=make_incoming(key="5:9"))
+        await chat.delivery.queue("Yes.", incoming=make_incoming(key="5:9"))
         await chat.delivery.work()
         await chat.search()
     assert chat.texts == ["Yes.", "Yes."]
@@ -137,7 +137,7 @@ async def test_same_words_of_another_answer_are_no_copy(database: Database) -> N
 async def test_message_that_is_being_sent_holds_back_the_search(database: Database) -> None:
     async with Chat(database).searching() as chat:
         await chat.send_twice("a")
-        await chat.delivery.queue("a", said=make_incoming(key="5:9"))
+        await chat.delivery.queue("a", incoming=make_incoming(key="5:9"))
         sending = await chat.delivery.sender.take([LANE])
         chat.surface.accept("a")  # not known yet
         await chat.pass_seconds(_LATE_SECONDS + 1)
@@ -155,7 +155,7 @@ async def test_rows_that_were_queued_meanwhile_are_due_after_the_search(database
     async with chat.searching():
         await chat.pass_seconds(_LATE_SECONDS + 1)
         await wait_until(lambda: chat.delivery.calls("find") == 2)
-        await chat.delivery.queue("b", said=make_incoming(key="5:9"))
+        await chat.delivery.queue("b", incoming=make_incoming(key="5:9"))
         assert await chat.delivery.sender.take([LANE]) == {}
         chat.surface.gate.set()
         await wait_until(lambda: chat.woken == [LANE])

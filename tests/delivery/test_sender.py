@@ -47,9 +47,9 @@ async def work_until_settled(delivery: Delivery) -> None:
 async def test_notice_is_dropped_if_an_answer_waits_behind_it(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a")
-    await delivery.queue("busy", said=make_incoming(key="5:1"), first_part=NOTICE_PARTS)
-    await delivery.queue("b", said=make_incoming(key="5:2"))
-    await delivery.queue("busy again", said=make_incoming(key="5:3"), first_part=NOTICE_PARTS)
+    await delivery.queue("busy", incoming=make_incoming(key="5:1"), first_part=NOTICE_PARTS)
+    await delivery.queue("b", incoming=make_incoming(key="5:2"))
+    await delivery.queue("busy again", incoming=make_incoming(key="5:3"), first_part=NOTICE_PARTS)
     await delivery.work()
     assert delivery.texts == ["a", "b", "busy again"]
     assert await delivery.states() == [OutboxState.SENT] * 4
@@ -335,7 +335,7 @@ async def test_row_is_dead_without_nonces_if_no_search_is_allowed(database: Data
 
 async def test_response_to_an_interaction_is_repeated_without_a_search(database: Database) -> None:
     delivery = Delivery(database)
-    await delivery.queue("a", said=replace(make_incoming(), interaction="app:token"))
+    await delivery.queue("a", incoming=replace(make_incoming(), interaction="app:token"))
     await delivery.crash()
     await delivery.work()
     assert delivery.texts == ["a"]

@@ -6,9 +6,17 @@ from dataclasses import replace
 import pytest
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, MediaItem, MediaKind, Pressed, Quote, Said, ThreadTitle
+from bot.chat.incoming import (
+    Incoming,
+    IncomingMessage,
+    MediaItem,
+    MediaKind,
+    Pressed,
+    Quote,
+    ThreadTitle,
+)
 from bot.errors import StoreError
-from bot.intake import InboxIntake, storable_said
+from bot.intake import InboxIntake, storable_message
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
@@ -70,7 +78,7 @@ async def test_text_that_no_database_stores_is_replaced(database: Database) -> N
     await InboxIntake(inbox, RecordingWaker().wake).receive([said], {})
 
     [stored] = inbox.received
-    assert isinstance(stored, Said)
+    assert isinstance(stored, IncomingMessage)
     assert stored.thread_title is not None
     assert stored.thread_title.text.startswith("\ufffd ")
     assert "a1B2a1B2" not in stored.thread_title.text
@@ -90,8 +98,8 @@ def test_token_in_the_name_of_a_file_is_masked() -> None:
     key = "sk-proj-FAKE0000000000000000000000000000"
     items = (MediaItem(MediaKind.FILE, f"{key}.txt"), MediaItem(MediaKind.VIDEO, f"{key}.mp4"))
     quote = Quote(None, "7", "", items)
-    kept = storable_said(replace(make_incoming("look"), attachments=items, quote=quote))
+    kept = storable_message(replace(make_incoming("look"), attachments=items, quote=quote))
     assert key not in repr(kept)
     assert kept.has_masked_token
     plain = replace(make_incoming("look"), attachments=(MediaItem(MediaKind.FILE, "a\0.txt"),))
-    assert not storable_said(plain).has_masked_token
+    assert not storable_message(plain).has_masked_token

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 from typing_extensions import override
 
-from bot.chat.incoming import Address, Person, Said, WakeReason
+from bot.chat.incoming import Address, IncomingMessage, Person, WakeReason
 from bot.cli.check import check_everything
 from bot.errors import SettingsError
 from bot.platforms import registry
@@ -50,7 +50,9 @@ class ToyPlatform(LocalPlatform):
     async def run(self, intake: Intake) -> None:
         ada, lane = Person("toy:7", "Ada"), (CHANNEL.lane,)
         text, now = self._settings.greeting, datetime.now(UTC)
-        await intake.receive([Said(CHANNEL, "1", "1", ada, text, now, WakeReason.DM, lane)], {})
+        await intake.receive(
+            [IncomingMessage(CHANNEL, "1", "1", ada, text, now, WakeReason.DM, lane)], {}
+        )
         await self._context.wait_until_idle()
 
 

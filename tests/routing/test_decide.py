@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from bot.chat.command import Command, parse
-from bot.chat.incoming import Person, Quote, Said, WakeReason
+from bot.chat.incoming import IncomingMessage, Person, Quote, WakeReason
 from bot.chat.session import Turn
 from bot.commands.handlers import COMMANDS
 from bot.prompting.presets.preset import Preset
@@ -28,7 +28,7 @@ def decided(text: str, wake: WakeReason | None, *presets: Preset, dice: float = 
     return decide(message, active, (), dice=lambda: dice, now=message.at)
 
 
-def decided_on(message: Said, *presets: Preset, recent: Sequence[Turn] = ()) -> Decision:
+def decided_on(message: IncomingMessage, *presets: Preset, recent: Sequence[Turn] = ()) -> Decision:
     active = ActiveCharacters(tuple(ActivePreset(one, None, None) for one in presets))
     return decide(message, active, recent, dice=lambda: 0.5, now=message.at)
 

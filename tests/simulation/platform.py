@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from bot.chat.incoming import Address, Said
+from bot.chat.incoming import Address, IncomingMessage
 from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.errors import MessageNotFound, OutcomeUnknown, PlatformError, RateLimited, Unreachable
 from bot.ports import Intake, Surface
@@ -70,7 +70,7 @@ class SimulatedPlatform(Surface):
     lost_answers: int = 0
     accepted_late: int = 0
     _posts: dict[int, _Post] = field(default_factory=dict)
-    _updates: list[tuple[int, Said]] = field(default_factory=list)
+    _updates: list[tuple[int, IncomingMessage]] = field(default_factory=list)
     _nonces: dict[str, tuple[float, int]] = field(default_factory=dict)
     _ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
@@ -102,7 +102,7 @@ class SimulatedPlatform(Surface):
                 offset = updates[-1][0]
                 await intake.receive([said for _, said in updates], {cursor: str(offset)})
 
-    async def _updates_after(self, offset: int) -> Sequence[tuple[int, Said]]:
+    async def _updates_after(self, offset: int) -> Sequence[tuple[int, IncomingMessage]]:
         """Forget all updates up to an offset, and return those behind it; wait for some."""
 
         def confirm() -> None:

@@ -28,7 +28,7 @@ import bot.turn.worker
 from bot.backends.chat_completions.http_backend import HttpChatBackend
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.chat.incoming import Edited, Incoming, Said
+from bot.chat.incoming import Edited, Incoming, IncomingMessage
 from bot.chat.outgoing import OutboxRow
 from bot.chat.prompt import GenerationEvent, Prompt
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, TurnResult
@@ -187,7 +187,9 @@ def acknowledge_first() -> None:
 def _answer_edits_anew() -> None:
     """An edited question is taken for another one."""
 
-    async def follow(_: Edits, _group: MessageGroup, edited: Edited) -> TurnResult | Said:
+    async def follow(
+        _: Edits, _group: MessageGroup, edited: Edited
+    ) -> TurnResult | IncomingMessage:
         return edited.said
 
     Edits.follow = follow  # type: ignore[assignment] # on purpose

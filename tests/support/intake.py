@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, Said
+from bot.chat.incoming import Incoming, IncomingMessage
 from bot.errors import StoreError
 from bot.ports import Intake
 
@@ -33,8 +33,8 @@ class FakeIntake(Intake):
         return {name: value for name, value in self.stored.items() if name.startswith(prefix)}
 
     @property
-    def received(self) -> list[Said]:
-        return [event for event in self.events if isinstance(event, Said)]
+    def received(self) -> list[IncomingMessage]:
+        return [event for event in self.events if isinstance(event, IncomingMessage)]
 
     @property
     def texts(self) -> list[str]:

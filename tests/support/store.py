@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import update
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.chat.outgoing import MessageContent, OutboxOperation, OutboxRow, OutgoingPart
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, TemplateChoice, Usage
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt, Timings
@@ -232,7 +232,7 @@ async def answer_in(database: Database, number: int) -> None:
 async def store_answer(
     database: Database,
     *receipts: Receipt,
-    incoming: Said | None = None,
+    incoming: IncomingMessage | None = None,
     turns: Sequence[Turn] = (),
 ) -> None:
     clock, incoming = SystemClock(), incoming or make_incoming()

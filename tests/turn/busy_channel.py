@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bot.chat.incoming import Incoming, Person, Said, WakeReason
+from bot.chat.incoming import Incoming, IncomingMessage, Person, WakeReason
 from tests.fakes import LIMITS
 from tests.samples import ALICE, make_incoming
 from tests.turn.setup import Setup, pass_time_until, working
@@ -17,7 +17,7 @@ MENTION = WakeReason.MENTION
 
 def asked(
     number: int, author: Person = ALICE, wake: WakeReason | None = MENTION, text: str = ""
-) -> Said:
+) -> IncomingMessage:
     """Return a message of a group, or of a private chat."""
     return make_incoming(text or f"q{number}", key=f"5:{number}", author=author, wake=wake)
 

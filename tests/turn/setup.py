@@ -12,7 +12,16 @@ from sqlalchemy import select, update
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction, encode_button
-from bot.chat.incoming import Address, Incoming, MediaItem, Person, Pressed, Quote, Request, Said
+from bot.chat.incoming import (
+    Address,
+    Incoming,
+    IncomingMessage,
+    MediaItem,
+    Person,
+    Pressed,
+    Quote,
+    Request,
+)
 from bot.chat.outgoing import Limits, OutboxRow
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
 from bot.console.prompt_preview import PromptPreview
@@ -329,9 +338,11 @@ async def pass_time_until(setup: Setup, condition: Callable[[], object]) -> None
             await advance_in_steps(setup.clock, 1)
 
 
-async def stop_while_answering(setup: Setup, said: str | Said, *stops: Incoming) -> None:
+async def stop_while_answering(
+    setup: Setup, message: str | IncomingMessage, *stops: Incoming
+) -> None:
     """Ask a question, and send the commands or presses once its answer has begun."""
-    async with answering(setup, said) as worker:
+    async with answering(setup, message) as worker:
         await advance_in_steps(setup.clock, 2)
         await setup.receive(*stops)
         await worker
@@ -375,7 +386,7 @@ def pressed(
     )
 
 
-def on(message_id: str, text: str, *, key: str, by: Person = ALICE) -> Said:
+def on(message_id: str, text: str, *, key: str, by: Person = ALICE) -> IncomingMessage:
     """Return a command that replies to a message."""
     said = make_incoming(text, key=key, author=by)
     return replace(said, quote=Quote(None, message_id, ""))

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Edited, Person, Quote, Request, Said, WakeReason
+from bot.chat.incoming import Edited, IncomingMessage, Person, Quote, Request, WakeReason
 from bot.errors import StoreError
 from bot.settings import AccessSettings
 from bot.storage.database import Database
@@ -48,7 +48,7 @@ class Group(Setup):
         self.asked_about_admins += 1
         return bool(asked.author_is_admin) or asked.author in self.admins
 
-    def said(self, text: str, by: Person = BOB, **changes: object) -> Said:
+    def said(self, text: str, by: Person = BOB, **changes: object) -> IncomingMessage:
         self.count += 1
         wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.MENTION
         said = make_incoming(text, key=f"5:{self.count}", author=by, wake=wake, admin=None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bot.chat.command import MENU_ACTIONS, ButtonAction
-from bot.chat.incoming import Address, Deleted, Person, Pressed, Quote, Said, WakeReason
+from bot.chat.incoming import Address, Deleted, IncomingMessage, Person, Pressed, Quote, WakeReason
 from bot.chat.session import Claim, HistoryScope, InboxMessage
 from bot.chat.usage import BudgetKind, Period
 from bot.runtime.in_process import InProcessRateLimits
@@ -87,7 +87,7 @@ SECRET = "the vault opens at noon"
 OWN_CHAT = "9"
 
 
-def from_own_chat(text: str, number: int) -> Said:
+def from_own_chat(text: str, number: int) -> IncomingMessage:
     """Return a message of Bob, alone with the bot; there he is an admin."""
     said = make_incoming(text, key=f"{OWN_CHAT}:{number}", chat=OWN_CHAT, author=BOB, admin=True)
     wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.DM
@@ -100,7 +100,7 @@ async def settings(database: Database) -> Sequence[tuple[str, str]]:
     return sorted((row.scope, row.value) for row in rows)
 
 
-async def elsewhere(setup: Setup, *messages: Said | Pressed) -> None:
+async def elsewhere(setup: Setup, *messages: IncomingMessage | Pressed) -> None:
     for one in messages:
         await setup.receive(one)
         await setup.work(one.address.conversation)

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.schema import DropTable
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Address, Person, Pressed, Quote, Request, Said, WakeReason
+from bot.chat.incoming import Address, IncomingMessage, Person, Pressed, Quote, Request, WakeReason
 from bot.chat.prompt import Finish, FinishReason
 from bot.storage.database import Database
 from bot.storage.tables import audit
@@ -24,11 +24,11 @@ CUT = Finish(FinishReason.LENGTH)
 SECRET = "a secret"
 
 
-def question(author: Person) -> Said:
+def question(author: Person) -> IncomingMessage:
     return make_incoming(SECRET, key="5:70", author=author)
 
 
-def command(text: str, *, to: str | None = None) -> Said:
+def command(text: str, *, to: str | None = None) -> IncomingMessage:
     said = make_incoming(text, key="5:80", author=ADMIN, wake=WakeReason.COMMAND)
     return replace(said, quote=Quote(None, to, "")) if to else said
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Joined, Said, WakeReason
+from bot.chat.incoming import IncomingMessage, Joined, WakeReason
 from bot.commands.privacy import export_messages
 from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData
@@ -21,11 +21,11 @@ RESTRICTED = "⚠ nemo is for adults only: it answers in age-restricted channels
 GROUP = "⚠ nemo is for adults only: it answers here once an admin has written /access adult on."
 
 
-def private(text: str, key: str = "5:1") -> Said:
+def private(text: str, key: str = "5:1") -> IncomingMessage:
     return replace(make_incoming(text, key=key), is_private=True)
 
 
-def in_group(text: str, key: str = "5:1", **changes: Any) -> Said:
+def in_group(text: str, key: str = "5:1", **changes: Any) -> IncomingMessage:
     return replace(make_incoming(text, key=key, wake=WakeReason.MENTION), **changes)
 
 

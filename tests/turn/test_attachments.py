@@ -12,10 +12,10 @@ from bot.chat.incoming import (
     Address,
     Edited,
     Incoming,
+    IncomingMessage,
     MediaItem,
     MediaKind,
     Quote,
-    Said,
     WakeReason,
 )
 from bot.chat.prompt import Prompt
@@ -112,29 +112,29 @@ FILES |= {DISCORD.source: picture(), TELEGRAM.source: picture()}
 STORED = select(turn.c.files).order_by(turn.c.id)
 
 
-def question(*files: MediaItem, text: str = "what is it?", key: str = "5:70") -> Said:
+def question(*files: MediaItem, text: str = "what is it?", key: str = "5:70") -> IncomingMessage:
     return replace(make_incoming(text, key=key), attachments=files)
 
 
-def press(asked: Said) -> Incoming:
+def press(asked: IncomingMessage) -> Incoming:
     return pressed(ButtonAction.RETRY, f"telegram:{asked.external_key}/0")
 
 
-def command(_asked: Said) -> Incoming:
+def command(_asked: IncomingMessage) -> Incoming:
     return make_incoming("/retry", key="5:71")
 
 
-def from_here(asked: Said) -> Incoming:
+def from_here(asked: IncomingMessage) -> Incoming:
     said = make_incoming("/retry", key="5:71")
     return replace(said, quote=Quote(None, asked.message_id, ""))
 
 
-def edit(asked: Said) -> Incoming:
+def edit(asked: IncomingMessage) -> Incoming:
     said = make_incoming("/edit who is it?", key="5:71")
     return replace(said, quote=Quote(None, asked.message_id, ""))
 
 
-def platform_edit(asked: Said) -> Incoming:
+def platform_edit(asked: IncomingMessage) -> Incoming:
     return Edited("5:70:e1", replace(asked, text="who is it?"), asked.at)
 
 
@@ -151,7 +151,7 @@ def make_setup(
 
 @pytest.mark.parametrize("again", [press, command, from_here, edit, platform_edit])
 async def test_question_is_asked_again_with_its_text_file(
-    database: Database, again: Callable[[Said], Incoming]
+    database: Database, again: Callable[[IncomingMessage], Incoming]
 ) -> None:
     setup = make_setup(database, "one", "two", "three")
     asked = question(LISTED)
@@ -167,7 +167,7 @@ async def test_question_is_asked_again_with_its_text_file(
 
 @pytest.mark.parametrize("again", [press, command])
 async def test_question_whose_answer_failed_is_asked_again_with_its_file(
-    database: Database, again: Callable[[Said], Incoming]
+    database: Database, again: Callable[[IncomingMessage], Incoming]
 ) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
     setup = make_setup(database, away, "two", "three")
@@ -198,7 +198,7 @@ def test_question_is_asked_again_with_the_files_of_what_was_gathered_with_it() -
 
 @pytest.mark.parametrize("again", [press, command])
 async def test_file_that_is_gone_is_named_and_the_question_answered_without_it(
-    database: Database, again: Callable[[Said], Incoming]
+    database: Database, again: Callable[[IncomingMessage], Incoming]
 ) -> None:
     is_gone = False
 
@@ -272,7 +272,7 @@ class TranscribingFakeBackend(FakeBackend):
         return self.words
 
 
-def spoken(text: str = "", wake: WakeReason | None = WakeReason.DM) -> Said:
+def spoken(text: str = "", wake: WakeReason | None = WakeReason.DM) -> IncomingMessage:
     return replace(make_incoming(text, wake=wake), attachments=(VOICE,))
 
 

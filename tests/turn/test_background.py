@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bot.chat.incoming import Deleted, Edited, Quote, Said, ThreadTitle, WakeReason
+from bot.chat.incoming import Deleted, Edited, IncomingMessage, Quote, ThreadTitle, WakeReason
 from bot.errors import PlatformError, Refused, Unreachable
 from bot.storage.database import Database
 from bot.storage.retention import delete_expired_turns
@@ -29,7 +29,7 @@ class Channel:
             for number, text in enumerate(texts, 1)
         ]
 
-    async def read_before(self, _said: Said, limit: int) -> Sequence[Said]:
+    async def read_before(self, _said: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
         self.reads += 1
         if self._error is not None:
             raise self._error
@@ -128,8 +128,8 @@ async def test_thread_begins_with_what_it_was_opened_about(database: Database) -
     start = replace(make_incoming("my fern is dying", author=BOB, wake=None), message_id="5")
     asked: list[str | None] = []
 
-    async def read_start(said: Said) -> Said:
-        asked.append(said.message_id)
+    async def read_start(message: IncomingMessage) -> IncomingMessage:
+        asked.append(message.message_id)
         return start
 
     setup = Setup(database, ["Hm.", "Ho."], read_start=read_start)
@@ -167,7 +167,7 @@ async def test_what_is_older_than_histories_are_kept_is_not_read_again(database:
         )
     )
 
-    async def read_before(_said: Said, _limit: int) -> Sequence[Said]:
+    async def read_before(_said: IncomingMessage, _limit: int) -> Sequence[IncomingMessage]:
         return [old, young]
 
     clock = FakeClock(QUESTION.at.timestamp())
@@ -185,9 +185,9 @@ async def test_what_is_older_than_histories_are_kept_is_not_read_again(database:
 async def test_old_message_that_a_thread_was_opened_about_is_not_read_again(
     database: Database, days: float | None, is_read: bool
 ) -> None:
-    async def read_start(said: Said) -> Said:
+    async def read_start(message: IncomingMessage) -> IncomingMessage:
         start = make_incoming("my fern is dying", author=BOB, wake=None)
-        return replace(start, message_id="5", at=said.at - timedelta(days=31))
+        return replace(start, message_id="5", at=message.at - timedelta(days=31))
 
     clock, settings = FakeClock(QUESTION.at.timestamp()), {"history_days": days}
     setup = Setup(database, ["Hm."], clock=clock, read_start=read_start, settings=settings)
@@ -257,7 +257,7 @@ async def test_what_was_put_away_is_not_read_again(database: Database, command: 
 
 @pytest.mark.parametrize("command", ["/new", "/forget"])
 async def test_start_of_a_thread_is_not_read_again(database: Database, command: str) -> None:
-    async def read_start(said: Said) -> Said:
+    async def read_start(message: IncomingMessage) -> IncomingMessage:
         return replace(make_incoming("my secret fern", author=BOB, wake=None), message_id="5")
 
     setup = Setup(database, ["Hm.", "Ho."], read_start=read_start)

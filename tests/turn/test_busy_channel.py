@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select, update
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Incoming, Said, WakeReason
+from bot.chat.incoming import Incoming, IncomingMessage, WakeReason
 from bot.chat.prompt import RateLimitWait
 from bot.chat.session import Attempt
 from bot.errors import BackendUnavailable
@@ -29,7 +29,7 @@ from tests.waiting import advance_in_steps, wait_until
 FIRST_WORDS = "These words are long enough for a first message. "
 
 
-def private(number: int) -> Said:
+def private(number: int) -> IncomingMessage:
     return asked(number, wake=WakeReason.DM)
 
 

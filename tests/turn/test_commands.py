@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Person, Pressed, Said, WakeReason
+from bot.chat.incoming import IncomingMessage, Person, Pressed, WakeReason
 from bot.chat.session import MessageNote
 from bot.errors import BackendUnavailable, RateLimited, Refused
 from bot.runtime.tasks import cancel_and_wait
@@ -94,7 +94,7 @@ CAROL = Person("telegram:3", "Carol")
 STOP_OF_OTHERS = "⚠ Only the person who asked the question, or an admin, can stop the answer."
 
 
-def said(text: str, author: Person = ALICE, key: str = "5:90") -> Said:
+def said(text: str, author: Person = ALICE, key: str = "5:90") -> IncomingMessage:
     wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.DM
     return make_incoming(text, key=key, author=author, wake=wake)
 

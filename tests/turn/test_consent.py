@@ -19,6 +19,7 @@ from typing_extensions import override
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import (
     Edited,
+    IncomingMessage,
     Joined,
     MediaItem,
     MediaKind,
@@ -26,7 +27,6 @@ from bot.chat.incoming import (
     Quote,
     Reacted,
     Reaction,
-    Said,
     ThreadTitle,
     WakeReason,
 )
@@ -84,12 +84,12 @@ class Groups:
     """Two group chats, what was said there, and who is off since which prompt."""
 
     setup: Setup
-    said: list[Said] = field(default_factory=list)
+    said: list[IncomingMessage] = field(default_factory=list)
     off_since: dict[str, int] = field(default_factory=dict)
     events: int = 0
 
-    async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
-        here = [one for one in self.said if one.address == said.address and one != said]
+    async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
+        here = [one for one in self.said if one.address == message.address and one != message]
         return [replace(one, wake=None) for one in here[-limit:]]
 
     async def take(self, kind: str, person: int, chat: int, target: int) -> None:
@@ -119,9 +119,14 @@ class Groups:
                     await self._use(kind, who, text, earlier[target % len(earlier)])
                 await self._act(kind, who, make_incoming(text, chat=where), target)
 
-    async def _act(self, kind: str, who: Person, said: Said, target: int) -> None:
+    async def _act(self, kind: str, who: Person, message: IncomingMessage, target: int) -> None:
         """Let a person press a button, react, or write in a thread that somebody has opened."""
-        address, at, scopes, key = said.address, said.at, said.scopes, f"{kind}{self.events}"
+        address, at, scopes, key = (
+            message.address,
+            message.at,
+            message.scopes,
+            f"{kind}{self.events}",
+        )
         part, opener = f"telegram:{address.chat}:u{target}/0", target % 3
         press = pressed(PRESSES.get(kind, ButtonAction.RETRY), part, by=who, key=key)
         press = replace(press, address=address, scopes=scopes)
@@ -134,7 +139,7 @@ class Groups:
                 await self.setup.receive(replace(press, thread_title=title))
             case "ask in a thread" if is_withheld:
                 thread = {"thread_title": title}
-                await self._say(said.text, who, address.chat, WakeReason.MENTION, **thread)
+                await self._say(message.text, who, address.chat, WakeReason.MENTION, **thread)
             case "react":
                 given = (str(1 + target), who, Reaction.GOOD, at, scopes)
                 await self.setup.receive(Reacted(address, key, *given))
@@ -143,7 +148,7 @@ class Groups:
             case _:
                 pass
 
-    async def _use(self, kind: str, who: Person, text: str, earlier: Said) -> None:
+    async def _use(self, kind: str, who: Person, text: str, earlier: IncomingMessage) -> None:
         """Let a person edit, forward or reply to an earlier message, or to an answer."""
         where, author = earlier.address.chat, earlier.author
         match kind:
@@ -227,8 +232,10 @@ async def open_groups() -> AsyncIterator[Groups]:
         url = await create_sqlite_database(Path(folder) / "troupe.db")
         async with open_database(url) as database:
 
-            async def read_before(said: Said, limit: int) -> Sequence[Said]:
-                return await groups.read_before(said, limit)
+            async def read_before(
+                message: IncomingMessage, limit: int
+            ) -> Sequence[IncomingMessage]:
+                return await groups.read_before(message, limit)
 
             setup = Setup(
                 database,
@@ -281,7 +288,7 @@ GROUP = make_incoming().address
 ARRIVAL = Joined(GROUP, "join:1", ALICE, make_incoming().at, (GROUP.lane,))
 
 
-def admin(text: str, key: str) -> Said:
+def admin(text: str, key: str) -> IncomingMessage:
     return make_incoming(text, key=f"5:{key}", wake=WakeReason.COMMAND)
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select
 
-from bot.chat.incoming import Deleted, Edited, Incoming, Person, Quote, Said, WakeReason
+from bot.chat.incoming import Deleted, Edited, Incoming, IncomingMessage, Person, Quote, WakeReason
 from bot.errors import BackendUnavailable, OutcomeUnknown
 from bot.storage.database import Database
 from bot.storage.tables import receipt, turn
@@ -22,7 +22,9 @@ from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 CHAT = make_incoming().address
 
 
-def said(text: str, key: str, wake: WakeReason | None = WakeReason.DM, by: Person = ALICE) -> Said:
+def said(
+    text: str, key: str, wake: WakeReason | None = WakeReason.DM, by: Person = ALICE
+) -> IncomingMessage:
     return make_incoming(text, key=key, wake=wake, author=by)
 
 
@@ -47,7 +49,7 @@ async def handle(setup: Setup, *events: Incoming) -> None:
         await setup.work()
 
 
-async def change_during_the_answer(setup: Setup, question: Said, change: Edited) -> None:
+async def change_during_the_answer(setup: Setup, question: IncomingMessage, change: Edited) -> None:
     """Edit a question once its answer has begun, and let everything end."""
     await receive(setup, question)
     async with running_worker(setup) as worker:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Deleted, Edited, Incoming, Person, Quote, Said, WakeReason
+from bot.chat.incoming import Deleted, Edited, Incoming, IncomingMessage, Person, Quote, WakeReason
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData
@@ -15,7 +15,9 @@ from tests.turn.setup import CHAT, Setup, pressed
 OF_ALICE, OF_BOB = f"{CHAT}#user=1", f"{CHAT}#user=2"
 
 
-def asked(text: str, number: int, author: Person = ALICE, *, to: str | None = None) -> Said:
+def asked(
+    text: str, number: int, author: Person = ALICE, *, to: str | None = None
+) -> IncomingMessage:
     """Return a message of a group, perhaps a reply to another message."""
     said = make_incoming(text, key=f"5:{number}", author=author, wake=WakeReason.MENTION)
     return replace(said, quote=Quote(None, to, "") if to else None)

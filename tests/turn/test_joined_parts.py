@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
+from bot.chat.incoming import IncomingMessage, MediaItem, MediaKind, Person, WakeReason
 from bot.storage.database import Database
 from bot.turn.claims import LEASE_SECONDS
 from tests.fakes import LIMITS
@@ -20,7 +20,7 @@ LONG = "word " * 40  # as long as a message can be
 
 def picture_of(
     number: int, caption: str = "", *, wake: WakeReason | None = None, album: str | None = "a"
-) -> Said:
+) -> IncomingMessage:
     """Return a picture in a group, of an album unless it is said otherwise."""
     FILES[f"p{number}"] = FILES["cat"]
     item = MediaItem(MediaKind.IMAGE, f"{number}.png", None, f"p{number}")
@@ -28,7 +28,9 @@ def picture_of(
     return replace(said, attachments=(item,), album=album)
 
 
-def text(number: int, what: str, author: Person = ALICE, *, mention: bool = True) -> Said:
+def text(
+    number: int, what: str, author: Person = ALICE, *, mention: bool = True
+) -> IncomingMessage:
     wake = WakeReason.MENTION if mention else None
     return make_incoming(what, key=f"5:{number}", author=author, wake=wake)
 

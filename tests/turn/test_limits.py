@@ -10,7 +10,7 @@ from sqlalchemy import select
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
+from bot.chat.incoming import IncomingMessage, MediaItem, MediaKind, Person, WakeReason
 from bot.chat.rate import Rate
 from bot.chat.session import Consent
 from bot.commands.answers import NOT_YOURS
@@ -152,7 +152,7 @@ def limited_setup(database: Database, *scripts: Sequence[ScriptStep], **parts: A
     return Setup(database, *scripts, preset={"busy": "queue"}, settings=settings, **parts)
 
 
-def question(number: int, author: Person = ALICE, text: str = "") -> Said:
+def question(number: int, author: Person = ALICE, text: str = "") -> IncomingMessage:
     return make_incoming(text or f"q{number}", key=f"5:{number}", author=author)
 
 
@@ -235,7 +235,7 @@ def setup(database: Database, clock: FakeClock) -> Setup:
 
 
 async def test_many_stickers_in_a_row_are_told_once_to_be_unreadable(setup: Setup) -> None:
-    def sent(number: int, kind: MediaKind, author: Person = ALICE) -> Said:
+    def sent(number: int, kind: MediaKind, author: Person = ALICE) -> IncomingMessage:
         said = make_incoming("", key=f"5:{number}", author=author)
         return replace(said, attachments=(MediaItem(kind),))
 

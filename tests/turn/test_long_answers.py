@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
@@ -110,9 +110,9 @@ async def test_long_answer_is_sent_in_parts_where_there_are_no_threads(database:
     [replace(make_incoming(), in_thread=True), replace(make_incoming(), is_private=True)],
     ids=["in a thread", "in private"],
 )
-async def test_no_thread_is_opened_there(database: Database, said: Said) -> None:
+async def test_no_thread_is_opened_there(database: Database, message: IncomingMessage) -> None:
     setup = with_threads(database, [VERY_LONG])
-    await setup.say(said)
+    await setup.say(message)
     assert placed(setup) == [(text, None) for text in [BEGINNING, *REST]]
 
 

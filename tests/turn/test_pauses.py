@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Deleted, Edited, Said, WakeReason
+from bot.chat.incoming import Deleted, Edited, IncomingMessage, WakeReason
 from bot.chat.outgoing import OutgoingMessage
 from bot.errors import Refused
 from bot.storage.database import Database
@@ -40,7 +40,7 @@ class PausedSetup(Setup):
         await self.pauses.refresh()
 
 
-def question(text: str, key: str, wake: WakeReason | None = WakeReason.DM) -> Said:
+def question(text: str, key: str, wake: WakeReason | None = WakeReason.DM) -> IncomingMessage:
     return make_incoming(text, key=key, wake=wake)
 
 

@@ -14,7 +14,15 @@ from sqlalchemy import select
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Edited, MediaItem, MediaKind, Person, Quote, Said, WakeReason
+from bot.chat.incoming import (
+    Edited,
+    IncomingMessage,
+    MediaItem,
+    MediaKind,
+    Person,
+    Quote,
+    WakeReason,
+)
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt, ReasoningDelta
 from bot.chat.session import Consent
 from bot.commands.privacy import OFF_FOR_AUTHOR
@@ -43,7 +51,7 @@ from tests.turn.counted_service import RunningParts, running_parts
 from tests.turn.setup import CHAT, Setup, answering, pass_time_until, pressed
 
 
-def said(text: str, key: str, author: Person = ALICE, chat: str = "5") -> Said:
+def said(text: str, key: str, author: Person = ALICE, chat: str = "5") -> IncomingMessage:
     wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.DM
     return make_incoming(text, key=key, author=author, chat=chat, wake=wake)
 
@@ -184,7 +192,7 @@ async def test_nothing_is_observed_where_an_admin_forbids_it(database: Database)
     assert [text for _, text in await setup.history()] == ["by the way", "once more"]
 
 
-def line(text: str, key: str, author: Person = BOB) -> Said:
+def line(text: str, key: str, author: Person = BOB) -> IncomingMessage:
     return make_incoming(text, key=key, author=author, wake=None)
 
 
@@ -198,7 +206,7 @@ OFF = "You have switched me off for yourself"
 async def test_nothing_of_a_person_who_is_off_is_stored_or_read(
     database: Database, tmp_path: Path
 ) -> None:
-    async def read_before(_said: Said, _limit: int) -> Sequence[Said]:
+    async def read_before(_said: IncomingMessage, _limit: int) -> Sequence[IncomingMessage]:
         return [line("SECRET before", "9:1"), line("public before", "9:2", ALICE)]
 
     setup = Setup(
@@ -464,9 +472,9 @@ async def forget_me_reaches_a_group_without_the_bot(setup: Setup, folder: Path) 
     assert traces(folder) == []
 
 
-async def _say_elsewhere(setup: Setup, said: Said) -> None:
-    await setup.receive(said)
-    await setup.work(said.address.conversation)
+async def _say_elsewhere(setup: Setup, message: IncomingMessage) -> None:
+    await setup.receive(message)
+    await setup.work(message.address.conversation)
 
 
 async def stories_hold_no_words_of_people(setup: Setup, folder: Path) -> None:

@@ -11,7 +11,7 @@ from structlog.contextvars import merge_contextvars
 from structlog.typing import Processor
 from typing_extensions import override
 
-from bot.chat.incoming import MediaItem, MediaKind, Said, WakeReason
+from bot.chat.incoming import IncomingMessage, MediaItem, MediaKind, WakeReason
 from bot.chat.session import Claim
 from bot.chat.story import Story
 from bot.errors import BackendUnavailable, Fenced, StoreError
@@ -167,7 +167,7 @@ async def test_pasted_key_is_removed_and_its_author_told(database: Database) -> 
     assert "CANARY" not in setup.backend.prompts[0].messages[-1].content
 
 
-def said(text: str, key: str) -> Said:
+def said(text: str, key: str) -> IncomingMessage:
     wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.DM
     return make_incoming(text, key=key, wake=wake)
 
@@ -179,7 +179,7 @@ class DeafSetup(Setup):
     def missed(self) -> MissedSignals:
         return MissedSignals(self.inbox, self.stops, self.arrivals, self.clock)
 
-    async def store(self, *events: Said) -> None:
+    async def store(self, *events: IncomingMessage) -> None:
         await self.inbox.receive(events, {})
 
 

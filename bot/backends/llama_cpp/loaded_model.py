@@ -88,22 +88,22 @@ class Tokenizer:
         markers = {
             token for part in parts.values() for token in part if token in self._tokens.added
         }
-        said = []
+        message = []
         for at in others:
             before = parts.get(at - 1, [])
             after_control = bool(before) and before[-1] in self._tokens.control
-            said.append((spans[at].text, at > 0 and not after_control))
-        parts |= zip(others, await self._tokenize_untrusted(said, markers), strict=True)
+            message.append((spans[at].text, at > 0 and not after_control))
+        parts |= zip(others, await self._tokenize_untrusted(message, markers), strict=True)
         return [parts[at] for at in range(len(spans))]
 
     async def _tokenize_untrusted(
-        self, said: Sequence[tuple[str, bool]], markers: set[int]
+        self, message: Sequence[tuple[str, bool]], markers: set[int]
     ) -> list[list[int]]:
         """Tokenize people's texts without control tokens or any of `markers`."""
         forbidden = markers | self._tokens.control.keys()
         names = {**self._tokens.control, **self._tokens.added}
-        tokenized = await self._tokenize(said, parse_special=False)
-        for number, (text, joined) in enumerate(said):
+        tokenized = await self._tokenize(message, parse_special=False)
+        for number, (text, joined) in enumerate(message):
             if found := forbidden.intersection(tokenized[number]):
                 broken = break_control_tokens(text, [names[token] for token in found])
                 (again,) = await self._tokenize([(broken, joined)], parse_special=False)

@@ -566,7 +566,7 @@ class PresetPages(RouteGroup):
         if receipt is None:
             return TrialAnswer(version, "", problem=problem)
         try:
-            conversation = scene.said.address.conversation
+            conversation = scene.message.address.conversation
             ready = await self.previews.ready(preset)
             made = (await self.ask_model(ready, receipt.prompt, conversation)).generated
         except (UserError, BackendError, RequestRefused) as error:

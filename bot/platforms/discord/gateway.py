@@ -14,7 +14,7 @@ from discord.utils import MISSING, utcnow
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Incoming, Pressed, Said
+from bot.chat.incoming import Incoming, IncomingMessage, Pressed
 from bot.errors import OutcomeUnknown, PlatformError, Unreachable
 from bot.platforms.discord import commands, incoming
 from bot.platforms.discord.connection import ShardClient
@@ -146,10 +146,10 @@ class Gateway(ShardClient):
         else:
             self._queue_event(self.read_message(message))
 
-    def read_message(self, message: discord.Message) -> Said | None:
+    def read_message(self, message: discord.Message) -> IncomingMessage | None:
         """Convert a message, whether new or missed."""
         bot_id = self._context.bot_id
-        return skip_unreadable("MESSAGE", incoming.message_to_said, message, self._bot, bot_id)
+        return skip_unreadable("MESSAGE", incoming.to_incoming_message, message, self._bot, bot_id)
 
     def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
         message = change.message

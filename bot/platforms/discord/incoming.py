@@ -12,6 +12,7 @@ from bot.chat.incoming import (
     Address,
     Deleted,
     Edited,
+    IncomingMessage,
     Joined,
     MediaItem,
     MediaKind,
@@ -19,7 +20,6 @@ from bot.chat.incoming import (
     Pressed,
     Quote,
     Reacted,
-    Said,
     ThreadTitle,
     WakeReason,
     read_reaction,
@@ -31,9 +31,9 @@ _REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType.reply})
 
 
-def message_to_said(
+def to_incoming_message(
     message: discord.Message, bot: Snowflake, bot_id: str = "", *, by_anybody: bool = False
-) -> Said | None:
+) -> IncomingMessage | None:
     """Convert a message; None for system messages and, unless `by_anybody`, bots' messages."""
     is_by_bot = message.author.bot or message.webhook_id is not None
     if is_by_bot and not by_anybody:
@@ -45,7 +45,7 @@ def message_to_said(
         return None
     original = _original_message(message)
     address = Address("discord", str(message.channel.id), bot_id=bot_id)
-    return Said(
+    return IncomingMessage(
         address=address,
         external_key=str(message.id),
         message_id=str(message.id),
@@ -73,16 +73,16 @@ def edit_to_incoming(
     message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
 ) -> Edited | None:
     """Convert an edit, also for a thread started from the message; None for a link preview."""
-    said = message_to_said(message, bot, bot_id)
-    if said is None or message.edited_at is None:
+    incoming = to_incoming_message(message, bot, bot_id)
+    if incoming is None or message.edited_at is None:
         return None
     at = message.edited_at
     key = f"e{message.id}:{at.timestamp():.6f}"
     if thread is None:
-        return Edited(key, said, at)
-    address = replace(said.address, chat=str(thread.id))
+        return Edited(key, incoming, at)
+    address = replace(incoming.address, chat=str(thread.id))
     scopes = _scopes(address, thread, message.guild)
-    in_thread = replace(said, address=address, scopes=scopes, in_thread=True, is_late=True)
+    in_thread = replace(incoming, address=address, scopes=scopes, in_thread=True, is_late=True)
     return Edited(f"{key}@{thread.id}", in_thread, at)
 
 
@@ -199,9 +199,9 @@ def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
 
 def command_to_incoming(
     interaction: discord.Interaction, context: PlatformContext, *, deferred: bool
-) -> Said:
+) -> IncomingMessage:
     """Convert a native command to its typed form; one on a message becomes a reply."""
-    return Said(
+    return IncomingMessage(
         message_id=None,
         text=commands.command_text(interaction, context.message_commands),
         wake=WakeReason.COMMAND,

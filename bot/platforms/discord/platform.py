@@ -17,12 +17,12 @@ import msgspec
 import structlog
 from typing_extensions import override
 
-from bot.chat.incoming import Address, MediaItem, Request, Said, source_name
+from bot.chat.incoming import Address, IncomingMessage, MediaItem, Request, source_name
 from bot.errors import PlatformError, Refused, StoreError, TokenRejected, Unreachable
 from bot.platforms.discord.channels import CharacterPictures
 from bot.platforms.discord.commands import to_message_payload, to_payload
 from bot.platforms.discord.gateway import Gateway
-from bot.platforms.discord.incoming import message_to_said
+from bot.platforms.discord.incoming import to_incoming_message
 from bot.platforms.discord.internals import DiscordClient, skip_unreadable
 from bot.platforms.discord.receiver import MessageReceiver
 from bot.platforms.discord.rest import ObjectWithId, RestClient, RestEndpoint, decode_response
@@ -168,37 +168,44 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         return roles
 
     @override
-    async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
-        query = {"limit": str(limit)} | ({"before": said.message_id} if said.message_id else {})
-        response = await self._rest.call(READ_MESSAGES, said.address.chat, query=query)
+    async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
+        query = {"limit": str(limit)} | (
+            {"before": message.message_id} if message.message_id else {}
+        )
+        response = await self._rest.call(READ_MESSAGES, message.address.chat, query=query)
         bot = await self._bot_object()
         messages = decode_response(response, list[dict[str, Any]])
-        found = (self._parse(said, bot, one) for one in reversed(messages))
+        found = (self._parse(message, bot, one) for one in reversed(messages))
         return [one for one in found if one is not None]
 
     @override
-    async def read_start(self, said: Said) -> Said | None:
-        thread, *parents = [scope.rpartition(":")[2] for scope in said.scopes]
+    async def read_start(self, message: IncomingMessage) -> IncomingMessage | None:
+        thread, *parents = [scope.rpartition(":")[2] for scope in message.scopes]
         bot = await self._bot_object()
         for chat in (*parents[:1], thread):  # a forum post begins with its own message
             with contextlib.suppress(Refused):
                 found = decode_response(
                     await self._rest.call(READ_MESSAGE, chat, thread), dict[str, Any]
                 )
-                return self._parse(said, bot, found, by_anybody=True)
+                return self._parse(message, bot, found, by_anybody=True)
         return None
 
     def _parse(
-        self, near: Said, bot: discord.Object, data: dict[str, Any], *, by_anybody: bool = False
-    ) -> Said | None:
+        self,
+        near: IncomingMessage,
+        bot: discord.Object,
+        data: dict[str, Any],
+        *,
+        by_anybody: bool = False,
+    ) -> IncomingMessage | None:
         """Convert a message from the same channel as `near`."""
         guild = {} if near.is_private else {"guild_id": self._guild_id(near) or "0"}
         message = self._parser.parse_message({**data, **guild})
         if message is None:
             return None
         given = message, bot, self._context.bot_id
-        said = skip_unreadable("MESSAGE", message_to_said, *given, by_anybody=by_anybody)
-        return said and replace(said, scopes=near.scopes)  # the parser knows no server
+        incoming = skip_unreadable("MESSAGE", to_incoming_message, *given, by_anybody=by_anybody)
+        return incoming and replace(incoming, scopes=near.scopes)  # the parser knows no server
 
     async def _bot_object(self) -> discord.Object:
         return discord.Object((await self._rest.bot_user()).id)

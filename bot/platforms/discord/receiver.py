@@ -12,7 +12,7 @@ import discord
 import structlog
 from discord.utils import snowflake_time, time_snowflake
 
-from bot.chat.incoming import Incoming, Said, source_name
+from bot.chat.incoming import Incoming, IncomingMessage, source_name
 from bot.errors import Refused, StoreError
 from bot.platforms.discord.gateway import (
     CommandReceived,
@@ -302,11 +302,11 @@ class ChannelCursors:
     ) -> dict[str, str]:
         """Advance the cursors past these messages; return what to store with them."""
         read = [(channel, *seen[channel]) for channel in seen if channel in self.stored]
-        for said in incomings:
-            if isinstance(said, Said) and said.message_id is not None:
-                guilds = [one.rpartition(":")[2] for one in said.scopes if ":guild:" in one]
+        for incoming in incomings:
+            if isinstance(incoming, IncomingMessage) and incoming.message_id is not None:
+                guilds = [one.rpartition(":")[2] for one in incoming.scopes if ":guild:" in one]
                 guild = int(guilds[0]) if guilds else 0
-                read.append((int(said.address.chat), int(said.message_id), guild))
+                read.append((int(incoming.address.chat), int(incoming.message_id), guild))
         moved: dict[str, str] = {}
         for channel, message, guild in read:
             if channel not in self._frozen and message > self.stored.get(channel, 0):

@@ -332,9 +332,9 @@ class _FoundMessage(msgspec.Struct):
 
 def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) -> bool:
     files = [one["filename"] for one in found.attachments]
-    said = sent.content.named_text if found.webhook_id is None else sent.content.text
+    message = sent.content.named_text if found.webhook_id is None else sent.content.text
     plain = replace(sent.content, is_plain=True)
-    forms = {_render_text(said, content).strip() for content in (sent.content, plain)}
+    forms = {_render_text(message, content).strip() for content in (sent.content, plain)}
     return (
         (found.webhook_id or found.author.id) in speakers
         and found.content.strip() in forms  # Discord strips white space at both ends

@@ -15,6 +15,7 @@ from bot.chat.incoming import (
     Address,
     Edited,
     Incoming,
+    IncomingMessage,
     Joined,
     MediaItem,
     MediaKind,
@@ -23,7 +24,6 @@ from bot.chat.incoming import (
     Quote,
     Reacted,
     Reaction,
-    Said,
     WakeReason,
     read_reaction,
 )
@@ -165,7 +165,7 @@ def to_incoming(
 ) -> Incoming | None:
     """Convert an update; None for messages by bots and service messages."""
     if update.message is not None:
-        return message_to_said(update.message, bot, bot_id, commands)
+        return to_incoming_message(update.message, bot, bot_id, commands)
     if update.edited_message is not None:
         return _to_edited(update.edited_message, update.update_id, bot, bot_id)
     if update.callback_query is not None:
@@ -179,12 +179,12 @@ def to_incoming(
     return None
 
 
-def message_to_said(
+def to_incoming_message(
     message: types.Message,
     bot: types.User,
     bot_id: str = "",
     commands: Container[str] | None = None,
-) -> Said | None:
+) -> IncomingMessage | None:
     """Convert a message; None for messages by bots and service messages.
 
     In a group, other commands than `commands` wake nobody unless they name this bot. Posts that
@@ -211,7 +211,7 @@ def message_to_said(
     address = _to_address(message, bot_id)
     key = f"{ephemeral}@{message.date.timestamp():.0f}" if ephemeral else str(message.message_id)
     first_author = _first_author(message.forward_origin)
-    return Said(
+    return IncomingMessage(
         address=address,
         external_key=f"{message.chat.id}:{key}",
         message_id=None if ephemeral else str(message.message_id),
@@ -246,15 +246,15 @@ def _ephemeral_id_of(message: types.Message) -> str | None:
 def _to_edited(
     message: types.Message, update_id: int, bot: types.User, bot_id: str
 ) -> Edited | None:
-    said = message_to_said(message, bot, bot_id)
-    if said is None or said.interaction is not None or message.poll is not None:
+    incoming = to_incoming_message(message, bot, bot_id)
+    if incoming is None or incoming.interaction is not None or message.poll is not None:
         return None
-    if not said.text and all(item.kind in _CHANGING_KINDS for item in said.attachments):
+    if not incoming.text and all(item.kind in _CHANGING_KINDS for item in incoming.attachments):
         return None  # nobody edited it: live locations move, checklists are ticked
     # Two edits within a second have the same date, but never the same update.
-    key = f"{said.external_key}:e{update_id}"
+    key = f"{incoming.external_key}:e{update_id}"
     at = datetime.fromtimestamp(message.edit_date, UTC) if message.edit_date else message.date
-    return Edited(key, said, at)
+    return Edited(key, incoming, at)
 
 
 def _to_pressed(query: types.CallbackQuery, bot_id: str) -> Pressed | None:
@@ -325,11 +325,13 @@ def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> Joined | None:
     )
 
 
-def _to_stop(stopped: types.MessageGenerationStopped, update_id: int, bot_id: str) -> Said:
+def _to_stop(
+    stopped: types.MessageGenerationStopped, update_id: int, bot_id: str
+) -> IncomingMessage:
     """Convert a press of Telegram's own stop button, which drafts have, to the command /stop."""
     chat, thread = stopped.chat, stopped.message_thread_id
     address = Address("telegram", str(chat.id), str(thread) if thread else None, bot_id)
-    return Said(
+    return IncomingMessage(
         address=address,
         external_key=f"{chat.id}:stop{update_id}",
         message_id=None,

@@ -20,10 +20,10 @@ from bot.chat.incoming import (
     Edited,
     ForgetRequested,
     Incoming,
+    IncomingMessage,
     Joined,
     Pressed,
     Reacted,
-    Said,
     SayRequested,
     source_name,
 )
@@ -114,7 +114,7 @@ class MovedChats:
             return incoming
         address = replace(incoming.address, chat=str(first))
         match incoming:
-            case Said():
+            case IncomingMessage():
                 return _move_to_first(incoming, address)
             case Edited():
                 return replace(incoming, said=_move_to_first(incoming.said, address))
@@ -178,15 +178,15 @@ class MovedChats:
         self._now[first] = now
 
 
-def _move_to_first(said: Said, address: Address) -> Said:
-    quote = said.quote
+def _move_to_first(message: IncomingMessage, address: Address) -> IncomingMessage:
+    quote = message.quote
     if quote is not None:
         quote = replace(quote, message_id=_shift_id(quote.message_id))
     return replace(
-        said,
+        message,
         address=address,
         scopes=scopes_of(address),
-        message_id=_shift_id(said.message_id),
+        message_id=_shift_id(message.message_id),
         quote=quote,
     )
 

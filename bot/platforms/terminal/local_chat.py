@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Address, Joined, Person, Said, WakeReason
+from bot.chat.incoming import Address, IncomingMessage, Joined, Person, WakeReason
 from bot.chat.outgoing import Attachment, Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.ports import Surface
 from bot.runtime.in_process import BoundedDict
@@ -51,9 +51,9 @@ class LocalChat:
         self._scope = f"{self.address.lane}:{self.run}" if chat else self.address.lane
         self._lines = 0
 
-    def to_said(self, line: str) -> Said:
+    def to_incoming_message(self, line: str) -> IncomingMessage:
         self._lines += 1
-        return Said(
+        return IncomingMessage(
             address=self.address,
             external_key=f"{self.run}:{self._lines}",
             message_id=None,

@@ -78,7 +78,7 @@ class TerminalPlatform(LocalPlatform):
             if not rest.strip():
                 self.surface.print_plain(told)
         elif word:
-            await intake.receive([self._chat.to_said(line)], {})
+            await intake.receive([self._chat.to_incoming_message(line)], {})
 
 
 class TerminalSurface(PrintingSurface):

@@ -123,7 +123,7 @@ class ScreenPlatform(LocalPlatform):
             self.surface.print_plain(self._chat.rename(rest), _NOTICE)
             self._screen.name = self._chat.person.name
             return
-        await intake.receive([self._chat.to_said(line)], {})
+        await intake.receive([self._chat.to_incoming_message(line)], {})
         await self._show_answers()
         if word == "/forget":
             self._screen.forget_lines(self._history_file)
@@ -143,7 +143,7 @@ class ScreenPlatform(LocalPlatform):
             await self._stop_requested.wait()
             self._stop_requested.clear()
             if self._is_busy:
-                await intake.receive([self._chat.to_said("/stop")], {})
+                await intake.receive([self._chat.to_incoming_message("/stop")], {})
 
 
 def make(context: PlatformContext) -> Platform | None:

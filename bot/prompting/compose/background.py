@@ -28,8 +28,8 @@ def build_background(
     observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, tagged: bool
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
     """Return the parts for `observed` lines (oldest first), quote and files, and dropped items."""
-    said = inputs.incoming
-    if not (observed or said.thread_title or said.quote or files.texts or files.unread):
+    message = inputs.incoming
+    if not (observed or message.thread_title or message.quote or files.texts or files.unread):
         return [], []  # nearly always
     labels, own = inputs.speakers, inputs.preset.name
 
@@ -38,7 +38,7 @@ def build_background(
 
     lines = _fitting_lines(observed, tag, inputs.max_input_tokens)
     parts = []
-    opened = said.thread_title
+    opened = message.thread_title
     if opened and (title := " ".join(strip_hidden_text(opened.text).split())):
         parts.append(PromptPart("thread", f"{_THREAD}\n> {title[:_MAX_QUOTE_CHARS]}", priority=1))
     if lines:

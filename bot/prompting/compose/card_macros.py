@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from bot.chat.incoming import Joined, Said
+from bot.chat.incoming import IncomingMessage, Joined
 from bot.chat.session import Turn
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.macros import Macros
@@ -101,7 +101,7 @@ def own_instructions(preset: Preset) -> str:
 
 def choose_greeting(
     preset: Preset,
-    incoming: Said | Joined,
+    incoming: IncomingMessage | Joined,
     *,
     rng: random.Random,
     number: int | None = None,
@@ -117,7 +117,7 @@ def choose_greeting(
     return text if len(text) <= _MAX_GREETING_CHARS else f"{text[: _MAX_GREETING_CHARS - 1]}…"
 
 
-def reply_macros(preset: Preset, incoming: Said | Joined, rng: random.Random) -> Macros:
+def reply_macros(preset: Preset, incoming: IncomingMessage | Joined, rng: random.Random) -> Macros:
     name = clean_name(incoming.author.name) if incoming.author else ""
     return Macros(
         char=preset.character_name,

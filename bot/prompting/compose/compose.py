@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.chat.prompt import Image, Message, Prompt, Role, TemplateChoice, TemplateNames
 from bot.chat.receipt import DroppedItem
 from bot.chat.session import NO_FILES, AttachedFiles, Session, Turn
@@ -50,7 +50,7 @@ _TEMPERATURE_OF_ANOTHER_ANSWER = 0.5
 def compose(
     preset: Preset,
     session: Session,
-    incoming: Said,
+    incoming: IncomingMessage,
     *,
     characters: Mapping[str, str] | None = None,
     answers: Sequence[Turn] = (),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.chat.session import Session, Turn, described_text
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import SpeakerLabels, label_speakers
@@ -18,7 +18,7 @@ class PromptInputs:
 
     preset: Preset
     session: Session
-    incoming: Said
+    incoming: IncomingMessage
     turns: Sequence[Turn]
     """Oldest first, the newest message included, without hidden text."""
     speakers: SpeakerLabels
@@ -46,7 +46,7 @@ class PromptInputs:
 def gather_inputs(
     preset: Preset,
     session: Session,
-    incoming: Said,
+    incoming: IncomingMessage,
     answers: Sequence[Turn],
     characters: Mapping[str, str] | None,
     personas: Mapping[str, str] | None,

@@ -6,7 +6,7 @@ import structlog
 from pydantic import BaseModel, Field
 
 from bot.chat.command import ButtonAction, Command, read_button
-from bot.chat.incoming import Pressed, Request, Said
+from bot.chat.incoming import IncomingMessage, Pressed, Request
 from bot.chat.rate import Rate
 from bot.errors import AlreadyNotified, UserError
 from bot.ports import Clock, RateLimits
@@ -99,55 +99,55 @@ class AnswerLimits:
     def __post_init__(self) -> None:
         self._notices = RareNotices(self.rates)
 
-    async def admit(self, said: Said, stop: StopFlag) -> tuple[bool, Text | None]:
+    async def admit(self, message: IncomingMessage, stop: StopFlag) -> tuple[bool, Text | None]:
         """Wait until a message may be answered or is stopped; return whether, and any notice."""
-        rates = self._rates_of(said)
-        if not rates or await self._admits_one_of_several(said):
+        rates = self._rates_of(message)
+        if not rates or await self._admits_one_of_several(message):
             return True, None
         wait = await self.rates.take(rates, _MAX_WAIT_SECONDS)
         if wait <= 0:
             return True, None
         is_refused = wait > _MAX_WAIT_SECONDS
         LIMITED_MESSAGES.labels("refused" if is_refused else "slowed").inc()
-        conversation, by = said.address.conversation, said.charged_person
+        conversation, by = message.address.conversation, message.charged_person
         _log.info("limited", conversation=conversation, by=by, seconds=wait)
-        notice = await self._limit_notice(said, rates, wait, is_refused=is_refused)
+        notice = await self._limit_notice(message, rates, wait, is_refused=is_refused)
         if not is_refused and not stop.requested:
             with stop.ends_block():
                 await self.clock.sleep(wait)
         return not is_refused, notice
 
-    async def _admits_one_of_several(self, said: Said) -> bool:
+    async def _admits_one_of_several(self, message: IncomingMessage) -> bool:
         """Charge an answer to several people to the newest of them within the limit."""
-        people = said.charged_people
+        people = message.charged_people
         for person in people if len(people) > 1 else ():
-            if await self.rates.take(self._rates_of(said, person)) <= 0:
+            if await self.rates.take(self._rates_of(message, person)) <= 0:
                 return True
         return False
 
-    async def admits_voice(self, said: Said) -> bool:
+    async def admits_voice(self, message: IncomingMessage) -> bool:
         """Count a voice message, which costs as much as an answer, before it is transcribed."""
-        rates = [replace(one, key=f"voice:{one.key}") for one in self._rates_of(said)]
+        rates = [replace(one, key=f"voice:{one.key}") for one in self._rates_of(message)]
         if not rates or await self.rates.take(rates) <= 0:
             return True
         LIMITED_MESSAGES.labels("voice").inc()
-        conversation, by = said.address.conversation, said.author.id
+        conversation, by = message.address.conversation, message.author.id
         _log.info("limited", conversation=conversation, by=by, what="voice")
         return False
 
-    def _rates_of(self, said: Said, person: str | None = None) -> list[Rate]:
+    def _rates_of(self, message: IncomingMessage, person: str | None = None) -> list[Rate]:
         """Return the rate limits that apply; in a private chat, person and channel are the same."""
         counted = {
-            f"person:{person or said.charged_person}": self.settings.answers_per_person,
-            f"channel:{said.address.channel}": self.settings.answers_per_channel,
+            f"person:{person or message.charged_person}": self.settings.answers_per_person,
+            f"channel:{message.address.channel}": self.settings.answers_per_channel,
         }
         seconds = self.settings.seconds
         return [Rate(key, count, seconds) for key, count in counted.items() if count]
 
     async def _limit_notice(
-        self, said: Said, rates: list[Rate], wait: float, *, is_refused: bool
+        self, message: IncomingMessage, rates: list[Rate], wait: float, *, is_refused: bool
     ) -> Text | None:
-        if not await self._notices.is_due(said.address.channel, _SECONDS_BETWEEN_ANSWER_NOTICES):
+        if not await self._notices.is_due(message.address.channel, _SECONDS_BETWEEN_ANSWER_NOTICES):
             return None
         most, seconds = min(rate.count for rate in rates), f"{self.settings.seconds:g}"
         rule = translatable_count(
@@ -201,26 +201,28 @@ class CommandLimits:
             count, seconds = _ALWAYS_ADMITTED, _ALWAYS_SECONDS
         return cls(rates, per_person=count, seconds=seconds)
 
-    async def admit(self, said: Said, command: Command) -> None:
+    async def admit(self, message: IncomingMessage, command: Command) -> None:
         """Count a command; over the limit, raise `UserError`, or `AlreadyNotified` for a repeat."""
         if command.name == "stop":
             return
         kind = "deletions" if command.name == "forget" else "commands"
-        refusal = await self._refusal(said, kind)
+        refusal = await self._refusal(message, kind)
         if refusal is None:
             return
         # Only a native command waits for its own response.
-        if said.interaction is not None or await self._notices.is_due_in(said.address.channel):
+        if message.interaction is not None or await self._notices.is_due_in(
+            message.address.channel
+        ):
             raise UserError(refusal)
         raise AlreadyNotified
 
-    async def should_tell_unreadable(self, said: Said) -> bool:
+    async def should_tell_unreadable(self, message: IncomingMessage) -> bool:
         """Return whether to tell an author that nothing in the message can be read."""
-        kinds = ",".join(sorted({one.kind for one in said.attachments}))
-        name = f"unreadable:{said.address.channel}:{said.author.id}:{kinds}"
+        kinds = ",".join(sorted({one.kind for one in message.attachments}))
+        name = f"unreadable:{message.address.channel}:{message.author.id}:{kinds}"
         is_told = await self._notices.is_due(name, _SECONDS_BETWEEN_UNREADABLE)
-        if is_told and not said.is_private:
-            is_told = await self._notices.is_due_in(said.address.channel)
+        if is_told and not message.is_private:
+            is_told = await self._notices.is_due_in(message.address.channel)
         if not is_told:
             LIMITED_MESSAGES.labels("unreadable").inc()
         return is_told

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from bot.chat.command import parse
-from bot.chat.incoming import Incoming, Said, address_of
+from bot.chat.incoming import Incoming, IncomingMessage, address_of
 from bot.chat.operation import Pause, Restore
 from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.chat.session import InboxMessage
@@ -44,7 +44,9 @@ class OperatorNotes:
     private_chats: Mapping[str, PrivateChats] = field(default_factory=dict)
     """By `Address.source` as well, of the platforms that have some."""
 
-    async def note_fallback(self, preset: Preset, failure: BackendError, said: Said) -> Text | None:
+    async def note_fallback(
+        self, preset: Preset, failure: BackendError, message: IncomingMessage
+    ) -> Text | None:
         """Report that another model answers; return a public note if no operator got the report."""
         note = translatable(
             "⚠ For the admins here: another model answers in place of {preset}'s own, which"
@@ -53,24 +55,26 @@ class OperatorNotes:
             reason=failure.notice,
         )
         name = f"fallback:{preset.provider}/{preset.model}"
-        if self._operators_to_notify(said):
+        if self._operators_to_notify(message):
             is_due = await self.notices.is_due(name, _SECONDS_BETWEEN_NOTES)
-            if not is_due or await self._send(said, note):
+            if not is_due or await self._send(message, note):
                 return None
-        name = f"{name}:{said.address.conversation}"
+        name = f"{name}:{message.address.conversation}"
         return note if await self.notices.is_due(name, _SECONDS_BETWEEN_NOTES) else None
 
-    def _operators_to_notify(self, said: Said) -> list[str]:
-        if said.address.source not in self.private_chats:
+    def _operators_to_notify(self, message: IncomingMessage) -> list[str]:
+        if message.address.source not in self.private_chats:
             return []
-        if said.is_private and said.author.id in self.operators:
+        if message.is_private and message.author.id in self.operators:
             return []  # nobody else reads what stands under the answer
-        return [one for one in self.operators if one.startswith(f"{said.address.platform}:")]
+        return [one for one in self.operators if one.startswith(f"{message.address.platform}:")]
 
-    async def _send(self, said: Said, note: Text) -> bool:
-        text = translate(joined([said.address.channel, note], ": "), language_of(said.locale))
-        source, is_sent = said.address.source, False
-        for person in self._operators_to_notify(said):
+    async def _send(self, incoming: IncomingMessage, note: Text) -> bool:
+        text = translate(
+            joined([incoming.address.channel, note], ": "), language_of(incoming.locale)
+        )
+        source, is_sent = incoming.address.source, False
+        for person in self._operators_to_notify(incoming):
             try:
                 async with asyncio.timeout(_SEND_SECONDS):
                     address = await self.private_chats[source].private_chat(person)
@@ -148,20 +152,20 @@ class RestoredMessages:
         newest = self._newest
         return newest is not None and message.incoming.at.timestamp() <= newest.answered_until
 
-    def is_void(self, said: Said) -> bool:
+    def is_void(self, message: IncomingMessage) -> bool:
         """Return whether to ignore a message that was handled or forgotten before the restore."""
         newest = self._newest
-        if newest is None or (at := said.at.timestamp()) > newest.answered_until:
+        if newest is None or (at := message.at.timestamp()) > newest.answered_until:
             return False
-        if said.wake is not None and said.text.startswith("/"):
+        if message.wake is not None and message.text.startswith("/"):
             return True  # its effect is in the backup or in the tombstones, or is nothing to repeat
-        channel, key = said.address.channel, said.address.conversation
+        channel, key = message.address.channel, message.address.conversation
         until = max(newest.forgotten_until.get(one, 0.0) for one in (key, channel))
-        return at <= until or self._is_forgotten(channel, said.message_id)
+        return at <= until or self._is_forgotten(channel, message.message_id)
 
     def keep(self, event: Incoming) -> Incoming | None:
         """Return the event as it should be stored; None if it should be dropped."""
-        if self._newest is None or not isinstance(event, Said):
+        if self._newest is None or not isinstance(event, IncomingMessage):
             return event
         if self.is_void(event):
             return None
@@ -236,17 +240,17 @@ class QueueLimit:
             (one, one.incoming)
             for one in following
             if one.id not in refused
-            and isinstance(one.incoming, Said)
+            and isinstance(one.incoming, IncomingMessage)
             and _is_question(one.incoming)
         ]
-        for message, said in waiting[most:]:
+        for message, incoming in waiting[most:]:
             LIMITED_MESSAGES.labels("queue_full").inc()
-            if said.interaction is not None:
+            if incoming.interaction is not None:
                 # At once: this response delays no answer.
                 await self.replies.open_notice(group.claim, message, BUSY)
             group.message = replace(group.message, refused=(*group.message.refused, message))
 
 
-def _is_question(said: Said) -> bool:
-    is_meant = said.wake is not None and not (said.author_is_bot or said.is_late)
-    return is_meant and parse(said.text) is None
+def _is_question(message: IncomingMessage) -> bool:
+    is_meant = message.wake is not None and not (message.author_is_bot or message.is_late)
+    return is_meant and parse(message.text) is None

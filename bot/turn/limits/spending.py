@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from bot.backends.spec import ModelPrice, ProviderSettings
-from bot.chat.incoming import Said
+from bot.chat.incoming import IncomingMessage
 from bot.chat.prompt import Prompt, Usage
 from bot.chat.usage import MICROS, AnswerCharge, BudgetCap, BudgetKind, Period, format_cost
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
@@ -86,16 +86,16 @@ class Spending:
 
     @contextlib.asynccontextmanager
     async def reserved(
-        self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
+        self, preset: Preset, message: IncomingMessage, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[Reservation]:
         """Reserve an answer's cost during the block, and settle the cost that `charged` recorded.
 
         A request that failed before its first token costs nothing; after any other failure the
         reservation stays. Raises `BudgetUsedUp`, or `StoreError` if the budgets cannot be read.
         """
-        caps = self.caps(said, preset)
+        caps = self.caps(message, preset)
         model = self._model(preset.provider, prompt.model)
-        charge = AnswerCharge(said.charged_person, server_of(said), model)
+        charge = AnswerCharge(message.charged_person, server_of(message), model)
         if not caps:
             yield Reservation(prompt, charge)
             return
@@ -126,9 +126,11 @@ class Spending:
         reservation.spent = reservation.reserved
         return True
 
-    def bounded(self, preset: Preset, said: Said, fitted: FittedPrompt) -> FittedPrompt:
+    def bounded(
+        self, preset: Preset, message: IncomingMessage, fitted: FittedPrompt
+    ) -> FittedPrompt:
         """Return a prompt with the output limit that `reserved` would set, without reserving."""
-        if not self.caps(said, preset):
+        if not self.caps(message, preset):
             return fitted
         return replace(fitted, prompt=self._with_output_limit(fitted.prompt))
 
@@ -142,12 +144,12 @@ class Spending:
         reservation.spent = sum(map(price.cost, usages))
         return replace(reservation.charge, cost=reservation.spent)
 
-    def caps(self, said: Said, preset: Preset) -> list[BudgetCap]:
+    def caps(self, message: IncomingMessage, preset: Preset) -> list[BudgetCap]:
         """Return the budgets that an answer counts against."""
         if not self._limits_anything(preset):
             return []
-        owners = _budget_owners(said.scopes, server_of(said))
-        first, *others = said.charged_people
+        owners = _budget_owners(message.scopes, server_of(message))
+        first, *others = message.charged_people
         caps = self._caps(preset, {BudgetKind.PERSON: first, **owners})
         of_people = [cap for cap in caps if cap.kind is BudgetKind.PERSON]
         return caps + [replace(cap, owner=one) for one in others for cap in of_people]
@@ -186,9 +188,9 @@ class Spending:
             return None
         return preset.model_copy(update={name: getattr(other, name) for name in _OF_MODEL})
 
-    async def notice_of_cheaper(self, said: Said) -> Text | None:
+    async def notice_of_cheaper(self, message: IncomingMessage) -> Text | None:
         """Return the notice that a cheaper model answers; None if it was shown recently."""
-        name = f"budget:{said.address.conversation}"
+        name = f"budget:{message.address.conversation}"
         if not await self.notices.is_due(name, _SECONDS_BETWEEN_NOTICES):
             return None
         return translatable("⚠ A budget is used up, so a cheaper model answers for the time being.")
@@ -247,9 +249,9 @@ def _budget_owners(scopes: Sequence[str], server: str | None) -> dict[BudgetKind
     return {BudgetKind.CHANNEL: scopes[max(0, len(scopes) - 2)], BudgetKind.SERVER: server}
 
 
-def server_of(said: Said) -> str | None:
+def server_of(message: IncomingMessage) -> str | None:
     """Return the widest scope, a server or group with all its topics; None in private."""
-    return None if said.is_private else said.scopes[-1]
+    return None if message.is_private else message.scopes[-1]
 
 
 def usages_of(answer: GeneratedAnswer, prompt_tokens: int) -> Iterator[Usage]:
@@ -287,20 +289,20 @@ class BudgetedSummaries:
 
     @contextlib.asynccontextmanager
     async def paid(
-        self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
+        self, preset: Preset, message: IncomingMessage, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[SummaryRequest]:
         """Reserve a summary's cost during the block, and record the real cost; see `PaySummary`."""
-        async with self.spending.reserved(preset, said, prompt, prompt_tokens) as reservation:
+        async with self.spending.reserved(preset, message, prompt, prompt_tokens) as reservation:
             request = SummaryRequest(reservation.prompt)
             urgency = self.urgency
-            chat = said.address.lane if urgency is Urgency.QUESTION else ""
+            chat = message.address.lane if urgency is Urgency.QUESTION else ""
             async with self.slots.hold(
                 preset.provider, StopFlag(), _ignore, chat=chat, urgency=urgency
             ):
                 yield request
             usage = counted(request.usage, prompt_tokens, request.text)
             charge = self.spending.charged(reservation, preset, [usage])
-        conversation = said.address.conversation
+        conversation = message.address.conversation
         await self.log.record(conversation, preset.name, preset.provider, charge, usage)
 
 

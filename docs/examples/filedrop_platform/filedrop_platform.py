@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from bot.chat.incoming import Address, Person, Said, WakeReason
+from bot.chat.incoming import Address, IncomingMessage, Person, WakeReason
 from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.errors import MessageNotFound
 from bot.platforms.local_platform import LocalPlatform
@@ -67,8 +67,10 @@ class FileDrop(LocalPlatform):
                 chat, text, now = file.parent.name, file.read_text("utf-8"), datetime.now(UTC)
                 where, who = Address("filedrop", chat), Person(f"filedrop:{chat}", chat)
                 key = f"{chat}/{file.name}:{file.stat().st_mtime_ns}"
-                said = Said(where, key, None, who, text, now, WakeReason.DM, (where.lane,))
-                await intake.receive([said], {})  # the intake ignores files it already knows
+                message = IncomingMessage(
+                    where, key, None, who, text, now, WakeReason.DM, (where.lane,)
+                )
+                await intake.receive([message], {})  # the intake ignores files it already knows
                 file.rename(file.with_suffix(".read"))
             await asyncio.sleep(0.2)
 

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Address, Said
+from bot.chat.incoming import Address, IncomingMessage
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.spec import PlatformContext
@@ -41,7 +41,7 @@ COMMANDS = (
 )
 
 
-async def suggest(_said: Said, partial: str) -> Sequence[str]:
+async def suggest(_said: IncomingMessage, partial: str) -> Sequence[str]:
     return [name for name in ("nova", "nora", "coder") if name.startswith(partial)]
 
 

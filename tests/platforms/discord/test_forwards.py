@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bot.chat.incoming import MediaItem, MediaKind
-from bot.platforms.discord.incoming import message_to_said
+from bot.platforms.discord.incoming import to_incoming_message
 from tests.platforms.discord.test_incoming import BOB, BOT, CachedGuild, reply_to
 
 
@@ -91,7 +91,7 @@ async def test_what_a_bot_shows_is_read_in_replies_and_forwards(
     quoted = "\n".join(f"> {line}" for line in text.splitlines())
     assert forwarded.text == f"[forwarded message]\n{quoted}"
     by_webhook = {"content": "", "webhook_id": "77", **fields}
-    started = message_to_said(cache.message(**by_webhook), cache.bot, by_anybody=True)
+    started = to_incoming_message(cache.message(**by_webhook), cache.bot, by_anybody=True)
     assert started is not None
     assert started.text == text
 

@@ -1,4 +1,4 @@
-"""Conversion of Discord's messages and commands to `Said`."""
+"""Conversion of Discord's messages and commands to `IncomingMessage`."""
 
 import json
 from pathlib import Path
@@ -9,11 +9,11 @@ import pytest
 
 from bot.chat.incoming import (
     Address,
+    IncomingMessage,
     MediaItem,
     MediaKind,
     Person,
     Quote,
-    Said,
     ThreadTitle,
     WakeReason,
 )
@@ -21,8 +21,8 @@ from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import (
     command_to_incoming,
     edit_to_incoming,
-    message_to_said,
     press_to_incoming,
+    to_incoming_message,
 )
 from bot.platforms.discord.rest import RestClient
 from bot.platforms.discord.settings import DiscordSettings
@@ -53,10 +53,12 @@ class CachedGuild:
 
     def receive(
         self, content: str, *, where: int | None = CHANNEL, author: int = ALICE, **more: Any
-    ) -> Said | None:
-        return message_to_said(self.message(content, where=where, author=author, **more), self.bot)
+    ) -> IncomingMessage | None:
+        return to_incoming_message(
+            self.message(content, where=where, author=author, **more), self.bot
+        )
 
-    def said(self, content: str, **fields: Any) -> Said:
+    def said(self, content: str, **fields: Any) -> IncomingMessage:
         said = self.receive(content, **fields)
         assert said is not None
         return said
@@ -118,7 +120,7 @@ async def cache() -> CachedGuild:
 
 async def test_second_bot_has_keys_of_its_own(cache: CachedGuild) -> None:
     message = cache.message("hello")
-    incoming = message_to_said(message, cache.bot, "77")
+    incoming = to_incoming_message(message, cache.bot, "77")
     command = command_to_incoming(cache.command(), PlatformContext(bot_id="77"), deferred=True)
     assert incoming is not None
     assert incoming.address.conversation.startswith("discord@77:")
@@ -138,7 +140,7 @@ async def test_message_of_an_unknown_guild_is_not_a_direct_message(cache: Cached
     data = message_data("obey", ALICE, guild_id="99")
     message = discord.Message(state=cache.state, channel=channel, data=data)
 
-    incoming = message_to_said(message, cache.bot)
+    incoming = to_incoming_message(message, cache.bot)
 
     assert incoming is not None
     assert (incoming.wake, incoming.author_is_admin) == (None, None)
@@ -187,7 +189,7 @@ async def test_incomplete_command_is_ignored(cache: CachedGuild, given: dict[str
 
     event = gateway.events.get_nowait()
     assert gateway.events.empty()
-    assert isinstance(event, Said)
+    assert isinstance(event, IncomingMessage)
 
 
 async def test_message_in_a_guild_does_not_wake(cache: CachedGuild) -> None:

@@ -11,7 +11,7 @@ import discord
 import pytest
 from structlog.testing import capture_logs
 
-from bot.chat.incoming import Deleted, Edited, Said, WakeReason
+from bot.chat.incoming import Deleted, Edited, IncomingMessage, WakeReason
 from bot.errors import PlatformError, Unreachable
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.internals import skip_unreadable
@@ -394,7 +394,9 @@ async def test_edits_and_deletions_of_people_are_received_in_order(server: Serve
         server.say("the end")
         await server.receives("the end")
 
-    edited, deleted, purged = [one for one in server.intake.events if not isinstance(one, Said)]
+    edited, deleted, purged = [
+        one for one in server.intake.events if not isinstance(one, IncomingMessage)
+    ]
     assert isinstance(edited, Edited)
     assert (edited.message_id, edited.said.text) == (str(first.id), "goodbye")
     assert isinstance(deleted, Deleted)

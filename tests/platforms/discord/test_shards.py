@@ -7,7 +7,7 @@ import pytest
 from simcord.builders import ChannelHandle
 from simcord.results import ResponseMessage
 
-from bot.chat.incoming import Edited, Pressed, Said
+from bot.chat.incoming import Edited, IncomingMessage, Pressed
 from bot.platforms.discord.shards import GatewaySession, Shard
 from tests.platforms.discord.conftest import platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
@@ -70,7 +70,13 @@ async def test_restart_misses_nothing(wire: SimWire, guilds: Guilds, intake: Fak
     async with running(platform_for(wire), intake):
         guilds.say(0, "live")
         await wait_until(lambda: "live" in intake.texts)
-    assert [type(one) for one in intake.events] == [Said, Said, Said, Edited, Said]
+    assert [type(one) for one in intake.events] == [
+        IncomingMessage,
+        IncomingMessage,
+        IncomingMessage,
+        Edited,
+        IncomingMessage,
+    ]
     assert intake.texts == ["before", "missed", "missed in a thread", "live"]
     assert (count(wire, "<op2"), count(wire, "<op6")) == (1, 1)
     in_thread = intake.received[2]
@@ -93,7 +99,7 @@ async def test_session_is_stored_soon(wire: SimWire, guilds: Guilds, intake: Fak
 
 def _without_roles(intake: FakeIntake) -> list[str]:
     """Return the commands and presses; after RESUME, roles are unknown until the guild is."""
-    asked = [one for one in intake.events if isinstance(one, Said | Pressed)]
+    asked = [one for one in intake.events if isinstance(one, IncomingMessage | Pressed)]
     return sorted(repr(replace(one, author_roles=None)) for one in asked)
 
 

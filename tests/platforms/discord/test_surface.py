@@ -9,7 +9,7 @@ import discord
 import pytest
 from simcord.backend import serializers
 
-from bot.chat.incoming import Joined, Said, WakeReason
+from bot.chat.incoming import IncomingMessage, Joined, WakeReason
 from bot.chat.outgoing import Attachment, Button, ButtonStyle, MessageContent, OutgoingMessage
 from bot.delivery.pacing import RateLimitedSurface
 from bot.errors import (
@@ -300,7 +300,7 @@ async def test_command_that_changes_the_channel_is_answered_in_public(chat: Chat
     admin = chat.wire.member(chat.guild, "admin", [chat.guild.create_role("mods", permissions=may)])
     result = await admin.slash(chat.channel, "preset use", name="nova")
     [incoming] = await wait_until(lambda: chat.intake.received)
-    assert isinstance(incoming, Said)
+    assert isinstance(incoming, IncomingMessage)
     assert incoming.has_public_response
     sent = await chat.send("nova it is", interaction=incoming.interaction)
     assert sent == str(result.response.id)

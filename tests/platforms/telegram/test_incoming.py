@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from bot.chat.incoming import (
     Address,
     Edited,
+    IncomingMessage,
     Joined,
     MediaItem,
     MediaKind,
     Person,
     Pressed,
     Quote,
-    Said,
     WakeReason,
 )
-from bot.platforms.telegram.incoming import message_to_said, to_incoming
+from bot.platforms.telegram.incoming import to_incoming, to_incoming_message
 from tests.platforms.telegram.messages import (
     ALICE,
     BOT,
@@ -38,21 +38,23 @@ OLDER = {"message_id": 41, "date": NOON, "chat": GROUP, "from": ALICE}
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
-def convert(*given: object, **fields: object) -> Said:
-    incoming = message_to_said(message(*given, **fields), BOT)  # type: ignore[arg-type]
+def convert(*given: object, **fields: object) -> IncomingMessage:
+    incoming = to_incoming_message(message(*given, **fields), BOT)  # type: ignore[arg-type]
     assert incoming is not None
     return incoming
 
 
 def test_topic_of_a_second_bot_has_keys_of_its_own() -> None:
-    second = message_to_said(message("hi", message_thread_id=9, is_topic_message=True), BOT, "77")
+    second = to_incoming_message(
+        message("hi", message_thread_id=9, is_topic_message=True), BOT, "77"
+    )
     assert second is not None
     assert second.address == Address("telegram", "-100", "9", "77")
     assert second.scopes == ("telegram@77:-100:9", "telegram@77:-100")
 
 
 def test_private_message_fills_every_field() -> None:
-    assert convert("hi", chat=PRIVATE) == Said(
+    assert convert("hi", chat=PRIVATE) == IncomingMessage(
         address=Address("telegram", "5"),
         external_key="5:42",
         message_id="42",
@@ -99,7 +101,7 @@ FORWARDED: dict[str, Any] = {"from": TELEGRAM, "sender_chat": LINKED, "is_automa
     ids=["service", "unknown", "another bot", "nobody", "linked channel", "to a channel"],
 )
 def test_what_nobody_says_to_the_bot_is_dropped(fields: dict[str, Any]) -> None:
-    assert message_to_said(message(**fields), BOT) is None
+    assert to_incoming_message(message(**fields), BOT) is None
 
 
 def test_command_in_a_linked_channel_is_refused() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aiogram.types import Update
 
-from bot.chat.incoming import Address, Edited, Incoming, Pressed, Said
+from bot.chat.incoming import Address, Edited, Incoming, IncomingMessage, Pressed
 from bot.platforms.telegram.api import ChatMoved
 from bot.platforms.telegram.incoming import to_incoming
 from bot.platforms.telegram.moved_chats import CurrentChat, MovedChats
@@ -50,7 +50,7 @@ def test_events_of_the_supergroup_come_from_the_address_of_the_group(moved: Move
     ]
     said, edited, press = received(moved, *updates)
 
-    assert isinstance(said, Said)
+    assert isinstance(said, IncomingMessage)
     assert (said.address, said.scopes) == (GROUP, ("telegram:-5",))
     assert (said.external_key, said.message_id) == ("-1005:7", "1000000000007")
     assert said.quote is not None

@@ -9,7 +9,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Address, Edited, Joined, MediaKind, Pressed, Said, WakeReason
+from bot.chat.incoming import (
+    Address,
+    Edited,
+    IncomingMessage,
+    Joined,
+    MediaKind,
+    Pressed,
+    WakeReason,
+)
 from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
 from bot.commands.handlers import COMMANDS
 from bot.errors import PlatformError
@@ -402,10 +410,10 @@ async def test_edits_presses_and_joins_are_received(rig: Rig) -> None:
         await wait_until(lambda: len(rig.intake.events) == 4)
 
     said, edited, voice, joined = rig.intake.events
-    assert isinstance(said, Said)
+    assert isinstance(said, IncomingMessage)
     assert isinstance(edited, Edited)
     assert (edited.said.text, edited.message_id) == ("hello", said.message_id)
-    assert isinstance(voice, Said)
+    assert isinstance(voice, IncomingMessage)
     assert [one.kind for one in voice.attachments] == [MediaKind.VOICE]
     assert isinstance(joined, Joined)
     assert joined.address.chat == str(GROUP)

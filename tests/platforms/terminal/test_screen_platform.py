@@ -13,7 +13,7 @@ from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.output.vt100 import Vt100_Output
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, Said
+from bot.chat.incoming import Incoming, IncomingMessage
 from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
 from bot.commands.handlers import COMMANDS
 from bot.platforms.spec import PlatformContext
@@ -44,33 +44,33 @@ class FakeService(FakeIntake):
         """Shown of an answer while it waits for `go_on`."""
         self.platform: ScreenPlatform | None = None
         self._answers = answers
-        self._open: list[Said] = []
+        self._open: list[IncomingMessage] = []
         self._stopped = False
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         await super().receive(messages, cursors)
         for one in messages:
-            if isinstance(one, Said) and one.text == "/stop":
+            if isinstance(one, IncomingMessage) and one.text == "/stop":
                 self._stopped = True
                 self.go_on.set()
-            elif isinstance(one, Said):
+            elif isinstance(one, IncomingMessage):
                 self._open.append(one)
 
     async def wait_until_idle(self) -> None:
         while self._open:
             await self._answer(self._open.pop(0))
 
-    async def _answer(self, said: Said) -> None:
-        text = self._answers.get(said.text, f"[Nora]\nYou said {said.text}.")
+    async def _answer(self, message: IncomingMessage) -> None:
+        text = self._answers.get(message.text, f"[Nora]\nYou said {message.text}.")
         self._stopped = False
         if self.growing and not self.go_on.is_set():
-            sent = await self.send(self.growing, said.external_key)
+            sent = await self.send(self.growing, message.external_key)
             await self.go_on.wait()
             await self.edit(sent, self.growing if self._stopped else text)
             return
         await self.go_on.wait()
-        await self.send(text, said.external_key)
+        await self.send(text, message.external_key)
 
     async def send(self, text: str, nonce: str, file: Attachment | None = None) -> str:
         assert self.platform is not None

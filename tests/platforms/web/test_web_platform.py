@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bot.chat.incoming import Deleted, Edited, Said, WakeReason
+from bot.chat.incoming import Deleted, Edited, IncomingMessage, WakeReason
 from bot.chat.outgoing import MessageContent, MessageSearch, OutgoingMessage
 from bot.chat.web_channel import WebChannel, WebMessage, web_person
 from bot.errors import MessageNotFound
@@ -41,9 +41,11 @@ async def channel(service: Service) -> Channel:
     return await open_channel(service)
 
 
-def said(channel: WebChannel, one: WebMessage, replied_to: WebMessage | None = None) -> Said:
+def said(
+    channel: WebChannel, one: WebMessage, replied_to: WebMessage | None = None
+) -> IncomingMessage:
     event = to_incoming(channel, replace(one, position=1, revision=1), replied_to, 0)
-    assert isinstance(event, Said)
+    assert isinstance(event, IncomingMessage)
     return event
 
 
@@ -65,7 +67,7 @@ def test_with_several_people_a_message_must_address_the_bot() -> None:
 def test_change_is_read_by_what_was_known_before() -> None:
     one = replace(message("m1", "new text"), position=3, revision=8, edited_at=AT)
     unread, read = to_incoming(CHANNEL, one, None, 2), to_incoming(CHANNEL, one, None, 3)
-    assert isinstance(unread, Said)
+    assert isinstance(unread, IncomingMessage)
     assert isinstance(read, Edited)
     assert read.said == unread
     deleted = replace(one.emptied(), position=3, revision=9)
