@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from bot.chat.command import FORM_ACTIONS, parse, read_button
+from bot.chat.command import FORM_ACTIONS, parse_button, parse_command
 from bot.chat.incoming import (
-    PERSON_MARK,
+    PERSON_HISTORY_PREFIX,
     Address,
     Deleted,
     Edited,
@@ -30,8 +30,8 @@ from bot.chat.incoming import (
     Reacted,
     SayRequested,
     ThreadTitle,
-    address_of,
-    make_storable,
+    parse_address,
+    to_storable_text,
 )
 from bot.chat.session import Consent, HistoryScope, MessagePlace
 from bot.ports import Intake
@@ -106,7 +106,7 @@ class HistoryRouter:
         key = message.address.conversation
         if key in self._begun_threads:
             return
-        parent = address_of(message.scopes[1])
+        parent = parse_address(message.scopes[1])
         places = await self._index.find(parent, [message.opened_from])
         if places and places[0].turn is None:
             return  # the answer is still being written
@@ -130,7 +130,7 @@ class HistoryRouter:
             found = places[0]
         if found is None:
             return None
-        return _in_history(message, address_of(found.conversation).history)
+        return _in_history(message, parse_address(found.conversation).history)
 
     async def _place(self, event: Incoming) -> Incoming | None:
         """Return a reaction with the history of its message; None if that is none of ours."""
@@ -139,7 +139,7 @@ class HistoryRouter:
         places = await self._index.find(event.address, [event.message_id])
         if not places:
             return None
-        address = address_of(places[0].conversation)
+        address = parse_address(places[0].conversation)
         topic = () if address.channel in event.scopes else (address.channel,)
         return replace(event, address=address, scopes=(*topic, *event.scopes))
 
@@ -185,13 +185,13 @@ class HistoryRouter:
             return _history_of_person(message)
         if scope is HistoryScope.REPLIES:
             newest = await self._index.newest_of(message.address, message.author.id)
-            return address_of(newest).history if newest else ""
+            return parse_address(newest).history if newest else ""
         return ""
 
     async def _find(self, address: Address, message_id: str) -> str | None:
         places = await self._index.find(address, [message_id])
         if places:
-            return address_of(places[0].conversation).history
+            return parse_address(places[0].conversation).history
         return self._received.get((address.channel, message_id))
 
     async def _history_of_reply(self, message: IncomingMessage, before: Sequence[Incoming]) -> str:
@@ -201,16 +201,16 @@ class HistoryRouter:
             return own
         known = await self._index.find_received(message.address, message.external_key)
         if known is not None:  # it is delivered again
-            return address_of(known).history
+            return parse_address(known).history
         places = await self._index.find(message.address, [quoted])
         if not places:
             return own
         taken = {one.address.conversation for one in before}
         for place in places:
             if place.is_last and place.conversation not in taken:
-                return address_of(place.conversation).history
+                return parse_address(place.conversation).history
         if places[0].turn is None:  # an answer that is being written has no turn to branch from
-            return address_of(places[0].conversation).history
+            return parse_address(places[0].conversation).history
         await self._index.begin_branch(
             replace(message.address, history=own).conversation, places[0]
         )
@@ -256,12 +256,12 @@ class HistoryRouter:
         ]
 
     async def _route_press(self, pressed: Pressed) -> Pressed:
-        address, data = pressed.address, read_button(pressed)
+        address, data = pressed.address, parse_button(pressed)
         if data is not None:
             key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
             found = await self._index.find_received(address, key)
             if found is not None:
-                return _in_history(pressed, address_of(found).history)
+                return _in_history(pressed, parse_address(found).history)
         if pressed.message_id is not None:
             return _in_history(pressed, await self._find(address, pressed.message_id) or "")
         return pressed
@@ -278,11 +278,11 @@ def _in_history(event: T, history: str) -> T:
 
 
 def _histories_of(places: Sequence[MessagePlace]) -> list[str]:
-    return list(dict.fromkeys(address_of(one.conversation).history for one in places))
+    return list(dict.fromkeys(parse_address(one.conversation).history for one in places))
 
 
 def _history_of_person(message: IncomingMessage) -> str:
-    return f"{PERSON_MARK}{message.author.id.partition(':')[2]}"
+    return f"{PERSON_HISTORY_PREFIX}{message.author.id.partition(':')[2]}"
 
 
 def _own_chain(message: IncomingMessage) -> str:
@@ -362,7 +362,7 @@ def withhold(event: Incoming, off: Collection[str]) -> Incoming | None:
         case Edited(said=message):
             return replace(event, said=_without_words_of(message, off))
         case Pressed(author=Person(id=person)) if person in off:
-            button = read_button(event)
+            button = parse_button(event)
             is_form = button is not None and button.action in FORM_ACTIONS
             values = () if is_form else event.values
             return replace(event, author=replace(event.author, name=""), values=values)
@@ -416,7 +416,9 @@ def _without_title(event: InThread, off: Collection[str]) -> InThread:
 
 def _own_command(message: IncomingMessage) -> str:
     """Return the command if it is one that stays possible, without anything else; else ""."""
-    command = parse(message.text) if message.wake is not None and not message.is_forward else None
+    command = (
+        parse_command(message.text) if message.wake is not None and not message.is_forward else None
+    )
     if command is None:
         return ""
     words = [command.name, *command.text.lower().split()]
@@ -435,13 +437,13 @@ def with_storable_text(incoming: Incoming) -> Incoming:
         case Edited():
             return replace(incoming, said=storable_message(incoming.said))
         case Pressed():
-            values = tuple(make_storable(value) for value in incoming.values)
+            values = tuple(to_storable_text(value) for value in incoming.values)
             masked = tuple(map(mask_pasted_tokens, values))
             return replace(
                 incoming,
-                external_key=make_storable(incoming.external_key),
+                external_key=to_storable_text(incoming.external_key),
                 author=_storable_person(incoming.author),
-                data=make_storable(incoming.data),
+                data=to_storable_text(incoming.data),
                 values=masked,
                 has_masked_token=incoming.has_masked_token or masked != values,
                 thread_title=_storable_title(incoming.thread_title),
@@ -452,7 +454,7 @@ def with_storable_text(incoming: Incoming) -> Incoming:
         case Joined(author=Person() as author):
             return replace(incoming, author=_storable_person(author))
         case SayRequested(text=text):
-            return replace(incoming, text=mask_pasted_tokens(make_storable(text)))
+            return replace(incoming, text=mask_pasted_tokens(to_storable_text(text)))
         case Joined() | Deleted() | ForgetRequested():
             return incoming
 
@@ -463,18 +465,18 @@ def storable_message(message: IncomingMessage) -> IncomingMessage:
     if quote is not None:
         quote = replace(
             quote,
-            text=mask_pasted_tokens(make_storable(quote.text)),
+            text=mask_pasted_tokens(to_storable_text(quote.text)),
             author=_storable_person(quote.author) if quote.author else None,
             attachments=_storable_attachments(quote.attachments),
         )
-    text = make_storable(message.text)
+    text = to_storable_text(message.text)
     masked, attachments = mask_pasted_tokens(text), _storable_attachments(message.attachments)
     author, title = _storable_person(message.author), _storable_title(message.thread_title)
     found = (message.text, message.quote, message.author, message.attachments, message.thread_title)
     if (masked, quote, author, attachments, title) == found:
         return message  # nearly always, and copying costs more than comparing
     names = zip(message.attachments, attachments, strict=True)
-    is_masked = masked != text or any(make_storable(a.name) != b.name for a, b in names)
+    is_masked = masked != text or any(to_storable_text(a.name) != b.name for a, b in names)
     return replace(
         message,
         text=masked,
@@ -487,13 +489,13 @@ def storable_message(message: IncomingMessage) -> IncomingMessage:
 
 
 def _storable_title(title: ThreadTitle | None) -> ThreadTitle | None:
-    return title and replace(title, text=mask_pasted_tokens(make_storable(title.text)))
+    return title and replace(title, text=mask_pasted_tokens(to_storable_text(title.text)))
 
 
 def _storable_person(person: Person) -> Person:
-    name = make_storable(person.name)
+    name = to_storable_text(person.name)
     return person if name == person.name else replace(person, name=name)
 
 
 def _storable_attachments(items: tuple[MediaItem, ...]) -> tuple[MediaItem, ...]:
-    return tuple(replace(one, name=mask_pasted_tokens(make_storable(one.name))) for one in items)
+    return tuple(replace(one, name=mask_pasted_tokens(to_storable_text(one.name))) for one in items)

@@ -27,7 +27,7 @@ from bot.chat.prompt import (
     Retraction,
     Usage,
 )
-from bot.chat.session import ReadableTurns, StoredTurn, Summary, all_turns, fingerprint_turns
+from bot.chat.session import StoredTurn, Summary, TurnFilter, fingerprint_turns, keep_all_turns
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.errors import BackendError, EmbeddingError, StoreError, UserError
 from bot.ports import Backend, Clock, ConversationMemory, Embedder, Stories, TextTokenCounter
@@ -131,7 +131,7 @@ class Summarizer:
     summaries: SqlSummaries
     backends: Mapping[str, Backend]
     pay: PaySummary | None = None
-    readable: ReadableTurns = all_turns
+    readable: TurnFilter = keep_all_turns
 
     def __post_init__(self) -> None:
         self._requested: dict[str, tuple[Preset, int, IncomingMessage]] = {}

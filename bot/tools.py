@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from bot.chat.incoming import make_json_storable, make_storable
+from bot.chat.incoming import to_storable_json, to_storable_text
 from bot.chat.prompt import (
     UNKNOWN_TOOL,
     Finish,
@@ -139,7 +139,7 @@ class Toolbox:
         record_span(span, None, ended - seconds, ended, attributes=attributes, error=failure)
         quoted = await _quote_within_limit(name, result)
         _log.info("tool_called", tool=name, outcome=outcome, seconds=round(seconds, 3))
-        arguments = mask_pasted_tokens(make_storable(call.arguments))[:_MAX_ARGUMENT_CHARS]
+        arguments = mask_pasted_tokens(to_storable_text(call.arguments))[:_MAX_ARGUMENT_CHARS]
         self.records.append(ToolRecord(name, arguments, quoted, seconds))
         return quoted
 
@@ -161,7 +161,7 @@ def _read_arguments(written: str) -> Mapping[str, object]:
     if len(written) > _MAX_ARGUMENT_CHARS:
         raise ToolFailed("the arguments are too long")
     try:
-        arguments = make_json_storable(json.loads(written or "{}"))
+        arguments = to_storable_json(json.loads(written or "{}"))
     except (ValueError, RecursionError):
         raise ToolFailed("the arguments are not valid JSON") from None
     if not isinstance(arguments, dict):
@@ -184,7 +184,7 @@ async def _quote_within_limit(name: str, result: str) -> str:
 
 def quote_result(name: str, result: str, max_chars: int = _MAX_RESULT_CHARS) -> str:
     """Format a result for the model: data between marks, without hidden text or tokens."""
-    text = mask_pasted_tokens(strip_hidden_text(make_storable(result[:_MAX_READ_CHARS])))
+    text = mask_pasted_tokens(strip_hidden_text(to_storable_text(result[:_MAX_READ_CHARS])))
     is_cut = len(text) > max_chars or len(result) > _MAX_READ_CHARS
     cut = "\n[the rest is left out]" if is_cut else ""
     quoted = "\n".join(f"> {line}" for line in text[:max_chars].splitlines() or [""])

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bot.backends.model_files.store import validate_model_name
-from bot.chat.incoming import Person, make_storable
+from bot.chat.incoming import Person, to_storable_text
 from bot.chat.outgoing import Limits
 from bot.chat.session import Session, Turn
 from bot.errors import SettingsError
@@ -168,8 +168,8 @@ def _utf16(text: str) -> bytes:
 @tries
 @given(mutants("store_injection", "name_spoof"))
 def test_mutant_is_storable_and_one_line_of_a_log(text: str) -> None:
-    stored = make_storable(text)
-    assert make_storable(stored) == stored
+    stored = to_storable_text(text)
+    assert to_storable_text(stored) == stored
     assert "\0" not in stored.encode().decode()
     stream, root = io.StringIO(), logging.getLogger()
     handlers, before = root.handlers, structlog.get_config()

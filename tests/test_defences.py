@@ -21,7 +21,7 @@ from jinja2 import TemplateError as JinjaError
 from jinja2.sandbox import SandboxedEnvironment
 
 from bot.backends.chat_completions.streaming import SseParser
-from bot.chat.incoming import Person, make_storable
+from bot.chat.incoming import Person, to_storable_text
 from bot.chat.outgoing import Limits
 from bot.chat.session import Turn
 from bot.errors import TemplateError
@@ -184,7 +184,7 @@ DEFENCES = [
         lambda text: [text],
         lambda _text, parts: all(len(one) <= 2000 and is_visible(one) for one in parts),
     ),
-    Defence("texts are made storable", "store_injection", make_storable, same, is_storable),
+    Defence("texts are made storable", "store_injection", to_storable_text, same, is_storable),
     Defence(
         "log lines are escaped",
         "store_injection",

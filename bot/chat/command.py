@@ -3,7 +3,7 @@
 import re
 from enum import StrEnum
 
-from bot.chat.incoming import Pressed, make_storable
+from bot.chat.incoming import Pressed, to_storable_text
 from bot.value_class import value_class
 
 
@@ -71,7 +71,7 @@ FIELD_END = "\x1f"
 """Separates the fields of a form in the text of a command."""
 
 
-def parse(text: str) -> Command | None:
+def parse_command(text: str) -> Command | None:
     """Parse a line such as `/preset use nova`, known or not; None if it is not a command."""
     if not text.startswith("/") or len(text) < 2 or not text[1].isalnum():
         return None
@@ -140,9 +140,9 @@ def encode_button(action: ButtonAction, part: str, number: int = 0) -> str:
     return f"{action}{number or ''}:{part.partition(':')[2]}"
 
 
-def read_button(pressed: Pressed) -> ButtonData | None:
+def parse_button(pressed: Pressed) -> ButtonData | None:
     """Return the pressed button's data; None for buttons that are not under an answer."""
-    found = _DATA.fullmatch(make_storable(pressed.data))
+    found = _DATA.fullmatch(to_storable_text(pressed.data))
     if found is None:
         return None
     part = f"{pressed.address.source}:{found['part']}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bot.chat.incoming import IncomingMessage, WakeReason, address_of
+from bot.chat.incoming import IncomingMessage, WakeReason, parse_address
 from bot.chat.session import Session, Turn
 from bot.value_class import value_class
 
@@ -30,7 +30,7 @@ def recorded_scene(
     if not asked:
         return None
     before, question, answers = turns[: asked[-1]], turns[asked[-1]], turns[asked[-1] + 1 :]
-    address, author = address_of(conversation), question.speaker
+    address, author = parse_address(conversation), question.speaker
     assert author is not None  # noqa: S101 # it was chosen by its speaker
     people = {one.speaker.id for one in before if one.speaker} | {author.id}
     message = IncomingMessage(

@@ -49,25 +49,25 @@ class Address:
         return self.lane if self.thread is None else f"{self.lane}:{self.thread}"
 
     @property
-    def is_of_one_person(self) -> bool:
+    def has_personal_history(self) -> bool:
         """Whether the history belongs to one person in the channel."""
-        return self.history.startswith(PERSON_MARK)
+        return self.history.startswith(PERSON_HISTORY_PREFIX)
 
     @property
     def conversation(self) -> str:
         """The key of the conversation, whose messages are in order and share a history."""
-        return f"{self.channel}{HISTORY_MARK}{self.history}" if self.history else self.channel
+        return f"{self.channel}{HISTORY_SEPARATOR}{self.history}" if self.history else self.channel
 
 
-HISTORY_MARK = "#"
+HISTORY_SEPARATOR = "#"
 """Stands between a channel and one of its histories, in the key of a conversation."""
-PERSON_MARK = "user="
+PERSON_HISTORY_PREFIX = "user="
 """Begins the name of the history of one person."""
 
 
-def address_of(key: str) -> Address:
+def parse_address(key: str) -> Address:
     """Parse a conversation's key to its address."""
-    channel, _, history = key.partition(HISTORY_MARK)
+    channel, _, history = key.partition(HISTORY_SEPARATOR)
     source, chat, *thread = channel.split(":", 2)
     platform, _, bot_id = source.partition("@")
     return Address(platform, chat, thread[0] if thread else None, bot_id, history)
@@ -311,14 +311,14 @@ class Reaction(StrEnum):
 _TONES = re.compile("[\U0001f3fb-\U0001f3ff\ufe0f]")
 
 
-def without_tones(emoji: str) -> str:
+def strip_skin_tone(emoji: str) -> str:
     """Return an emoji without skin tones and variation selectors."""
     return _TONES.sub("", emoji)
 
 
-def read_reaction(emoji: str) -> Reaction | None:
+def parse_reaction(emoji: str) -> Reaction | None:
     """Return a reaction, whatever its skin tone; None for all others."""
-    plain = without_tones(emoji)
+    plain = strip_skin_tone(emoji)
     return Reaction(plain) if plain in set(Reaction) else None
 
 
@@ -397,7 +397,7 @@ class SayRequested:
     locale: None = None
 
 
-def requests_to_forget(
+def create_forget_requests(
     keys: Iterable[str],
     name: str,
     person_id: str | None,
@@ -409,7 +409,7 @@ def requests_to_forget(
     `changed`: other scopes whose settings were deleted.
     """
     return [
-        ForgetRequested(address_of(key), f"{name}:{key}", person_id, at, scopes=(key, *changed))
+        ForgetRequested(parse_address(key), f"{name}:{key}", person_id, at, scopes=(key, *changed))
         for key in keys
     ]
 
@@ -419,7 +419,7 @@ Incoming: TypeAlias = (
 )
 
 
-def people_of(event: Incoming) -> tuple[str, ...]:
+def person_ids_in(event: Incoming) -> tuple[str, ...]:
     """Return the ids of the people whose words an event holds, its author first."""
     match event:
         case Edited(said=message) | (IncomingMessage() as message):
@@ -446,7 +446,7 @@ Request: TypeAlias = IncomingMessage | Pressed
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def make_storable(text: str) -> str:
+def to_storable_text(text: str) -> str:
     """Replace NUL (PostgreSQL) and lone surrogates (UTF-8) by U+FFFD, and join surrogate pairs."""
     if "\0" not in text and text.isascii():
         return text
@@ -454,15 +454,15 @@ def make_storable(text: str) -> str:
     return whole.replace("\0", "\ufffd")
 
 
-def make_json_storable(value: Any) -> Any:
-    """Apply `make_storable` to all texts of a JSON value."""
+def to_storable_json(value: Any) -> Any:
+    """Apply `to_storable_text` to all texts of a JSON value."""
     match value:
         case str():
-            return make_storable(value)
+            return to_storable_text(value)
         case list():
-            return [make_json_storable(one) for one in value]
+            return [to_storable_json(one) for one in value]
         case dict():
-            return {make_storable(name): make_json_storable(one) for name, one in value.items()}
+            return {to_storable_text(name): to_storable_json(one) for name, one in value.items()}
         case _:
             return value
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from bot.chat.incoming import address_of
+from bot.chat.incoming import parse_address
 from bot.value_class import value_class
 
 
@@ -219,7 +219,7 @@ class Pause:
 
     def covers(self, conversation: str) -> bool:
         """Return whether a conversation, given by its key, is in the scope."""
-        address = address_of(conversation)
+        address = parse_address(conversation)
         scopes = (EVERYWHERE, address.platform, address.source, address.lane, address.channel)
         return self.scope in scopes
 

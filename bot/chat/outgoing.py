@@ -67,9 +67,9 @@ class Limits:
     """A URL template for messages with {server}, {chat} and {message}; empty: no links."""
     has_threads: bool = False
     """Whether a thread can be opened from a message, for the rest of a long answer."""
-    repeats_faces: bool = True
+    can_repeat_faces: bool = True
     """Whether a message with a face can be sent again like any other."""
-    hears_deletions: bool = True
+    reports_deletions: bool = True
     """Whether the platform reports deleted messages. Otherwise an answer whose message is gone when
     it is complete, or answered again, is sent anew."""
     can_repeat_sends: bool = True
@@ -82,7 +82,7 @@ class Limits:
             return len(text)
         return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
-    def below_name(self, face: "Face | None") -> "Limits":
+    def limits_below_name(self, face: "Face | None") -> "Limits":
         """Return the limits of the text below its character's name line."""
         line = face.name_line if face is not None and self.shows_faces else ""
         units = len(line.encode("utf-16-le")) // 2

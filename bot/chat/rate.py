@@ -57,12 +57,12 @@ class CallScope:
 
     key: str
     windows: tuple[CallWindow, ...] = ()
-    is_of_all: bool = False
+    spans_processes: bool = False
     """Whether every process makes calls in it, as for a bot; a chat has one or two processes."""
 
-    def share_of(self, processes: int) -> "CallScope":
+    def per_process_share(self, processes: int) -> "CallScope":
         """Return one process's share of the limit, for when processes cannot share a count."""
-        if not self.is_of_all or processes <= 1:
+        if not self.spans_processes or processes <= 1:
             return self
         shares = (
             replace(one, count=max(1, one.count // processes), reserved=one.reserved // processes)

@@ -23,7 +23,7 @@ from bot.chat.receipt import Receipt
 from bot.texts.text import Text
 from bot.value_class import value_class
 
-ACCESS = "access "
+ACCESS_KEY_PREFIX = "access "
 """Begins the keys of the chat settings that say who may use the bot."""
 WORDS_KEY = "words"
 """The chat setting with the words banned from answers, one per line."""
@@ -61,7 +61,7 @@ class TurnRange:
     newer: int
     count: int
 
-    def removed_from(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    def remove_from(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
         """Return `turns`, the newest of the session, without those in this range."""
         end = max(len(turns) - self.newer, 0)
         return (*turns[: max(end - self.count, 0)], *turns[end:])
@@ -107,7 +107,7 @@ class InboxMessage:
     """How often only this message can have been the cause."""
     received_at: float = 0.0
     """When it was stored, in Unix seconds."""
-    is_followed: bool = False
+    has_messages_waiting: bool = False
     """Whether more of its conversation was unanswered when it was begun."""
     gathered: tuple["InboxMessage", ...] = ()
     """Later messages that are answered together with it, in their order."""
@@ -141,19 +141,19 @@ class InboxMessage:
     @property
     def error_id(self) -> str:
         """A short id of its failure, for users and the log."""
-        return error_id_of(self.turn)
+        return short_error_id(self.turn)
 
     def part_name(self, part: int) -> str:
         """Name a part of the answer; its messages keep this name permanently."""
         return f"{self.turn}/{part}"
 
-    def part_name_in(self, replaced: Sequence[str], part: int) -> str:
+    def reused_part_name(self, replaced: Sequence[str], part: int) -> str:
         """Name a part of an answer that reuses earlier messages, except files."""
         names = [name for name in replaced if int(name.rpartition("/")[2]) < FILE_PARTS]
         return names[part] if part < len(names) else self.part_name(part)
 
 
-def error_id_of(turn: str) -> str:
+def short_error_id(turn: str) -> str:
     """Return the short id of a turn's failure."""
     return hashlib.sha256(turn.encode()).hexdigest()[:6]
 
@@ -248,7 +248,7 @@ class OpenedPart:
     row_id: int
     row: OutboxRow | None
 
-    def opens_with(self, content: MessageContent) -> bool:
+    def shows_content(self, content: MessageContent) -> bool:
         """Return whether this message has this content; a crashed process may have opened it."""
         row = self.row
         return row is not None and row.id == self.row_id and row.content == content
@@ -272,11 +272,11 @@ class Session:
         return any(one.role == "assistant" for one in since_question)
 
 
-ReadableTurns: TypeAlias = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]
+TurnFilter: TypeAlias = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]
 """Leaves out turns that models may not read."""
 
 
-async def all_turns(turns: Sequence[Turn]) -> Sequence[Turn]:
+async def keep_all_turns(turns: Sequence[Turn]) -> Sequence[Turn]:
     return turns
 
 
@@ -375,12 +375,12 @@ class Consent(StrEnum):
     EVERYWHERE = "everywhere"
 
 
-def scopes_of_person(person_id: str, scopes: Sequence[str]) -> list[str]:
+def person_scopes(person_id: str, scopes: Sequence[str]) -> list[str]:
     """Return the scopes of a person's own settings, narrowest first: the channel's, then all."""
     return [*[f"{person_id}@{scope}" for scope in scopes], person_id]
 
 
-OWNER_END = "/"
+OWNER_SEPARATOR = "/"
 """Stands between the owner of a character and its name; other presets' names cannot have it."""
 CHARACTER_KEY = "character "
 """The prefix of the settings that list an owner's characters."""
@@ -388,7 +388,7 @@ CHARACTER_KEY = "character "
 
 def shown_name(name: str) -> str:
     """Return a preset's name as people see it: that of a character without its owner."""
-    return name.rpartition(OWNER_END)[2]
+    return name.rpartition(OWNER_SEPARATOR)[2]
 
 
 @value_class
@@ -516,25 +516,25 @@ def ask_again(by: IncomingMessage, question: Turn, before: Sequence[Turn]) -> In
         quote=None,
         wake=WakeReason.DM,
         repeated_files=question.files,
-        earlier_files=files_of_gathered(before),
+        earlier_files=gathered_files(before),
     )
 
 
-def files_of_gathered(before: Sequence[Turn]) -> tuple[MediaItem, ...]:
+def gathered_files(before: Sequence[Turn]) -> tuple[MediaItem, ...]:
     """Return the files of the questions that the same answer covers, oldest first."""
     gathered = list(takewhile(lambda one: one.role == "user", reversed(before)))
     return tuple(file for one in reversed(gathered) for file in one.files)
 
 
-def described_text(message: IncomingMessage) -> str:
+def text_with_attachments(message: IncomingMessage) -> str:
     """Return a message's text, with a short line for each attachment."""
     if not message.attachments:
         return message.text
     return "\n".join(
-        [*([message.text] if message.text else []), *describe_items(message.attachments)]
+        [*([message.text] if message.text else []), *describe_attachments(message.attachments)]
     )
 
 
-def describe_items(items: Sequence[MediaItem]) -> list[str]:
+def describe_attachments(items: Sequence[MediaItem]) -> list[str]:
     """Describe each attachment briefly, in brackets."""
     return [f"[{' '.join([_NOUNS[one.kind], clean_file_name(one.name)]).strip()}]" for one in items]

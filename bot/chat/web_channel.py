@@ -63,7 +63,7 @@ class WebMessage:
     revision: int = 0
     """The revision of its channel that it was changed by last."""
 
-    def emptied(self) -> "WebMessage":
+    def to_tombstone(self) -> "WebMessage":
         """Return what is left of a deleted message: no text, only the fact that it existed."""
         return WebMessage(self.id, self.author, "", self.at, is_deleted=True)
 

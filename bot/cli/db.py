@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from sqlalchemy.exc import ArgumentError
 
-from bot.chat.incoming import address_of
+from bot.chat.incoming import parse_address
 from bot.cli.installation import print_converted, record_change, require_database, use_installation
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
@@ -248,7 +248,7 @@ async def _forget_in_web_channels(database: Database, tombstones: Sequence[Tombs
         SqlInbox(database, clock),
     )
     named = {one.conversation for one in tombstones if one.conversation is not None}
-    for key in sorted(named, key=lambda each: address_of(each).channel):
+    for key in sorted(named, key=lambda each: parse_address(each).channel):
         await web.forget(key)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from bot.chat.access import COMMAND_LINE, AuditEntry
-from bot.chat.incoming import address_of
+from bot.chat.incoming import parse_address
 from bot.chat.operation import EVERYWHERE, BackgroundWork, DeadLetter, HeldJob, Node
 from bot.chat.outgoing import Attachment
 from bot.chat.usage import UsageRow, format_usage_table
@@ -310,7 +310,7 @@ def scope_of(platform: str | None, channel: str | None) -> str:
         found = checked_key(channel, "--channel", "telegram:-1001234")
         if found.partition(":")[2].startswith(_SERVER):
             raise UserError(f"{channel} is a server; name one of its channels")
-        return address_of(found).channel
+        return parse_address(found).channel
     if platform:
         _require_known(platform)
     return platform or EVERYWHERE

@@ -6,8 +6,15 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Incoming, IncomingMessage, Person, WakeReason, address_of, source_of
-from bot.chat.session import ACCESS, WORDS_KEY
+from bot.chat.incoming import (
+    Incoming,
+    IncomingMessage,
+    Person,
+    WakeReason,
+    parse_address,
+    source_of,
+)
+from bot.chat.session import ACCESS_KEY_PREFIX, WORDS_KEY
 from bot.commands.authority import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
@@ -111,7 +118,9 @@ class AccessHandlers:
         lines = [
             translatable("{where}: {rule}", where=_place(scope, message), rule=rule)
             for scope, rules in levels.items()
-            for rule in describe_rules({f"{ACCESS}{name}": rules[name] for name in rules})
+            for rule in describe_rules(
+                {f"{ACCESS_KEY_PREFIX}{name}": rules[name] for name in rules}
+            )
         ]
         if not lines:
             lines = [translatable("Everybody may use me here.")]
@@ -155,7 +164,7 @@ class AccessHandlers:
             raise UserError(translatable("Use /access adult on or /access adult off."))
         if message.is_age_restricted is not None:
             raise UserError(_MARK_THE_CHANNEL)
-        name = ADULTS_KEY.removeprefix(ACCESS)
+        name = ADULTS_KEY.removeprefix(ACCESS_KEY_PREFIX)
         await self._set(request, scope, name, "on" if value == "on" else None)
         text = _NOT_FOR_ADULTS if value == "off" else _FOR_ADULTS
         return CommandResult(text, changes_channel=True)
@@ -223,7 +232,7 @@ class AccessHandlers:
         self._require_operator(request.incoming)
         if value not in _DM:
             raise UserError(translatable("Use /access dm open, closed or pairing."))
-        if f"{ACCESS}dm" in self.rules.fixed:
+        if f"{ACCESS_KEY_PREFIX}dm" in self.rules.fixed:
             raise UserError(translatable("The setting TROUPE_ACCESS__DM decides that."))
         await self._set(request, INSTALLATION, "dm", None if value == "open" else value)
         texts = {
@@ -320,7 +329,9 @@ class AccessHandlers:
 
     async def _set(self, request: CommandRequest, scope: str, name: str, value: str | None) -> None:
         by, audited = request.incoming.author.id, request.is_audited or scope == INSTALLATION
-        await self.rules.chat_settings.set(scope, f"{ACCESS}{name}", value, by, audited=audited)
+        await self.rules.chat_settings.set(
+            scope, f"{ACCESS_KEY_PREFIX}{name}", value, by, audited=audited
+        )
 
 
 def read_target(words: str, message: IncomingMessage) -> str:
@@ -368,7 +379,7 @@ def describe(access: Access, message: IncomingMessage) -> Text:
 
 def _begin_in(conversation: str, person: Person, by: IncomingMessage) -> IncomingMessage:
     """Return what makes the bot say in a private chat that it answers there."""
-    address, key = address_of(conversation), f"{by.external_key}:approved"
+    address, key = parse_address(conversation), f"{by.external_key}:approved"
     scopes = (address.channel,)
     return IncomingMessage(
         *(address, key, None, person, "/start", by.at, WakeReason.DM, scopes), is_private=True
@@ -392,9 +403,9 @@ def _place(scope: str, message: IncomingMessage) -> Text:
 def describe_rules(settings: Mapping[str, str], *, without: Collection[str] = ()) -> Sequence[str]:
     """Return the rules among a scope's settings as people write them, sorted."""
     rules = {
-        key.removeprefix(ACCESS): value
+        key.removeprefix(ACCESS_KEY_PREFIX): value
         for key, value in settings.items()
-        if key.startswith(ACCESS) and key not in without
+        if key.startswith(ACCESS_KEY_PREFIX) and key not in without
     }
     return [
         _written(name, value)
@@ -473,7 +484,7 @@ class Pairing:
 
     async def _load(self) -> Mapping[str, str]:
         settings = (await self.chat_settings.get_scopes([INSTALLATION])).get(INSTALLATION, {})
-        return {key.removeprefix(ACCESS): value for key, value in settings.items()}
+        return {key.removeprefix(ACCESS_KEY_PREFIX): value for key, value in settings.items()}
 
     async def _set(self, name: str, value: str | None, by: str) -> None:
-        await self.chat_settings.set(INSTALLATION, f"{ACCESS}{name}", value, by)
+        await self.chat_settings.set(INSTALLATION, f"{ACCESS_KEY_PREFIX}{name}", value, by)

@@ -9,8 +9,8 @@ from bot.chat.command import (
     MENU_ACTIONS,
     ButtonAction,
     ButtonData,
-    parse,
-    read_button,
+    parse_button,
+    parse_command,
 )
 from bot.chat.incoming import Edited, IncomingMessage, Joined, Pressed
 from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange, ask_again
@@ -115,7 +115,9 @@ def find_exchange(request: CommandRequest) -> NewestExchange | None:
 def _find_failed(kept: Sequence[StoredTurn], recent: Sequence[Turn]) -> NewestExchange | None:
     known = {one.message_id for one in recent if one.message_id}  # another answer to it failed
     kept_new = (one for one in kept if one.turn.message_id not in known)
-    newest = next((one for one in kept_new if parse(one.turn.text) is None), None)  # no menu
+    newest = next(
+        (one for one in kept_new if parse_command(one.turn.text) is None), None
+    )  # no menu
     if newest is None:
         return None
     question = newest.turn
@@ -198,7 +200,7 @@ class AnswerButtons:
 
     async def refusal(self, pressed: Pressed) -> str | None:
         """Return why a press is refused, or None; runs before the press is stored."""
-        data = read_button(pressed)
+        data = parse_button(pressed)
         try:
             excess = await self.limit(pressed) if self.limit is not None else None
             if excess is not None:
@@ -308,7 +310,7 @@ class AnswerButtons:
     async def check_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Let only admins see another person's own history; raises `UserError`."""
         is_own = exchange.question.turn.is_said_by(message.author)
-        if message.address.is_of_one_person and not is_own:
+        if message.address.has_personal_history and not is_own:
             await self.admins.require(message, _SEE_OTHERS, audited_as="read context")
 
     async def _check_stop(self, pressed: Pressed, data: ButtonData) -> None:
@@ -336,5 +338,5 @@ class AnswerButtons:
 
 def _is_menu(turn: Turn) -> bool:
     """Whether a turn is a command that the bot answered with buttons."""
-    command = parse(turn.text) if turn.role == "user" and turn.sent_as else None
+    command = parse_command(turn.text) if turn.role == "user" and turn.sent_as else None
     return command is not None and command.name in _WITH_BUTTONS

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
-from bot.chat.command import FIELD_END, CommandOption, CommandSpec, parse
+from bot.chat.command import FIELD_END, CommandOption, CommandSpec, parse_command
 from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind
-from bot.chat.session import OWNER_END, PresetVersion, shown_name
+from bot.chat.session import OWNER_SEPARATOR, PresetVersion, shown_name
 from bot.commands.authority import AdminCheck
 from bot.commands.presets import begin, listed
 from bot.commands.request import CommandRequest, CommandResult, command
@@ -187,7 +187,7 @@ class CharacterHandlers:
     async def form(self, message: IncomingMessage) -> Sequence[tuple[CommandOption, str]]:
         """Return the fields of a command's form with their texts; raises `UserError`."""
         await self._require(message)
-        called = parse(message.text)
+        called = parse_command(message.text)
         action, _, name = (called.text if called else "").partition(" ")
         if action != "edit":
             return [(one, "") for one in (_NEW_NAME, *_FORM)]
@@ -199,7 +199,7 @@ class CharacterHandlers:
 
     async def suggest(self, message: IncomingMessage, typed: str) -> Sequence[str]:
         """Return the names that complete what is typed for a command."""
-        called = parse(message.text)
+        called = parse_command(message.text)
         if called is None or called.name != CHARACTER.name:
             names = await self.resolver.descriptions_here(message)
         else:
@@ -283,7 +283,7 @@ class CharacterHandlers:
             ending = f" {number}"
             name = preset.name[: MAX_NAME_CHARS - len(ending)].rstrip() + ending
             given = preset.model_copy(update={"name": name})
-        name = f"{owner}{OWNER_END}{given.name}"
+        name = f"{owner}{OWNER_SEPARATOR}{given.name}"
         if name not in own and len(own) >= most:
             raise UserError(
                 translatable(
@@ -303,7 +303,7 @@ class CharacterHandlers:
         return stored is not None and stored.content == export_preset(preset)
 
     async def _save(self, request: CommandRequest, preset: Preset, name: str) -> None:
-        content, owner = export_preset(preset), name.rpartition(OWNER_END)[0]
+        content, owner = export_preset(preset), name.rpartition(OWNER_SEPARATOR)[0]
         await self.versions.save([PresetVersion(name, content, 1, owner)])
         about = " ".join(preset.description[:_DESCRIPTION_CHARS].split())
         about += f"\t{preset.avatar or ''}"

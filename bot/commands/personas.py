@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bot.chat.command import CommandOption
 from bot.chat.incoming import IncomingMessage
-from bot.chat.session import Session, scopes_of_person
+from bot.chat.session import Session, person_scopes
 from bot.commands.authority import writes_as_the_group
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PrivateError, UserError
@@ -32,7 +32,7 @@ class UserPersonas:
         keys = {
             key: user_id
             for user_id in dict.fromkeys(user_ids)
-            for key in scopes_of_person(user_id, scopes)
+            for key in person_scopes(user_id, scopes)
         }
         values = await self.chat_settings.get_all(list(keys), _KEY)
         personas: dict[str, str] = {}

@@ -16,7 +16,7 @@ from bot.chat.incoming import (
     IncomingMessage,
     Joined,
     Request,
-    requests_to_forget,
+    create_forget_requests,
 )
 from bot.chat.outgoing import Attachment
 from bot.chat.session import Consent, HistoryScope
@@ -109,7 +109,7 @@ class Forgetting:
 
     async def _request(self, keys: Iterable[str], asked: Request, person: str | None) -> None:
         name = f"{asked.external_key}:forget"
-        if requests := requests_to_forget(keys, name, person, asked.at):
+        if requests := create_forget_requests(keys, name, person, asked.at):
             await self.receive(requests)
 
     async def request_copy_deletion(self, message: IncomingMessage, message_id: str) -> None:

@@ -13,7 +13,7 @@ from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.spec import ProviderSettings
 from bot.chat.access import Scope
 from bot.chat.answers import AnswerSearch, StoredAnswer
-from bot.chat.incoming import address_of
+from bot.chat.incoming import parse_address
 from bot.chat.prompt import Prompt, PromptToken
 from bot.chat.usage import MICROS
 from bot.console.answer_details import (
@@ -267,7 +267,7 @@ class AnswerPages(RouteGroup):
                 "question": next((one.content for one in asked if one.role == "user"), ""),
                 "thoughts": receipt.thoughts,
                 "feedback": await self.answers.find_feedback(number),
-                "address": address_of(answer.conversation),
+                "address": parse_address(answer.conversation),
                 "received_at": receipt.timings.received_at,
                 "form": form,
                 "segments": budget_segments(receipt),

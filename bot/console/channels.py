@@ -14,9 +14,9 @@ from pydantic import Field
 
 from bot.chat.access import AuditEntry, Scope
 from bot.chat.answers import AnswerSearch
-from bot.chat.incoming import ForgetRequested, Incoming, SayRequested, address_of
+from bot.chat.incoming import ForgetRequested, Incoming, SayRequested, parse_address
 from bot.chat.operation import KnownChannel, KnownSession, MadeSetting
-from bot.chat.session import ACCESS, HistoryScope, Turn
+from bot.chat.session import ACCESS_KEY_PREFIX, HistoryScope, Turn
 from bot.chat.usage import MICROS, BudgetCap
 from bot.chat.web_channel import WEB_PLATFORM
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
@@ -127,9 +127,14 @@ class ChannelPage(RouteGroup):
             observes=observing is None or observing.value != "off",
             observes_from=observing.scope if observing else None,
             access=[
-                {"scope": scope, "rule": key.removeprefix(ACCESS), "value": one.value, "by": one.by}
+                {
+                    "scope": scope,
+                    "rule": key.removeprefix(ACCESS_KEY_PREFIX),
+                    "value": one.value,
+                    "by": one.by,
+                }
                 for (scope, key), one in settings.items()
-                if key.startswith(ACCESS) and scope in scopes
+                if key.startswith(ACCESS_KEY_PREFIX) and scope in scopes
             ],
             people=[{"id": one.id, "name": one.name, "label": labels[one.id]} for one in people],
             sessions=await self.state.sessions(channel, _MAX_SESSIONS),
@@ -195,7 +200,7 @@ class ChannelPage(RouteGroup):
         switches_on = (rule, action) == ("off", "allow")
         value = None if action == "reset" or switches_on else "on" if rule == "off" else action
         settings, by = self.history_scopes.chat_settings, request.caller.name
-        await settings.set(scope, f"{ACCESS}{rule}", value, by, audited=True)
+        await settings.set(scope, f"{ACCESS_KEY_PREFIX}{rule}", value, by, audited=True)
         return await self.detail(channel)
 
     @route(f"DELETE /api/v1{_ONE}", Scope.OPERATE)
@@ -204,7 +209,11 @@ class ChannelPage(RouteGroup):
         """Ask the channel's worker to delete all of its messages."""
         scopes = await self._scopes(channel)
         event = ForgetRequested(
-            address_of(channel), f"console:{secrets.token_hex(8)}", None, self._now(), tuple(scopes)
+            parse_address(channel),
+            f"console:{secrets.token_hex(8)}",
+            None,
+            self._now(),
+            tuple(scopes),
         )
         await self.receive([event])
         await self._record(request, "forget channel", channel)
@@ -231,7 +240,7 @@ class ChannelPage(RouteGroup):
         source, _, chat = channel.partition(":")
         pattern = self.sources.get(source) if channel in allowed else None
         is_served = pattern is not None and re.fullmatch(pattern, chat) is not None
-        scopes, address = await self._scopes(channel, is_known=is_served), address_of(channel)
+        scopes, address = await self._scopes(channel, is_known=is_served), parse_address(channel)
         name = f"say:{request.caller.name}:{channel}:{key}"
         external_key = f"say:{hashlib.sha256(name.encode()).hexdigest()}"
         message = SayRequested(address, external_key, text, self._now(), tuple(scopes))
@@ -273,13 +282,13 @@ class ChannelPage(RouteGroup):
         has_texts = newest or await self.state.sessions(channel, 1)
         if not (is_known or has_texts or await self._is_known(channel)):
             raise RequestRefused(404, translatable("There is no such channel."))
-        address = address_of(channel)
+        address = parse_address(channel)
         server = newest[0].receipt.charge.server if newest else None
         return list(dict.fromkeys([address.channel, address.lane, *([server] if server else [])]))
 
     async def _is_known(self, channel: str) -> bool:
         """Return whether a channel has answers (even without text) or belongs to the playground."""
-        address = address_of(channel)
+        address = parse_address(channel)
         if address.platform == WEB_PLATFORM and await self.web_channels.get(address.chat):
             return True
         return channel in {one.channel for one in await self.state.channels(_MAX_CHANNELS)}

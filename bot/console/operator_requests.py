@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from bot.chat.answers import StoredAnswer
-from bot.chat.incoming import IncomingMessage, Person, address_of
+from bot.chat.incoming import IncomingMessage, Person, parse_address
 from bot.chat.prompt import Message, Prompt, Usage
 from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
@@ -71,7 +71,7 @@ class OperatorRequests:
 
     def _operator_message(self, conversation: str, server: str | None) -> IncomingMessage:
         """Return a message that selects the budgets of a channel, its server, and the operator."""
-        address = address_of(conversation)
+        address = parse_address(conversation)
         return IncomingMessage(
             address=address,
             external_key="operator",

@@ -15,7 +15,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bot import __version__
-from bot.chat.incoming import address_of
+from bot.chat.incoming import parse_address
 from bot.chat.usage import MICROS, format_cost
 from bot.chat.web_channel import WEB_PLATFORM
 from bot.console.routes import THEMES, ConsoleRequest, NavigationItem, Page
@@ -62,7 +62,7 @@ class Names:
 
     def channel(self, language: str, key: str) -> str:
         """Return a channel's name; without one, the names of its people."""
-        address = address_of(key)
+        address = parse_address(key)
         own = translate(translatable("Playground"), language)
         platform = own if address.platform == WEB_PLATFORM else address.platform.title()
         return f"{platform} › {self._channels.get(key, address.chat)}"

@@ -271,7 +271,7 @@ class PlaygroundPages(RouteGroup):
     @route(f"POST {_MESSAGE}/delete", Scope.OPERATE, then=_CHANNEL)
     async def delete(self, channel: str, message: str) -> None:
         found = await self._of_person(channel, message)
-        await self.channels.replace(channel, found.emptied())
+        await self.channels.replace(channel, found.to_tombstone())
 
     @route(f"POST {_MESSAGE}/press", Scope.OPERATE)
     async def press(

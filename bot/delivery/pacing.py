@@ -257,7 +257,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         scopes = [
             CallScope(route, of_route),
             CallScope(lane, of_chat),
-            CallScope(source, of_bot, is_of_all=True),
+            CallScope(source, of_bot, spans_processes=True),
         ]
         if is_message and not self.best_effort:
             await self._wait(source, lane, scopes)
@@ -305,7 +305,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         self, source: str, lane: str, scopes: list[CallScope], latest: float
     ) -> float:
         """Wait for the bot's limit; return 0 if admitted, else the chat's wait in seconds."""
-        of_all = [scope for scope in scopes if scope.is_of_all]
+        of_all = [scope for scope in scopes if scope.spans_processes]
         with self._waiting.waiting(source, lane) as changed:
             while True:
                 if not self._waiting.is_first(source, lane):

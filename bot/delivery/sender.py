@@ -18,7 +18,7 @@ from typing import TypeVar
 import structlog
 from typing_extensions import override
 
-from bot.chat.incoming import address_of, source_of
+from bot.chat.incoming import parse_address, source_of
 from bot.chat.outgoing import (
     NOTICE_PARTS,
     Limits,
@@ -287,14 +287,14 @@ class Sender:
             notice = translate(how, language_of(private.locale))
         following = await self.outbox.set_aside(row, reason, notice)
         if private.group:
-            self.wake([address_of(private.group).lane])
+            self.wake([parse_address(private.group).lane])
         self._notify_waiters(row, None)
         return following
 
     async def _drop(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
         """Drop a refused row; replace an uneditable message, unless a person has deleted it."""
         is_gone = isinstance(error, MessageNotFound)
-        was_deleted = is_gone and self._limits(row).hears_deletions
+        was_deleted = is_gone and self._limits(row).reports_deletions
         if row.op is OutboxOperation.EDIT and row.external_id is not None and not was_deleted:
             return await self.outbox.send_again(row, str(error), is_gone=is_gone)
         return await self.outbox.mark_dead(row, str(error))
@@ -465,7 +465,7 @@ class Sender:
     def _is_harmless_to_repeat(self, row: OutboxRow) -> bool:
         """Return whether repeating a send returns the original message, not a duplicate."""
         limits = self._limits(row)
-        has_nonce = row.content.face is None or limits.repeats_faces
+        has_nonce = row.content.face is None or limits.can_repeat_faces
         return limits.can_repeat_sends and has_nonce
 
 

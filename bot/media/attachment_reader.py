@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import structlog
 
-from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind, make_storable
+from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind, to_storable_text
 from bot.chat.prompt import Image
 from bot.chat.session import (
     MAX_TEXT_BYTES,
@@ -151,7 +151,7 @@ class _Reading:
         if not text.strip():
             return _EMPTY
         is_cut = len(data) > MAX_TEXT_BYTES
-        safe, name = mask_pasted_tokens(make_storable(text)), clean_file_name(item.name)
+        safe, name = mask_pasted_tokens(to_storable_text(text)), clean_file_name(item.name)
         self.texts.append(AttachedText(name, safe, is_cut))
         return None
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import structlog
 
-from bot.chat.incoming import IncomingMessage, MediaItem, MediaKind, make_storable
+from bot.chat.incoming import IncomingMessage, MediaItem, MediaKind, to_storable_text
 from bot.errors import BackendUnavailable, PlatformError
 from bot.media.attachment_reader import Download
 from bot.ports import Backend
@@ -63,4 +63,4 @@ class VoiceMessages:
         except (PlatformError, BackendUnavailable, TimeoutError) as error:
             _log.warning("voice_not_written_down", reason=str(error) or "it took too long")
             return ""
-        return mask_pasted_tokens(make_storable(words))
+        return mask_pasted_tokens(to_storable_text(words))

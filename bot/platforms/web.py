@@ -157,7 +157,7 @@ class WebSurface(Surface):
             bot_calls=(),
             route_calls=(),
             can_repeat_sends=True,
-            repeats_faces=True,
+            can_repeat_faces=True,
             has_buttons=True,
         )
 
@@ -203,7 +203,7 @@ class WebSurface(Surface):
     async def delete(self, address: Address, message_id: str) -> None:
         found = await self._channels.find(address.chat, message_id)
         if found is not None:
-            await self._channels.replace(address.chat, found.emptied())
+            await self._channels.replace(address.chat, found.to_tombstone())
 
     @override
     async def typing(self, address: Address) -> None:

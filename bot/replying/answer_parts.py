@@ -113,7 +113,7 @@ def fold_thoughts(
         return tuple(parts)
     at, units = messages[-1], limits.units
     last = parts[at]
-    most = limits.below_name(last.content.face).max_units - _FRAME_UNITS
+    most = limits.limits_below_name(last.content.face).max_units - _FRAME_UNITS
     text = last.content.text if limits.render is None else limits.render(last.content.text)
     left = most - units(text)
     if left >= min(_FEWEST_UNITS, units(thoughts)):

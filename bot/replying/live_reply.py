@@ -55,7 +55,7 @@ class LiveReply:
     def __post_init__(self) -> None:
         self.final: Sequence[str] = ()
         """The whole answer, part by part, once the block has ended."""
-        self._limits = self.surface.limits(self.address).below_name(self.face)
+        self._limits = self.surface.limits(self.address).limits_below_name(self.face)
         self._buffer = StreamBuffer(self._limits)
         self._openings: list[tuple[OpenedPart, OutgoingPart]] = []
         self._message_ids, self._shown = list[str](), list[str]()  # by the index of the part
@@ -236,7 +236,7 @@ class LiveReply:
         self.shown_at.append(self.clock.now())
         self._buffer.restart_pause(self.clock.monotonic())
         self._shown.append(text)
-        if opened.opens_with(opening.content):
+        if opened.shows_content(opening.content):
             self._known[part] = opening.content
 
 
@@ -516,5 +516,5 @@ def final_parts(
     text: str, limits: Limits, first_part: int = 0, face: Face | None = None
 ) -> tuple[OutgoingPart, ...]:
     """Split a final text into numbered parts; none if no text is visible."""
-    texts = enumerate(split(text, limits.below_name(face)), first_part)
+    texts = enumerate(split(text, limits.limits_below_name(face)), first_part)
     return tuple(OutgoingPart(part, MessageContent(one, face)) for part, one in texts)

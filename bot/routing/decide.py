@@ -10,16 +10,16 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
-from bot.chat.command import Command, parse
+from bot.chat.command import Command, parse_command
 from bot.chat.incoming import IncomingMessage, MediaItem, Request
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
-    ACCESS,
+    ACCESS_KEY_PREFIX,
     MessageNote,
     Turn,
-    described_text,
     has_readable_file,
     shown_name,
+    text_with_attachments,
 )
 from bot.errors import StoreError
 from bot.ports import ChatSettings, Clock
@@ -107,14 +107,14 @@ def _decide_late(incoming: IncomingMessage, active: ActiveCharacters) -> Decisio
     if command is not None:
         return command if command.name == "forget" else Ignore()
     is_kept = incoming.wake is not None or active.reads_all
-    return Observe() if is_kept and described_text(incoming).strip() else Ignore()
+    return Observe() if is_kept and text_with_attachments(incoming).strip() else Ignore()
 
 
 def _command(incoming: IncomingMessage, presets: Sequence[Preset]) -> Command | None:
     has_form = any(preset.prompter for preset in presets)
     if incoming.wake is None or (has_form and is_ask_command(incoming.text)):
         return None
-    return parse(incoming.text)
+    return parse_command(incoming.text)
 
 
 TOLD = "persona told"
@@ -184,14 +184,14 @@ class AccessRules:
     """Asks the platform for roles that an event lacks; None: unknown."""
 
     async def load(self, scopes: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return the rules of a chat's scopes and the installation, without `ACCESS`."""
+        """Return the rules of a chat's scopes and the installation, without `ACCESS_KEY_PREFIX`."""
         found = await self.chat_settings.get_scopes([*scopes, INSTALLATION])
         found = {**found, INSTALLATION: {**found.get(INSTALLATION, {}), **self.fixed}}
         return {
             scope: {
-                key.removeprefix(ACCESS): value
+                key.removeprefix(ACCESS_KEY_PREFIX): value
                 for key, value in settings.items()
-                if key.startswith(ACCESS)
+                if key.startswith(ACCESS_KEY_PREFIX)
             }
             if (settings := found.get(scope))
             else {}

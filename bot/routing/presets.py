@@ -9,18 +9,18 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import Incoming, IncomingMessage, Joined, Request, people_of
+from bot.chat.incoming import Incoming, IncomingMessage, Joined, Request, person_ids_in
 from bot.chat.outgoing import Face, Limits
 from bot.chat.session import (
     CHARACTER_KEY,
     CONSENT_KEY,
-    OWNER_END,
+    OWNER_SEPARATOR,
     ChatSetting,
     Consent,
     HistoryScope,
     PresetVersion,
     Turn,
-    scopes_of_person,
+    person_scopes,
     shown_name,
 )
 from bot.errors import AgeUnconfirmed, PresetError, SettingsError, StoreError, UserError
@@ -186,7 +186,7 @@ class Characters:
         settings = (await self._chat_settings.get_scopes([owner])).get(owner, {})
         abouts = [(key, value.partition(" ")[2]) for key, value in sorted(settings.items())]
         return {
-            f"{owner}{OWNER_END}{key.removeprefix(CHARACTER_KEY)}": about.partition("\t")[0]
+            f"{owner}{OWNER_SEPARATOR}{key.removeprefix(CHARACTER_KEY)}": about.partition("\t")[0]
             for key, about in abouts
             if key.startswith(CHARACTER_KEY)
         }
@@ -198,7 +198,7 @@ class Characters:
 
         A picture's URL may follow the description after a tab.
         """
-        owner, _, shown = name.rpartition(OWNER_END)
+        owner, _, shown = name.rpartition(OWNER_SEPARATOR)
         value = f"{revision_of(content)} {description}" if content else None
         key = f"{CHARACTER_KEY}{shown}"
         self._loaded.pop(name, None)
@@ -206,7 +206,7 @@ class Characters:
 
     async def find(self, name: str, behavior: Preset) -> tuple[Preset, int] | None:
         """Return a character with a preset's behavior, and its version; None if it is gone."""
-        owner, _, shown = name.rpartition(OWNER_END)
+        owner, _, shown = name.rpartition(OWNER_SEPARATOR)
         setting = await self._chat_settings.resolve([owner], f"{CHARACTER_KEY}{shown}")
         if setting is None:
             self._loaded.pop(name, None)
@@ -241,7 +241,7 @@ class Characters:
 
     def drop(self, owner: str) -> None:
         """Drop an owner's characters from this process's memory; others soon drop them, too."""
-        for name in [one for one in self._loaded if one.startswith(f"{owner}{OWNER_END}")]:
+        for name in [one for one in self._loaded if one.startswith(f"{owner}{OWNER_SEPARATOR}")]:
             del self._loaded[name]
 
     def _drop_expired(self, number: int) -> None:
@@ -376,11 +376,11 @@ class PresetResolver:
 
         What else a message needs of its scopes is read at the same time.
         """
-        people = people_of(message)
+        people = person_ids_in(message)
         read = [
             *message.scopes,
             INSTALLATION,
-            *scopes_of_person(people[0], message.scopes),
+            *person_scopes(people[0], message.scopes),
             *people[1:],
         ]
         found = await self._chat_settings.get_scopes(read)
@@ -399,7 +399,7 @@ class PresetResolver:
         for line in setting.value.splitlines():  # a preset's name has no line break, and no tab
             name, _, behavior = line.partition("\t")
             preset, version = self.presets.get(name), self.versions.get(name)
-            if OWNER_END in name:
+            if OWNER_SEPARATOR in name:
                 other = self.presets.get(behavior, self.default)
                 preset, version = await self.characters.find(name, other) or (None, None)
             if preset is None:  # its file was removed since it was chosen, or is disabled
@@ -582,7 +582,7 @@ class HistoryScopes:
 
         The author's and the installation's settings are read with it, to save later queries.
         """
-        own = scopes_of_person(person_id, scopes) if person_id else ()
+        own = person_scopes(person_id, scopes) if person_id else ()
         found = await self.chat_settings.get_scopes([*scopes, INSTALLATION, *own])
         chosen = [found[one][_SCOPE_KEY] for one in scopes if _SCOPE_KEY in found.get(one, ())]
         if chosen and chosen[0] in list(HistoryScope):  # a newer version may know others
@@ -598,8 +598,8 @@ class HistoryScopes:
 
     async def people_off(self, events: Sequence[Incoming]) -> frozenset[str]:
         """Return the people of these events who are off; their scopes are read at the same time."""
-        people = {one: event.scopes for event in events for one in people_of(event)}
-        read = [one for each, scopes in people.items() for one in scopes_of_person(each, scopes)]
+        people = {one: event.scopes for event in events for one in person_ids_in(event)}
+        read = [one for each, scopes in people.items() for one in person_scopes(each, scopes)]
         read += [INSTALLATION, *(one for event in events for one in event.scopes)]
         await self.chat_settings.get_scopes(list(dict.fromkeys(read)))
         return await people_off(self.chat_settings, people)

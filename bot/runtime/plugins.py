@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from itertools import islice
 from typing import Any, TypeVar
 
-from bot.chat.incoming import make_storable
+from bot.chat.incoming import to_storable_text
 from bot.errors import PluginFailed
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.value_class import value_class
@@ -113,7 +113,7 @@ async def check_answer(name: str, hook: Callable[..., Any], text: str) -> str | 
 def _storable(text: object) -> str:
     if not isinstance(text, str) or not text.strip():
         raise TypeError
-    return mask_pasted_tokens(make_storable(text))
+    return mask_pasted_tokens(to_storable_text(text))
 
 
 def _load(one: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> str | None:

@@ -6,7 +6,13 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 
-from bot.chat.command import ANSWERING_ACTIONS, FORM_ACTIONS, ButtonAction, parse, read_button
+from bot.chat.command import (
+    ANSWERING_ACTIONS,
+    FORM_ACTIONS,
+    ButtonAction,
+    parse_button,
+    parse_command,
+)
 from bot.chat.incoming import Address, Incoming, IncomingMessage, MediaItem, Pressed, Request
 from bot.chat.outgoing import OutboxRow
 from bot.commands.answers import AnswerButtons
@@ -149,7 +155,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     async def press_form(self, pressed: Pressed) -> EditableText | None:
         """Return the form that a button opens; None if it opens none."""
-        data = read_button(pressed)
+        data = parse_button(pressed)
         if data is None or data.action not in FORM_ACTIONS:
             return None
         refusal = await self.answer_buttons.refusal(replace(pressed, values=("",)))
@@ -174,7 +180,7 @@ class MessagingContainer(StorageContainer, ABC):
     async def command_form(self, message: IncomingMessage) -> EditableText:
         """Return the form of a command that is called without a file."""
         language = language_of(message.locale)
-        called = parse(message.text)
+        called = parse_command(message.text)
         name = f"{called.name} {called.text.partition(' ')[0]}" if called else ""
         try:
             if await self.access.may_run(message, name):  # as an admin may
@@ -391,9 +397,9 @@ class MessagingContainer(StorageContainer, ABC):
 def _is_urgent(event: Incoming) -> bool:
     match event:
         case IncomingMessage(text=text):
-            return parse(text) is not None
+            return parse_command(text) is not None
         case Pressed():
-            button = read_button(event)
+            button = parse_button(event)
             return button is not None and button.action not in ANSWERING_ACTIONS
         case _:
             return False

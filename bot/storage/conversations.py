@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 
-from bot.chat.incoming import address_of
+from bot.chat.incoming import parse_address
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import (
     Attempt,
@@ -227,7 +227,7 @@ class Conversations(StoredTurns):
     @transaction
     def _forget(self, claim: Claim, now: float) -> Unit[int]:
         yield from finishing.check(claim)
-        address = address_of(claim.conversation)
+        address = parse_address(claim.conversation)
         channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
         values = {"of": claim.conversation, **channel, "content": b"", "moment": now}
         for name in FORGET_CONVERSATION:
@@ -307,7 +307,7 @@ def _to_message(stored: NextMessage) -> InboxMessage:
         stored.crashes,
         decode(int, stored.own_crashes),
         decode(float, stored.received_at),
-        bool(stored.is_followed),
+        bool(stored.has_messages_waiting),
     )
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from bot.chat.incoming import address_of
+from bot.chat.incoming import parse_address
 from bot.chat.usage import MICROS
 from bot.storage.database import ClockStore, reading, transaction
 from bot.storage.leases import read_installation_id
@@ -116,7 +116,7 @@ def _read_row(kind: EventKind, position: float, at: float, *columns: Any) -> Eve
         case EventKind.ANSWERED:
             turn, conversation, preset, provider, model, read, written, cost = columns
             if turn:  # else it is the usage of a summary or a recap
-                data = {"answer": position, "channel": address_of(conversation).channel}
+                data = {"answer": position, "channel": parse_address(conversation).channel}
                 data |= {"preset": preset, "provider": provider, "model": model}
                 data |= {"prompt_tokens": read, "output_tokens": written}
                 data |= {"cost": None if cost is None else cost / MICROS}
@@ -128,5 +128,5 @@ def _read_row(kind: EventKind, position: float, at: float, *columns: Any) -> Eve
         case EventKind.JOINED:
             conversation, event_kind = columns
             if event_kind == "joined":
-                data = {"channel": address_of(conversation).channel}
+                data = {"channel": parse_address(conversation).channel}
     return EventRow(kind, position, at, data)

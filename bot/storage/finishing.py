@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from bot.chat.incoming import IncomingMessage, Pressed, make_storable
+from bot.chat.incoming import IncomingMessage, Pressed, to_storable_text
 from bot.chat.outgoing import (
     FILE_PARTS,
     REACTION_PART,
@@ -40,7 +40,7 @@ class NextMessage:
     own_crashes: int
     kind: str
     received_at: float
-    is_followed: bool
+    has_messages_waiting: bool
 
 
 @value_class
@@ -329,7 +329,7 @@ def _row_change(
         **content,
         "interaction": message.incoming.interaction if one.is_response else None,
         "file_name": file.name if file else None,
-        "file_text": make_storable(file.text) if file else None,
+        "file_text": to_storable_text(file.text) if file else None,
         "opened": opened,
     }
 

@@ -17,16 +17,16 @@ from pathlib import Path
 import msgspec
 
 from bot.chat.incoming import (
-    HISTORY_MARK,
+    HISTORY_SEPARATOR,
     Edited,
     Incoming,
     IncomingMessage,
     Pressed,
     Reacted,
-    address_of,
-    requests_to_forget,
+    create_forget_requests,
+    parse_address,
 )
-from bot.chat.session import OWNER_END, Turn, shown_name
+from bot.chat.session import OWNER_SEPARATOR, Turn, shown_name
 from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
 from bot.storage.data_kinds import FORGET_PERSON
@@ -160,7 +160,7 @@ class PersonalData(ClockStore):
         lines: dict[object, tuple[str, Turn]] = {}
         rows = yield SQL["lines_of_person"].query_alone(person=person_id)
         for id_, key, one in decode_all("turn", rows, lambda row: (*row[-2:], to_turn(row))):
-            channel = address_of(key).channel  # branches of a conversation have copies
+            channel = parse_address(key).channel  # branches of a conversation have copies
             place = id_ if one.message_id is None else (channel, one.message_id)
             lines.setdefault(place, (key, one))
         return list(lines.values())
@@ -214,7 +214,7 @@ class PersonalData(ClockStore):
 def _naming(owner: str, choices: Rows) -> list[tuple[str, str]]:
     """Return the scopes and keys of choices that name a character of this owner."""
     lines = [(scope, key, str(value).splitlines()) for scope, key, value in choices]
-    own = f"{owner}{OWNER_END}"
+    own = f"{owner}{OWNER_SEPARATOR}"
     return [(scope, key) for scope, key, of in lines if any(one.startswith(own) for one in of)]
 
 
@@ -232,7 +232,7 @@ def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
 
 async def conversations_of_channel(database: Database, channel: str) -> Sequence[str]:
     """Return a channel's conversations, including those of topics and other histories."""
-    within = {"topics": f"{channel}:", "branches": f"{channel}{HISTORY_MARK}"}
+    within = {"topics": f"{channel}:", "branches": f"{channel}{HISTORY_SEPARATOR}"}
     return [
         row[0] for row in await database.fetch(SQL["keys_of_channel"], channel=channel, **within)
     ]
@@ -255,5 +255,5 @@ async def request_deletion(
     `changed`: scopes whose settings are already deleted, for the workers to drop from caches.
     """
     name, at = f"operator:{secrets.token_hex(6)}", datetime.fromtimestamp(clock.now(), UTC)
-    requests = requests_to_forget(keys, name, person, at, changed)
+    requests = create_forget_requests(keys, name, person, at, changed)
     await SqlInbox(database, clock).receive(requests, {})

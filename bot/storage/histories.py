@@ -5,7 +5,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from bot.chat.incoming import address_of, make_storable
+from bot.chat.incoming import parse_address, to_storable_text
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, Session, StoredTurn
 from bot.storage.database import ClockStore, transaction
 from bot.storage.rows import (
@@ -31,7 +31,7 @@ class StoredTurns(ClockStore):
         """
         asked = {"of": claim.conversation, "ids": json.dumps(list(message_ids))}
         rows = list((yield SQL["turns_of_messages"].query(asked)))
-        address = address_of(claim.conversation)
+        address = parse_address(claim.conversation)
         channel = {"of_lane": address.lane, "of_channel": address.channel}
         for name, part in (yield SQL["parts_of_messages"].query({"ids": asked["ids"], **channel})):
             wanted = encode_parts((f"{name}/{part}",))
@@ -77,7 +77,7 @@ class StoredTurns(ClockStore):
         """Return the ids of a person's turns and their answers; all turns if nobody else wrote."""
         asked = {"of": claim.conversation, "person": person_id}
         if not (yield SQL["turn_of_others"].query(asked)):
-            return [row[0] for row in (yield SQL["all_turns"].query(asked))]
+            return [row[0] for row in (yield SQL["keep_all_turns"].query(asked))]
         # An answer follows the question, or another answer to it; versions follow the same turn.
         gone: set[int] = set()
         answered_together: set[int] = set()
@@ -196,7 +196,7 @@ def apply(conversation: str, change: HistoryChange, now: float) -> Unit[None]:
         return
     yield SQL["delete_summaries_from"].query(of=conversation, first=first)
     for turn_id, text in change.texts.items():
-        yield SQL["set_text"].query(row=turn_id, text=make_storable(text))
+        yield SQL["set_text"].query(row=turn_id, text=to_storable_text(text))
     for turn_id, is_observed in change.observed.items():
         yield SQL["set_observed"].query(row=turn_id, observed=is_observed)
     yield from _change_versions(change)

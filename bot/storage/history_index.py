@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 
-from bot.chat.incoming import HISTORY_MARK, Address
+from bot.chat.incoming import HISTORY_SEPARATOR, Address
 from bot.chat.session import MessagePlace
 from bot.storage.database import Store, reading, transaction
 from bot.storage.rows import TURN_COLUMNS, encode_parts
@@ -71,7 +71,7 @@ class SqlHistoryIndex(Store):
 
 
 def _branches(address: Address) -> dict[str, object]:
-    branches = f"{address.channel}{HISTORY_MARK}"
+    branches = f"{address.channel}{HISTORY_SEPARATOR}"
     return {
         "channel": address.channel,
         "branches": branches,

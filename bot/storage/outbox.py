@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from bot.chat.incoming import Address, address_of
+from bot.chat.incoming import Address, parse_address
 from bot.chat.outgoing import (
     Attachment,
     MessageContent,
@@ -130,7 +130,7 @@ class SqlOutbox(ClockStore):
         For a private row, the notice goes to the channel where its reader has asked.
         """
         at, private = moment_of(self._clock), row.private
-        where = address_of(private.group) if private and private.group else row.address
+        where = parse_address(private.group) if private and private.group else row.address
         yield from _lock_lanes(where.lane, row.address.lane)
         key = yield from self._give_up_row(row, reason)
         if private is not None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bot.chat.drafts import ImportedFile, PresetDraft
-from bot.chat.incoming import make_storable
+from bot.chat.incoming import to_storable_text
 from bot.chat.session import PresetVersion
 from bot.storage.database import ClockStore, Store, reading, transaction
 from bot.storage.rows import decode, decode_all
@@ -79,7 +79,7 @@ class PresetDrafts(Store):
 
     @reading
     def find(self, name: str) -> Unit[PresetDraft | None]:
-        rows = yield SQL["draft"].query_alone(name=make_storable(name))
+        rows = yield SQL["draft"].query_alone(name=to_storable_text(name))
         return decode(_to_draft, rows[0]) if rows else None
 
     @transaction
@@ -90,9 +90,9 @@ class PresetDrafts(Store):
             "name": draft.name,
             "base_version": draft.base_version,
             "revision": draft.revision,
-            "content": make_storable(draft.content),
+            "content": to_storable_text(draft.content),
             "updated_at": draft.updated_at,
-            "source_name": source and make_storable(source.name),
+            "source_name": source and to_storable_text(source.name),
             "source": source and source.content,
         }
         name = "add_draft" if draft.revision == 1 else "update_draft"
@@ -101,7 +101,7 @@ class PresetDrafts(Store):
     @transaction
     def delete(self, name: str) -> Unit[bool]:
         """Delete a draft; return whether there was one."""
-        return bool((yield SQL["delete_draft"].query(name=make_storable(name))))
+        return bool((yield SQL["delete_draft"].query(name=to_storable_text(name))))
 
 
 def _to_draft(row: Sequence[Any]) -> PresetDraft:

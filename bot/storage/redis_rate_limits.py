@@ -125,7 +125,7 @@ class RedisRateLimits(RateLimits):
         return max(0.0, float(answer))
 
     def _shares(self, scopes: Sequence[CallScope]) -> list[CallScope]:
-        return [one.share_of(self._processes) for one in scopes]
+        return [one.per_process_share(self._processes) for one in scopes]
 
     def _encode(self, scopes: Sequence[CallScope]) -> tuple[list[str], list[str | int | float]]:
         """Return these scopes' keys and values for the scripts."""

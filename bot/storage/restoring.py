@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from bot.chat.incoming import address_of
+from bot.chat.incoming import parse_address
 from bot.chat.operation import Restore
 from bot.chat.session import HistoryChange
 from bot.errors import StoreError
@@ -86,7 +86,7 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
     for name in [""] if is_whole else tombstone.messages:
         yield SQL["note_forgotten_message"].query(of=key, message=name, until=until)
     if is_whole:
-        address = address_of(key)
+        address = parse_address(key)
         channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
         for name in _FORGET_CHANNEL:
             yield SQL[name].query({"of": key, "until": until, **channel})

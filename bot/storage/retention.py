@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from bot.chat.incoming import address_of, source_name
+from bot.chat.incoming import parse_address, source_name
 from bot.ports import Clock
 from bot.storage.database import Database
 from bot.storage.statements import SQL, Rows, Statement, Unit
@@ -156,6 +156,6 @@ def _delete_turns_of(key: str, expired: Rows) -> Unit[int]:
     yield SQL["delete_summaries_of_sessions"].query({**of, "sessions": sessions})
     parts = [name for row in expired for name in (row[4] or "").split("\n") if name]
     names = json.dumps(sorted({part.rpartition("/")[0] for part in parts}))
-    yield SQL["delete_sent_messages"].query(channel=address_of(key).channel, names=names)
+    yield SQL["delete_sent_messages"].query(channel=parse_address(key).channel, names=names)
     yield SQL["delete_turns"].query(_list_values(row[0] for row in expired))
     return len(expired)

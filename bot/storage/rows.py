@@ -27,7 +27,7 @@ from bot.chat.incoming import (
     Pressed,
     Reacted,
     SayRequested,
-    make_storable,
+    to_storable_text,
 )
 from bot.chat.outgoing import AnswerThread, Button, Face, Menu, MessageContent, PrivateDelivery
 from bot.chat.prompt import Role
@@ -144,7 +144,7 @@ def encode_content(
     """Return the columns; `buttons` has all but text and face; NULL: nothing."""
     controls = _Controls(content.buttons, content.menus, thread, content.thoughts, private)
     return {
-        "text": make_storable(content.text),
+        "text": to_storable_text(content.text),
         "face": None if content.face is None else _to_json(content.face),
         "buttons": None if controls == _NO_CONTROLS else _to_json(controls),
     }
@@ -155,7 +155,7 @@ def _to_json(value: Any) -> str:
         text = msgspec.json.encode(value).decode()
     except UnicodeEncodeError:  # half a surrogate pair
         text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
-    return make_storable(text).replace("\\u0000", "\ufffd")
+    return to_storable_text(text).replace("\\u0000", "\ufffd")
 
 
 def decode_content(text: str, face: str | None, buttons: str | None) -> MessageContent:
@@ -194,7 +194,7 @@ def to_turn_row(one: Turn, *, is_active: bool = True) -> dict[str, object]:
         "role": one.role,
         "speaker_id": one.speaker.id if one.speaker else None,
         "speaker_name": one.speaker.name if one.speaker else None,
-        "text": make_storable(one.text),
+        "text": to_storable_text(one.text),
         "at": one.at.timestamp(),
         "preset": one.preset,
         "preset_version": one.preset_version,
@@ -230,7 +230,7 @@ def encode_parts(names: Sequence[str]) -> str | None:
 
 def encode_files(files: Sequence[MediaItem]) -> str | None:
     """Encode files' addresses; None if there are none."""
-    storable = [replace(one, name=make_storable(one.name)) for one in files]
+    storable = [replace(one, name=to_storable_text(one.name)) for one in files]
     return _encode_files(storable).decode() if storable else None
 
 

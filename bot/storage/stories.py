@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from bot.chat.incoming import make_storable
+from bot.chat.incoming import to_storable_text
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.ports import Stories
 from bot.storage.database import Database, Store, reading, transaction
@@ -54,7 +54,7 @@ class SqlStories(Store, Stories):
             for key, place in places.items():
                 row = {"of": character, "key": key, "place": place}
                 if key not in known:
-                    yield SQL["add_story"].query({**row, "text": make_storable(wanted[key])})
+                    yield SQL["add_story"].query({**row, "text": to_storable_text(wanted[key])})
                 elif known[key][0] != place:
                     yield SQL["set_story_place"].query(row)
         models = {key: model for key, (_, model) in known.items()}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from bot.chat.incoming import make_storable
+from bot.chat.incoming import to_storable_text
 from bot.chat.session import SessionTurns, StoredTurn, Summary
 from bot.storage.database import Store, reading, transaction
 from bot.storage.rows import decode, decode_all, to_turn
@@ -59,7 +59,7 @@ class SqlSummaries(Store):
         if replace(current, summary=new).has_stale_summary:
             return False
         covered = {"in_session": new.session, "covers_to": new.covers_to}
-        text = {"fingerprint": new.fingerprint, "text": make_storable(new.text)}
+        text = {"fingerprint": new.fingerprint, "text": to_storable_text(new.text)}
         yield SQL["save_summary"].query({"of": conversation_key, **covered, **text})
         return True
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bot.chat.prompt import Usage
-from bot.chat.session import OWNER_END
+from bot.chat.session import OWNER_SEPARATOR
 from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
 from bot.storage.database import ClockStore, Store, reading, transaction
 from bot.storage.receipts import usage_columns
@@ -62,7 +62,7 @@ class UsageLog(ClockStore):
     ) -> Unit[None]:
         """Count a request in the usage totals, but not as an answer."""
         of = {"conversation": conversation, "turn": "", "at": self._clock.now(), "content": b""}
-        shown = "character" if OWNER_END in preset else preset  # it has no content to go with
+        shown = "character" if OWNER_SEPARATOR in preset else preset  # it has no content to go with
         spent = usage_columns(shown, provider, charge, usage)
         yield SQL["add_receipt"].query({**of, **spent})
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from typing_extensions import override
 
-from bot.chat.incoming import Address, address_of, make_storable
+from bot.chat.incoming import Address, parse_address, to_storable_text
 from bot.chat.session import Claim, Turn
 from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import Refused
@@ -123,7 +123,7 @@ class SqlWebChannels(Store):
 
 
 def _to_row(channel_id: str, message: WebMessage, revision: int) -> dict[str, object]:
-    content = _encode(replace(message, text=make_storable(message.text)))
+    content = _encode(replace(message, text=to_storable_text(message.text)))
     row = {"id": message.id, "is_deleted": message.is_deleted, "content": content}
     return {"of": channel_id, "revision": revision, **row}
 
@@ -195,7 +195,7 @@ class ForgottenWebMessages(ConversationMemory):
 
     @override
     async def forget(self, conversation: str) -> None:
-        address = address_of(conversation)
+        address = parse_address(conversation)
         if address.platform != WEB_PLATFORM:
             return
         histories = await self.index.conversations(address)
@@ -204,7 +204,7 @@ class ForgottenWebMessages(ConversationMemory):
             if message.author is not None:
                 follows_forgotten = await self._is_forgotten(address, message, histories)
             if follows_forgotten and not await self._has_turn(message, histories):
-                await self.channels.replace(address.chat, message.emptied())
+                await self.channels.replace(address.chat, message.to_tombstone())
 
     async def _is_forgotten(
         self, address: Address, message: WebMessage, histories: Collection[str]

@@ -55,7 +55,7 @@ class SessionWindow:
 
     def without(self, removed: TurnRange) -> "SessionWindow":
         """Return the window with turns deleted from the session."""
-        kept = removed.removed_from(self.turns)
+        kept = removed.remove_from(self.turns)
         return SessionWindow(self.session, kept, self.is_whole, sum(map(_size, kept)), self.memo)
 
 

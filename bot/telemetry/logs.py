@@ -19,7 +19,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from typing_extensions import override
 
 from bot.chat.operation import FailedMessage, LoggedStep
-from bot.chat.session import MessageNote, error_id_of
+from bot.chat.session import MessageNote, short_error_id
 from bot.errors import SettingsError
 from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.secret_masker import SecretMasker
@@ -229,12 +229,12 @@ class RecentEvents:
     def failure(self, error_id: str) -> FailedMessage | None:
         """Return a message by the error id shown to users; None if this process has none."""
         turns = dict.fromkeys(turn for turn, _ in reversed(self._steps))
-        found = next((turn for turn in turns if error_id_of(turn) == error_id), None)
+        found = next((turn for turn in turns if short_error_id(turn) == error_id), None)
         return None if found is None else self._failed_message(found)
 
     def _failed_message(self, turn: str) -> FailedMessage:
         steps = tuple(step for each, step in self._steps if each == turn)
-        return FailedMessage(error_id_of(turn), turn, steps[-_MAX_STEPS:])
+        return FailedMessage(short_error_id(turn), turn, steps[-_MAX_STEPS:])
 
 
 _encode = msgspec.json.Encoder().encode
@@ -243,7 +243,7 @@ _decode = msgspec.json.Decoder(FailedMessage).decode
 
 def describe_failure(events: RecentEvents, turn: str) -> MessageNote:
     """Return a note containing a failed message's log."""
-    error_id = error_id_of(turn)
+    error_id = short_error_id(turn)
     failed = events.failure(error_id) or FailedMessage(error_id, turn, ())
     return MessageNote(_key(error_id), _encode(failed).decode())
 

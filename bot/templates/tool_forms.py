@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from bot.chat.incoming import make_storable
+from bot.chat.incoming import to_storable_text
 from bot.chat.prompt import ToolExchange, ToolSpec
 from bot.templates.control_tokens import break_control_tokens
 from bot.templates.jinja_template import Message
@@ -112,7 +112,7 @@ def exchange_messages(
         for group in groups:
             calls, results = [], []
             for index, (call, result) in enumerate(group):
-                name = break_control_tokens(make_storable(call.name), special)
+                name = break_control_tokens(to_storable_text(call.name), special)
                 made = f"functions.{name}:{index}" if is_named else f"call{number:05}"
                 number += 1
                 arguments = _without_tokens(_read_arguments(call.arguments), special)
@@ -139,7 +139,7 @@ def _read_arguments(written: str) -> Mapping[str, Any]:
 
 def _without_tokens(value: Any, special: Sequence[str], depth: int = 0) -> Any:
     if isinstance(value, str):
-        return break_control_tokens(make_storable(value), special)
+        return break_control_tokens(to_storable_text(value), special)
     if depth >= _MAX_DEPTH and isinstance(value, Mapping | list | tuple):
         return None
     if isinstance(value, Mapping):

@@ -229,7 +229,7 @@ class Commands:
         parts = tuple(name for name in answer.turn.sent_as if name in exchange.parts)
         line, face = self.stages.find_speaker(answer.turn, incoming.address, active)
         outgoing = replies.final_parts(incoming.address, line + request.argument, 0, face)
-        names = tuple(message.part_name_in(parts, one.part) for one in outgoing)
+        names = tuple(message.reused_part_name(parts, one.part) for one in outgoing)
         version = replace(answer.turn, text=request.argument, at=incoming.at, sent_as=names)
         if answer == exchange.answers[-1] and active.first.preset.buttons:
             count = len(exchange.versions[-1]) + 1

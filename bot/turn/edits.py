@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from bot.chat.command import parse
+from bot.chat.command import parse_command
 from bot.chat.incoming import Edited, IncomingMessage
 from bot.chat.session import (
     Exchange,
@@ -17,9 +17,9 @@ from bot.chat.session import (
     InboxMessage,
     TurnRange,
     TurnResult,
-    described_text,
-    files_of_gathered,
     files_to_keep,
+    gathered_files,
+    text_with_attachments,
 )
 from bot.commands.answers import pick_speakers
 from bot.commands.request import AskedQuestion
@@ -56,17 +56,17 @@ class Edits:
         if (message := incoming.message_id) is not None:
             exchange = await conversations.load_exchange(claim, message, _MAX_TURNS_BEFORE)
         if exchange is None:
-            is_question = incoming.wake is not None and parse(incoming.text) is None
+            is_question = incoming.wake is not None and parse_command(incoming.text) is None
             is_new = edited.at - incoming.at < _MAX_AGE and not incoming.is_late
             return incoming if is_question and is_new else TurnResult()
-        incoming = replace(incoming, earlier_files=files_of_gathered(exchange.before.turns))
+        incoming = replace(incoming, earlier_files=gathered_files(exchange.before.turns))
         result = await self._follow_known(group, incoming, edited.at, exchange)
         return _with_files(incoming, exchange, result)
 
     async def _follow_known(
         self, group: MessageGroup, message: IncomingMessage, at: datetime, exchange: Exchange
     ) -> TurnResult:
-        text = described_text(message)
+        text = text_with_attachments(message)
         change = HistoryChange({exchange.question.id: text})
         is_same_text = text == exchange.question.turn.text
         if message.is_late or not exchange.is_newest:

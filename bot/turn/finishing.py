@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import Address, IncomingMessage, Pressed, address_of
+from bot.chat.incoming import Address, IncomingMessage, Pressed, parse_address
 from bot.chat.outgoing import NOTICE_PARTS, Button, Face, MessageContent, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.answers import AnswerButtons
@@ -216,7 +216,7 @@ class TurnFinisher:
     ) -> InboxMessage | None:
         """Finish by deleting turns, and clear their data from backends and notes."""
         conversation = group.claim.conversation
-        await self.stages.decisions.forget(address_of(conversation).channel, person_id)
+        await self.stages.decisions.forget(parse_address(conversation).channel, person_id)
         try:
             return await self.finish(group, result)
         finally:  # it may be committed although it failed
@@ -224,7 +224,7 @@ class TurnFinisher:
 
     async def delete_history(self, claim: Claim) -> int:
         """Delete a conversation's stored data; return how many turns it had."""
-        await self.stages.decisions.forget(address_of(claim.conversation).channel)
+        await self.stages.decisions.forget(parse_address(claim.conversation).channel)
         try:
             return await self.stages.conversations.forget(claim)
         finally:  # it may be committed although it failed
@@ -340,7 +340,7 @@ class QuestionAnswers:
             stops.answering(group.claim, group.message, gathering.asked.incoming) as stop,
             limit.enforced(group, gathering.rules.at_most) if limit is not None else nullcontext(),
         ):
-            if group.message.is_followed:
+            if group.message.has_messages_waiting:
                 await gathering.gather_until_quiet()
             while True:
                 asked = group.asked = gathering.asked

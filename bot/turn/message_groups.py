@@ -13,7 +13,14 @@ import structlog
 from bot.chat.command import Command
 from bot.chat.incoming import IncomingMessage, WakeReason
 from bot.chat.outgoing import Limits
-from bot.chat.session import Attempt, Claim, InboxMessage, Turn, described_text, files_to_keep
+from bot.chat.session import (
+    Attempt,
+    Claim,
+    InboxMessage,
+    Turn,
+    files_to_keep,
+    text_with_attachments,
+)
 from bot.commands.request import AskedQuestion
 from bot.errors import StoreError
 from bot.ports import Clock
@@ -353,7 +360,7 @@ def _kept(seen: _SeenMessage) -> tuple[Turn, ...]:
 def user_turn(message: IncomingMessage) -> Turn:
     """Return a person's message as stored in the history."""
     return Turn(
-        *("user", described_text(message), message.author, message.at),
+        *("user", text_with_attachments(message), message.author, message.at),
         message_id=message.message_id,
         files=files_to_keep(message),
     )

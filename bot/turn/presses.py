@@ -6,7 +6,14 @@ from typing import Any, TypeAlias
 
 import structlog
 
-from bot.chat.command import ButtonAction, ButtonData, Command, encode_button, parse, read_button
+from bot.chat.command import (
+    ButtonAction,
+    ButtonData,
+    Command,
+    encode_button,
+    parse_button,
+    parse_command,
+)
 from bot.chat.incoming import IncomingMessage, Pressed, Reacted, Reaction, WakeReason
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import Exchange, Feedback, HistoryChange, Turn, TurnResult, ask_again
@@ -64,7 +71,7 @@ class Presses:
         self, group: MessageGroup, pressed: Pressed
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Return the effect of a press, a question to answer, or a command; raises `UserError`."""
-        data = read_button(pressed)
+        data = parse_button(pressed)
         if data is None or data.action is ButtonAction.STOP:  # a signal has stopped the answer
             return TurnResult()
         exchange = await self._find(pressed, data)
@@ -147,7 +154,7 @@ class Presses:
                 return joined([_FORGOTTEN, _STAYS_OFF], " ") if is_off else _FORGOTTEN
             case ButtonAction.ADULT:
                 await self.stages.resolver.confirm_age(pressed.author.id)
-                is_command = parse(exchange.question.turn.text) is not None
+                is_command = parse_command(exchange.question.turn.text) is not None
                 return _AGE_CONFIRMED if is_command else None
             case _:
                 return _KEPT
@@ -164,7 +171,7 @@ class Presses:
         asked = CommandRequest(Command(""), message, active, (), pressed.at, part=part)
         try:
             line = await commands.menus.command_line(data, pressed, active.names)
-            command = parse(line) if line is not None else None
+            command = parse_command(line) if line is not None else None
             if command is not None:
                 result = await commands.handle(replace(asked, command=command))
         except UserError as error:
@@ -206,7 +213,7 @@ class Presses:
         active: ActiveCharacters,
     ) -> TurnResult:
         address, replies = pressed.address, self.stages.replies
-        name_part = partial(group.message.part_name_in, exchange.parts)
+        name_part = partial(group.message.reused_part_name, exchange.parts)
         versions: dict[int, Turn] = {}
         restored: list[int] = []
         parts: list[OutgoingPart] = []

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import structlog
 
-from bot.chat.incoming import Address, IncomingMessage, WakeReason, people_of
+from bot.chat.incoming import Address, IncomingMessage, WakeReason, person_ids_in
 from bot.chat.outgoing import Limits, OutgoingPart
 from bot.chat.prompt import ToolSpec
 from bot.chat.receipt import DroppedItem, Receipt
@@ -18,12 +18,12 @@ from bot.chat.session import (
     AttachedFiles,
     Claim,
     InboxMessage,
-    ReadableTurns,
     Session,
     Turn,
+    TurnFilter,
     TurnRange,
     TurnResult,
-    described_text,
+    text_with_attachments,
 )
 from bot.chat.story import Story
 from bot.commands.personas import UserPersonas
@@ -107,7 +107,7 @@ class ChannelReader:
 
     def _observed_turns(self, found: Sequence[IncomingMessage]) -> tuple[Turn, ...]:
         since = self.retention_start()
-        kept = (one for one in found if one.at.timestamp() >= since and described_text(one))
+        kept = (one for one in found if one.at.timestamp() >= since and text_with_attachments(one))
         return tuple(_observed_turn(storable_message(one)) for one in kept)
 
 
@@ -122,7 +122,7 @@ async def _read(message: IncomingMessage, reading: Awaitable[_Read]) -> _Read | 
 
 
 def _observed_turn(message: IncomingMessage) -> Turn:
-    text, message_id = described_text(message), message.message_id
+    text, message_id = text_with_attachments(message), message.message_id
     return Turn("user", text, message.author, message.at, message_id=message_id, observed=True)
 
 
@@ -182,7 +182,7 @@ class TurnContext:
         )
 
     def part_name(self, part: int) -> str:
-        return self.message.part_name_in(self.in_place_of, part)
+        return self.message.reused_part_name(self.in_place_of, part)
 
 
 @value_class
@@ -223,7 +223,7 @@ class PromptSources:
         is_whole = len(session.turns) < max_turns
         is_new_channel = is_new_question and is_whole and not session.is_answered
         speakers_before = [one.speaker.id for one in session.turns if one.speaker]
-        off = await self.resolver.off([*people_of(incoming), *speakers_before])
+        off = await self.resolver.off([*person_ids_in(incoming), *speakers_before])
         readable = withhold_message(incoming, off) if off else incoming
         if readable is None or readable.is_withheld:  # they switched it off a moment ago
             raise PrivateError(OFF_FOR_AUTHOR)
@@ -274,7 +274,7 @@ class PromptSources:
             return await self.conversations.load_session(claim, max_turns)
         loaded = max_turns + removed.newer + removed.count
         session = await self.conversations.load_session(claim, loaded)
-        return replace(session, turns=removed.removed_from(session.turns))
+        return replace(session, turns=removed.remove_from(session.turns))
 
     async def _read_channel(
         self, oldest: IncomingMessage, active: ActiveCharacters, session: Session
@@ -402,7 +402,7 @@ class AnswerTools:
     random_number: Callable[[], float]
     servers: Mapping[str, ToolServer]
     """By the name that presets give."""
-    readable: ReadableTurns
+    readable: TurnFilter
     """Leaves out background of people who do not want to be observed."""
     limits: Callable[[Address], Limits]
 

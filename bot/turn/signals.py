@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from bot.chat.command import ButtonAction, parse, read_button
+from bot.chat.command import ButtonAction, parse_button, parse_command
 from bot.chat.incoming import Deleted, Edited, Incoming, IncomingMessage, Pressed, Request
-from bot.chat.session import Claim, InboxMessage, described_text
+from bot.chat.session import Claim, InboxMessage, text_with_attachments
 from bot.commands.request import StopOutcome
 from bot.errors import StoreError
 from bot.ports import Clock, Signals
@@ -236,13 +236,13 @@ def _hash_edit(message: IncomingMessage) -> str:
     is_addressed = message.wake is not None or (
         message.quote is not None and message.quote.by_webhook
     )
-    return hashlib.sha256(f"{is_addressed} {described_text(message)}".encode()).hexdigest()
+    return hashlib.sha256(f"{is_addressed} {text_with_attachments(message)}".encode()).hexdigest()
 
 
 def _is_stop(incoming: IncomingMessage) -> bool:
     if not incoming.text.startswith("/") or incoming.wake is None or incoming.author_is_bot:
         return False
-    command = parse(incoming.text)
+    command = parse_command(incoming.text)
     if command is None:
         return False
     turns_off = command.name == "access" and command.text.lower().split()[:1] == ["off"]
@@ -251,7 +251,7 @@ def _is_stop(incoming: IncomingMessage) -> bool:
 
 def _stopped_turn(pressed: Pressed) -> str | None:
     """Return the turn whose answer a press stops; None for other buttons."""
-    data = read_button(pressed)
+    data = parse_button(pressed)
     if data is None or data.action is not ButtonAction.STOP:
         return None
     return data.part.rpartition("/")[0]

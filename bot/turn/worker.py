@@ -13,7 +13,7 @@ from functools import partial
 
 import structlog
 
-from bot.chat.command import ANSWERING_ACTIONS, FORM_ACTIONS, Command, read_button
+from bot.chat.command import ANSWERING_ACTIONS, FORM_ACTIONS, Command, parse_button
 from bot.chat.incoming import (
     Deleted,
     Edited,
@@ -251,7 +251,7 @@ class ConversationWorker:
             is_off = bool(await self._stages.resolver.off([pressed.author.id]))
             reacted = TurnResult() if is_off else await self._presses.react(group, pressed)
             return await self._follow_press(group, pressed, reacted)
-        button = read_button(pressed)
+        button = parse_button(pressed)
         has_words = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
         if has_words and await self._stages.resolver.off([pressed.author.id]):
             return "withheld", await self._say_withheld(group, pressed)
@@ -304,7 +304,7 @@ class ConversationWorker:
     async def _find_later(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
         """Return the events after a message and its gathered messages, in order."""
         arrivals = self._stages.arrivals
-        if not (message.is_followed or arrivals.has_arrived(claim.conversation)):
+        if not (message.has_messages_waiting or arrivals.has_arrived(claim.conversation)):
             return ()
         waiting = await self._conversations.waiting(claim, _MAX_LATER)
         return [one.incoming for one in waiting if one.id > message.newest.id]

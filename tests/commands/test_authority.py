@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.command import MENU_ACTIONS, ButtonAction, parse
+from bot.chat.command import MENU_ACTIONS, ButtonAction, parse_command
 from bot.chat.incoming import Person, Request
 from bot.chat.session import Turn
 from bot.commands.request import CommandRequest
@@ -45,7 +45,7 @@ async def refusal(setup: Setup, use: str, asker: Person) -> str:
     """Use a command as Alice where `asker` asked the newest question; return the refusal."""
     said = make_incoming(author=ALICE, admin=None)
     question = Turn("user", "a question", asker, said.at, message_id="3")
-    command = parse(f"/{use} {ARGUMENTS.get(use, '')}")
+    command = parse_command(f"/{use} {ARGUMENTS.get(use, '')}")
     assert command is not None
     active = await setup.resolver.resolve(said.scopes)
     recent = (question, Turn("assistant", "an answer", None, said.at, "assistant"))

@@ -11,7 +11,7 @@ import pytest
 from inline_snapshot import snapshot
 from typing_extensions import override
 
-from bot.chat.command import Command, parse
+from bot.chat.command import Command, parse_command
 from bot.chat.incoming import Person, Request
 from bot.commands.handlers import COMMAND_NAMES, COMMANDS
 from bot.commands.request import CommandRequest, CommandResult
@@ -52,7 +52,7 @@ class Setup(TurnSetup):
         await self.resolver.set_active(scope, [*map(self.resolver.find, names)], "telegram:1")
 
     async def run_command(self, line: str) -> CommandResult:
-        command = parse(line)
+        command = parse_command(line)
         assert isinstance(command, Command)
         active = await self.resolver.resolve(HERE.scopes)
         return await self.handlers.handle(CommandRequest(command, self.here, active, (), HERE.at))

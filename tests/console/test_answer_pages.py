@@ -10,7 +10,7 @@ from sqlalchemy import insert
 from bot.chat.access import Scope
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem, PromptSpan
-from bot.chat.session import MessageNote, PresetVersion, error_id_of
+from bot.chat.session import MessageNote, PresetVersion, short_error_id
 from bot.runtime.clock import SystemClock
 from bot.storage.operation import SqlMessageNotes
 from bot.storage.presets import PresetVersions
@@ -63,7 +63,7 @@ async def test_errors_of_earlier_runs_are_listed(console: ConsoleUnderTest) -> N
     await SqlMessageNotes(console.database, console.clock).add(notes)
     await console.log_in()
     page = await console.page("/answers?state=errors")
-    assert f'href="/operation/errors/{error_id_of(turn)}"' in page
+    assert f'href="/operation/errors/{short_error_id(turn)}"' in page
     assert "503 &lt;b&gt;" in page
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import update
 from typing_extensions import override
 
 from bot.chat.operation import ModelHealth, ModelInMemory
-from bot.chat.session import error_id_of
+from bot.chat.session import short_error_id
 from bot.console.operation import OperationPage, process_report
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
@@ -131,7 +131,7 @@ async def test_error_shows_the_steps_of_its_message(
     parts.log("info", "answer_continued", turn="telegram:5:2")
     parts.log("error", "turn_failed", exception="Traceback\n  File\nValueError: <script>")
     await console.log_in()
-    error_id = error_id_of(TURN)
+    error_id = short_error_id(TURN)
 
     listed = await console.page("/operation")
     page = await console.page(f"/operation/errors/{error_id}")
@@ -139,7 +139,7 @@ async def test_error_shows_the_steps_of_its_message(
 
     assert f'href="/operation/errors/{error_id}"' in listed
     assert "ValueError: &lt;script&gt;" in listed
-    assert error_id_of("telegram:5:2") not in listed
+    assert short_error_id("telegram:5:2") not in listed
     assert [one["event"] for one in steps] == ["received", "fell_back", "turn_failed"]
     assert steps[0]["details"] == {"state": "unanswered"}
     assert "503 &lt;b&gt;" in page
@@ -153,7 +153,7 @@ async def test_error_is_shown_that_another_process_has_told_a_person(
     other.log("warning", "not_answered", reason="503")
     await SqlMessageNotes(console.database, CLOCK).add([describe_failure(other.events, TURN)])
     await console.log_in()
-    assert "503" in await console.page(f"/operation/errors/{error_id_of(TURN)}")
+    assert "503" in await console.page(f"/operation/errors/{short_error_id(TURN)}")
 
 
 async def test_provider_is_tried_from_the_page(console: ConsoleUnderTest, parts: Parts) -> None:
@@ -259,7 +259,7 @@ async def test_errors_and_models_of_processes_with_a_readable_report_are_shown(
     other_version = update(node).where(node.c.owner == "host:3").values(report=b"of another one")
     await console.database.write(lambda c: c.execute(other_version).rowcount)
     await console.log_in()
-    error_id = error_id_of(TURN)
+    error_id = short_error_id(TURN)
 
     state, page = await console.read("/operation"), await console.page("/operation")
     steps = await console.page(f"/operation/errors/{error_id}")

@@ -118,7 +118,7 @@ async def test_finish_removes_turns_of_the_session_before_it_appends(store: Stor
         await finish(store, f"5:{number}", turns=[said("x")], removes=removed)
         after = await read_session(store.database, LANE, 10)
         assert "".join(turn.text for turn in after.turns) == expected
-        assert after.turns == (*removed.removed_from(before.turns), said("x"))
+        assert after.turns == (*removed.remove_from(before.turns), said("x"))
     assert await store.scalars(select(turn.c.text)) == ["old", "x"]
 
 

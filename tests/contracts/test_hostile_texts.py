@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import inspect, select
 
-from bot.chat.incoming import IncomingMessage, Person, Quote, make_storable
+from bot.chat.incoming import IncomingMessage, Person, Quote, to_storable_text
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Turn, TurnResult
 from bot.errors import PresetError
@@ -32,7 +32,7 @@ def _wake_nobody(_keys: Sequence[str]) -> None:
 
 @pytest.mark.parametrize(("title", "text"), TEXTS)
 async def test_hostile_text_is_stored_unchanged(store: Store, title: str, text: str) -> None:
-    stored = make_storable(text)
+    stored = to_storable_text(text)
     assert stored == text or "\0" in text or any("\ud800" <= sign < "\ue000" for sign in text)
     sent = replace(make_incoming(text, quote=text), author=Person("telegram:1", text))
 
@@ -68,7 +68,7 @@ async def _check_nothing_else_changed(store: Store) -> None:
 @pytest.mark.service
 @pytest.mark.parametrize(("title", "text"), TEXTS)
 async def test_hostile_key_is_one_key(signals: SignalPeers, title: str, text: str) -> None:
-    key, received = make_storable(text), list[str]()
+    key, received = to_storable_text(text), list[str]()
     signals.there.subscribe("q", received.extend)
     signals.here.publish("q", ["before", key])
     await wait_until(lambda: len(received) >= 2)
@@ -87,7 +87,7 @@ def test_hostile_file_is_rejected_as_a_preset(tmp_path: Path, title: str, text: 
 
 @pytest.mark.parametrize(("title", "text"), TEXTS)
 def test_hostile_text_in_a_preset_survives_export(title: str, text: str) -> None:
-    value = {"name": "nora", "provider": "p", "model": "m", "system": make_storable(text)}
+    value = {"name": "nora", "provider": "p", "model": "m", "system": to_storable_text(text)}
     preset = parse_preset(json.dumps(value), "x.json")
-    assert preset.system == make_storable(text)
+    assert preset.system == to_storable_text(text)
     assert parse_preset(export_preset(preset), "x.json") == preset

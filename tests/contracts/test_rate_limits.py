@@ -389,7 +389,7 @@ async def test_process_that_stood_still_takes_no_server_for_frozen(tmp_path: Pat
 @pytest.mark.service
 async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_path: Path) -> None:
     clock = FakeClock()
-    bot = CallScope("telegram", (CallWindow(10, 1000),), is_of_all=True)
+    bot = CallScope("telegram", (CallWindow(10, 1000),), spans_processes=True)
     chat = CallScope("telegram:-9", (CallWindow(4, 1000),))
     async with on_valkey(tmp_path, clock) as (_, here, there):
         both = (here, there)

@@ -76,7 +76,7 @@ async def test_reader_gets_each_changed_message_once(channels: SqlWebChannels) -
 
 async def test_deleted_message_is_told_and_cannot_come_back(channels: SqlWebChannels) -> None:
     await channels.add("c1", [message("m1", "secret")])
-    assert await channels.replace("c1", message("m1").emptied())
+    assert await channels.replace("c1", message("m1").to_tombstone())
 
     assert not await channels.replace("c1", message("m1", "back"))
     assert await channels.find("c1", "m1") is None

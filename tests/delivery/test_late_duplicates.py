@@ -233,7 +233,7 @@ async def test_platform_that_knows_repetitions_is_not_searched(database: Databas
 
 
 async def test_face_without_a_nonce_is_searched_for(database: Database) -> None:
-    async with Chat(database, replace(LIMITS, repeats_faces=False)).searching() as chat:
+    async with Chat(database, replace(LIMITS, can_repeat_faces=False)).searching() as chat:
         await chat.send_twice("a", face=Face("Nora"))
         chat.surface.accept("a")
         await chat.search()

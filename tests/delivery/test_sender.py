@@ -130,7 +130,7 @@ async def test_unreachable_platform_is_retried_with_exponential_backoff(database
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["hears of deletions", "does not"])
 async def test_answer_without_its_message_is_anew(database: Database, is_told: bool) -> None:
-    delivery = Delivery(database, replace(WITHOUT_NONCES, hears_deletions=is_told))
+    delivery = Delivery(database, replace(WITHOUT_NONCES, reports_deletions=is_told))
     delivery.surface.fail_next("edit", MessageNotFound("message to edit not found"))
     await delivery.queue("whole", opening="first words")
     await delivery.work()
@@ -139,7 +139,7 @@ async def test_answer_without_its_message_is_anew(database: Database, is_told: b
 
 
 async def test_answer_sent_anew_is_looked_up_if_its_response_is_lost(database: Database) -> None:
-    delivery = Delivery(database, replace(WITHOUT_NONCES, hears_deletions=False))
+    delivery = Delivery(database, replace(WITHOUT_NONCES, reports_deletions=False))
     await delivery.queue("whole", opening="first words")
     [opening] = (await delivery.sender.take([LANE])).values()
     sent = await delivery.surface.send(
@@ -260,7 +260,7 @@ async def test_outcome_of_a_request_that_is_over_is_looked_up_soon(database: Dat
 
 async def test_message_of_a_webhook_is_repeated_only_after_a_search(database: Database) -> None:
     """There are nonces on the platform, but none for messages of webhooks."""
-    delivery = Delivery(database, replace(LIMITS, shows_faces=True, repeats_faces=False))
+    delivery = Delivery(database, replace(LIMITS, shows_faces=True, can_repeat_faces=False))
     delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     await delivery.queue("a", face=Face("Nora"))
     await delivery.work()

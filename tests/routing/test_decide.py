@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from bot.chat.command import Command, parse
+from bot.chat.command import Command, parse_command
 from bot.chat.incoming import IncomingMessage, Person, Quote, WakeReason
 from bot.chat.session import Turn
 from bot.commands.handlers import COMMANDS
@@ -184,11 +184,11 @@ def test_command_that_is_not_addressed_to_the_bot_is_ignored() -> None:
     ],
 )
 def test_parse_reads_name_action_and_argument(text: str, command: Command | None) -> None:
-    assert parse(text) == command
+    assert parse_command(text) == command
 
 
 def test_every_command_spec_is_parsed_under_its_name() -> None:
-    assert [command.name for spec in COMMANDS if (command := parse(f"/{spec.name}"))] == [
+    assert [command.name for spec in COMMANDS if (command := parse_command(f"/{spec.name}"))] == [
         spec.name for spec in COMMANDS
     ]
 

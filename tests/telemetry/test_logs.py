@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from bot.chat.session import error_id_of
+from bot.chat.session import short_error_id
 from bot.telemetry.logs import BoundTurn, RecentEvents, configure_logs
 from bot.telemetry.secret_masker import SecretMasker, mask_pasted_tokens
 from tests.attacks import attack_texts, secret_in, with_ours
@@ -205,7 +205,7 @@ def test_failures_are_the_newest_messages_with_warnings_and_found_by_their_ids()
 
     assert [one.turn for one in events.failures(9)] == ["a:3", "a:2"]
     assert [one.turn for one in events.failures(1)] == ["a:3"]
-    found = events.failure(error_id_of("a:2"))
+    found = events.failure(short_error_id("a:2"))
     assert found is not None
     assert [one.event for one in found.steps] == ["answer_continued", "not_answered"]
     assert found.newest_failure.details == {"reason": "x" * 1000}

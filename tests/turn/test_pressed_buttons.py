@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bot.chat.command import ButtonAction, ButtonData, encode_button, read_button
+from bot.chat.command import ButtonAction, ButtonData, encode_button, parse_button
 from bot.chat.incoming import Address, Person, Pressed, ThreadTitle
 from bot.chat.outgoing import Menu, MessageContent
 from bot.chat.prompt import Finish, FinishReason
@@ -32,13 +32,13 @@ def test_data_of_a_button_fits_and_is_read_back(action: ButtonAction) -> None:
     assert len(data.encode()) <= MAX_DATA_BYTES
     address = Address("telegram", "-1001234567890", None, "7012345678")
     press = Pressed(address, "cb1", "1", ALICE, data, datetime.now(UTC), ())
-    assert read_button(press) == ButtonData(action, part, number)
+    assert parse_button(press) == ButtonData(action, part, number)
 
 
 @pytest.mark.parametrize("data", ["", "noop", "retry", "retry:", "retry:5:1", "steal:5:1/0"])
 def test_data_of_others_is_no_button(data: str) -> None:
     press = Pressed(Address("telegram", "5"), "cb1", "1", ALICE, data, datetime.now(UTC), ())
-    assert read_button(press) is None
+    assert parse_button(press) is None
 
 
 async def test_versions_are_kept_and_shown_again(database: Database) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from bot.chat.incoming import make_json_storable, make_storable
+from bot.chat.incoming import to_storable_json, to_storable_text
 from bot.chat.prompt import Prompt, ToolCall, ToolSpec
 
 MAX_CALLS = 8
@@ -127,15 +127,15 @@ class ToolCallParser:
     def calls(self) -> tuple[ToolCall, ...]:
         found: dict[str, ToolCall] = {}
         for number, one in enumerate(self._calls[:MAX_CALLS]):
-            identifier = make_storable(one.id)[:MAX_NAME_CHARS] or f"call_{number}"
+            identifier = to_storable_text(one.id)[:MAX_NAME_CHARS] or f"call_{number}"
             if identifier in found:  # results are matched to calls by their ids
                 identifier = f"{identifier[: MAX_NAME_CHARS - 2]}_{number}"
             if one.name:
                 found[identifier] = ToolCall(
                     identifier,
-                    make_storable(one.name)[:MAX_NAME_CHARS],
-                    make_storable(one.arguments)[:MAX_ARGUMENT_CHARS],
-                    make_json_storable(one.attached),
+                    to_storable_text(one.name)[:MAX_NAME_CHARS],
+                    to_storable_text(one.arguments)[:MAX_ARGUMENT_CHARS],
+                    to_storable_json(one.attached),
                 )
         return tuple(found.values())
 
@@ -251,7 +251,7 @@ class ReturnedFields:
     @property
     def fields(self) -> JsonObject:
         texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
-        found: JsonObject = make_json_storable({**texts, **self._items, **self._others})
+        found: JsonObject = to_storable_json({**texts, **self._items, **self._others})
         return found
 
 

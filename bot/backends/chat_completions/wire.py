@@ -19,7 +19,7 @@ from bot.backends.chat_completions.deltas import (
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS, stop_strings_of
 from bot.backends.chat_completions.streaming import StreamParser, decode_event, token_count
-from bot.chat.incoming import make_storable
+from bot.chat.incoming import to_storable_text
 from bot.chat.prompt import FinishReason, Image, Prompt, PromptDescription, Usage
 from bot.errors import BackendUnavailable
 from bot.templates.capabilities import adapt_messages
@@ -202,7 +202,7 @@ class ChatCompletionsParser(StreamParser):
         return chunk
 
     def _reported_error(self, event: object) -> errors.RequestFailed:
-        data = make_storable(json.dumps(event, ensure_ascii=False)).encode()
+        data = to_storable_text(json.dumps(event, ensure_ascii=False)).encode()
         context = self._context
         return errors.translate_error_event(context.endpoint, context.model, data, context.now)
 

@@ -22,7 +22,7 @@ from bot.chat.incoming import (
     Reacted,
     ThreadTitle,
     WakeReason,
-    read_reaction,
+    parse_reaction,
 )
 from bot.platforms.discord import commands
 from bot.platforms.spec import PlatformContext
@@ -130,7 +130,7 @@ def reaction_to_incoming(
     bot_id: str = "",
 ) -> Reacted | None:
     """Convert a reaction; None if it has no meaning here, or a bot's."""
-    reaction = read_reaction(event.emoji.name) if event.emoji.id is None else None
+    reaction = parse_reaction(event.emoji.name) if event.emoji.id is None else None
     is_removed = event.event_type == "REACTION_REMOVE"
     if reaction is None or (event.member is not None and event.member.bot):
         return None

@@ -25,7 +25,7 @@ from bot.chat.incoming import (
     Reacted,
     Reaction,
     WakeReason,
-    read_reaction,
+    parse_reaction,
 )
 from bot.platforms.telegram.markup import read_callback_data
 
@@ -306,7 +306,7 @@ def _to_reacted(
 
 def _reactions(types_: Sequence[types.ReactionTypeUnion]) -> list[Reaction]:
     emojis = (one.emoji for one in types_ if isinstance(one, types.ReactionTypeEmoji))
-    return [one for emoji in emojis if (one := read_reaction(emoji)) is not None]
+    return [one for emoji in emojis if (one := parse_reaction(emoji)) is not None]
 
 
 def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> Joined | None:

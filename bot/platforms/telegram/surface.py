@@ -13,7 +13,7 @@ from aiogram.methods import DeleteMessage, SendDocument
 from aiogram.types import BufferedInputFile, MessageEntity
 from typing_extensions import override
 
-from bot.chat.incoming import Address, without_tones
+from bot.chat.incoming import Address, strip_skin_tone
 from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.errors import ContentRefused, MessageNotFound, Refused
 from bot.platforms.telegram.api import (
@@ -310,7 +310,7 @@ class TelegramSurface(Surface, DraftingSurface):
 
 def _to_reaction(text: str) -> str:
     """Return an emoji without skin tone if bots may react with it, else an empty string."""
-    plain = without_tones(text)
+    plain = strip_skin_tone(text)
     return plain if f" {plain} " in _REACTIONS and " " not in plain else ""
 
 

@@ -7,7 +7,7 @@ with its own token budget; `max_rounds` does not count it.
 from collections.abc import Callable, Sequence
 
 from bot.chat.receipt import DroppedItem
-from bot.chat.session import AttachedFiles, Turn, describe_items
+from bot.chat.session import AttachedFiles, Turn, describe_attachments
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.draft import PromptPart
 from bot.prompting.text.confusables import strip_hidden_text
@@ -94,7 +94,7 @@ def _file_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[Prom
         name = f"file {file.name}".strip()
         parts.append(PromptPart("file", f"[{name}]\n{quoted}{end}", name=file.name, priority=2))
     if files.unread:
-        unread = describe_items([one.item for one in files.unread])
+        unread = describe_attachments([one.item for one in files.unread])
         parts.append(PromptPart("file", f"You cannot see or read: {' '.join(unread)}", priority=2))
     return parts
 

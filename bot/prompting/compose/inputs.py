@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bot.chat.incoming import IncomingMessage
-from bot.chat.session import Session, Turn, described_text
+from bot.chat.session import Session, Turn, text_with_attachments
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import SpeakerLabels, label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
@@ -53,7 +53,7 @@ def gather_inputs(
     model_limit: int | None,
 ) -> PromptInputs:
     """Append the new message and the answers to the session's turns, and label all speakers."""
-    newest = Turn("user", described_text(incoming), incoming.author, incoming.at)
+    newest = Turn("user", text_with_attachments(incoming), incoming.author, incoming.at)
     said = (*session.turns, newest, *answers)
     conversation = incoming.address.conversation
     turns = map_incrementally(session.memo, "visible", None, said, _without_hidden_text)

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 import structlog
 from pydantic import BaseModel, Field
 
-from bot.chat.command import ButtonAction, Command, read_button
+from bot.chat.command import ButtonAction, Command, parse_button
 from bot.chat.incoming import IncomingMessage, Pressed, Request
 from bot.chat.rate import Rate
 from bot.errors import AlreadyNotified, UserError
@@ -229,7 +229,7 @@ class CommandLimits:
 
     async def press_refusal(self, pressed: Pressed) -> Text | None:
         """Count a press before anything is loaded for it; return why it is refused, or None."""
-        data = read_button(pressed)
+        data = parse_button(pressed)
         if data is None or data.action in _NEVER_REFUSED:
             return None
         return await self._refusal(pressed, "commands")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from bot.chat.command import parse
-from bot.chat.incoming import Incoming, IncomingMessage, address_of
+from bot.chat.command import parse_command
+from bot.chat.incoming import Incoming, IncomingMessage, parse_address
 from bot.chat.operation import Pause, Restore
 from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.chat.session import InboxMessage
@@ -143,7 +143,7 @@ class RestoredMessages:
         """Load the newest restore, if any; raises `StoreError`."""
         newest = await self.read_restore()
         if newest is not None:  # histories of one channel share its messages
-            forgotten = {(address_of(key).channel, name) for key, name in newest.forgotten}
+            forgotten = {(parse_address(key).channel, name) for key, name in newest.forgotten}
             newest = replace(newest, forgotten=frozenset(forgotten))
         self._newest = newest
 
@@ -205,7 +205,7 @@ class QueueLimit:
         """Refuse the newest messages over the limit while the block runs."""
         looks: list[asyncio.Task[None]] = []
         most = max(self.most, gathers_at_most)
-        has_arrived, conversation = group.message.is_followed, group.claim.conversation
+        has_arrived, conversation = group.message.has_messages_waiting, group.claim.conversation
 
         async def look() -> None:
             nonlocal has_arrived
@@ -253,4 +253,4 @@ class QueueLimit:
 
 def _is_question(message: IncomingMessage) -> bool:
     is_meant = message.wake is not None and not (message.author_is_bot or message.is_late)
-    return is_meant and parse(message.text) is None
+    return is_meant and parse_command(message.text) is None

@@ -70,7 +70,7 @@ def test_change_is_read_by_what_was_known_before() -> None:
     assert isinstance(unread, IncomingMessage)
     assert isinstance(read, Edited)
     assert read.said == unread
-    deleted = replace(one.emptied(), position=3, revision=9)
+    deleted = replace(one.to_tombstone(), position=3, revision=9)
     assert to_incoming(CHANNEL, deleted, None, 2) is None
     assert isinstance(to_incoming(CHANNEL, deleted, None, 3), Deleted)
 
