@@ -1,1 +1,1 @@
-"""Frozen values that every layer exchanges: messages, prompts, sessions, receipts (no I/O)."""
+"""Immutable values that all layers exchange: messages, prompts, sessions, receipts. No I/O."""

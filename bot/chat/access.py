@@ -1,4 +1,4 @@
-"""Access to the console and its API, and the log of changes by admins."""
+"""API tokens of the console, and entries of the log of admins' changes."""
 
 from enum import StrEnum
 
@@ -16,7 +16,7 @@ class Scope(StrEnum):
     PRESETS = "presets"
     """Change presets and characters."""
     OPERATE = "operate"
-    """Change what channels use, and what the service does."""
+    """Change channel settings and control the service."""
     SAY = "say"
     """Send messages to channels as the bot."""
 
@@ -31,12 +31,12 @@ class ApiToken:
     created_at: float
     """In Unix seconds."""
     channels: tuple[str, ...] = ()
-    """The channels that its scope `say` is limited to, such as "discord:123"; empty: all."""
+    """The channels where the scope `say` is valid, such as "discord:123"; empty: all."""
 
 
 @value_class
 class AuditEntry:
-    """One change: who made it, and what it replaced."""
+    """A change by an admin, with the values before and after."""
 
     at: float
     """In Unix seconds."""

@@ -1,4 +1,4 @@
-"""Stored answers with their receipts, and searching them."""
+"""Stored answers with their receipts, and filters to search them."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from bot.value_class import value_class
 
 @value_class
 class StoredAnswer:
-    """A given answer, with its time and place."""
+    """A sent answer with its number, conversation and time."""
 
     number: int
     conversation: str
@@ -19,25 +19,25 @@ class StoredAnswer:
 
 @value_class
 class AnswerSearch:
-    """Filters for answers; without any, all answers match."""
+    """Filters for stored answers; the default matches all answers."""
 
     conversation: str = ""
     preset: str = ""
     person: str = ""
     model: str = ""
-    """The model's own name, or that of its provider."""
+    """The name of the model or of its provider."""
     min_cost: int | None = None
     """In millionths of a US dollar."""
     min_seconds: float | None = None
-    """From the receipt of the message to the end of the answer."""
+    """Minimum time from the arrival of the message to the end of the answer."""
     cut_off: bool = False
-    """Only those that did not end by themselves."""
+    """Only answers that were cut off."""
     left_out: bool = False
-    """Only those with something left out of the prompt."""
+    """Only answers whose prompt had to leave something out."""
     text: str = ""
-    """In the answer or the newest message, ignoring case."""
+    """Text in the answer or the answered message, ignoring case."""
     before: int | None = None
-    """Only answers with a smaller number."""
+    """Only answers with a number below this one."""
 
 
 @value_class
@@ -46,4 +46,4 @@ class FoundAnswers:
 
     answers: Sequence[StoredAnswer]
     next_before: int | None
-    """The number before which the next page begins; None: this is the last page."""
+    """The value of `AnswerSearch.before` for the next page; None: this is the last page."""

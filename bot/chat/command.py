@@ -13,13 +13,13 @@ class CommandOption:
     summary: str
     required: bool = True
     completes: bool = False
-    """Whether the platform may ask for suggestions while a person types."""
+    """Whether the platform suggests values while a person types."""
     choices: tuple[str, ...] = ()
-    """The only values that are allowed; empty: any."""
+    """The allowed values; empty: any value."""
     is_file: bool = False
     """Whether the option is an attached file."""
     form_chars: int = 0
-    """The most characters in the form that opens if no file is attached; 0: not in the form."""
+    """The maximum length of its field in the command's form; 0: the form has no such field."""
 
 
 @value_class
@@ -31,31 +31,31 @@ class CommandSpec:
     options: tuple[CommandOption, ...] = ()
     actions: tuple["CommandSpec", ...] = ()
     is_for_admins: bool = False
-    """Whether platforms offer it to admins first; who may do what is checked when it runs."""
+    """Whether platforms list it for admins only; permissions are checked when it runs."""
     is_private: bool = False
-    """Whether replies and errors go to the author alone, even in groups."""
+    """Whether only the author sees replies and errors, even in groups."""
     changes_channel: bool = False
-    """Whether it changes something for everybody in the channel; then everybody reads the reply."""
+    """Whether it changes something for the whole channel, so that everybody sees the reply."""
     needs_admin: bool = False
-    """Whether only admins may run it; a refusal is shown to the author alone."""
+    """Whether only admins may run it; only the author sees a refusal."""
     default_action: str = ""
-    """The action of a group that is called without one."""
+    """The subcommand that runs if none is given; only for a group."""
 
     @property
     def form(self) -> tuple[CommandOption, ...]:
-        """The fields of the form that platforms open for it, if they have forms."""
+        """The fields of its form, on platforms with forms."""
         return tuple(one for one in self.options if one.form_chars)
 
 
 @value_class
 class MessageCommandSpec:
-    """A command in a message's context menu; it acts like a command that replies to the message."""
+    """A command in a message's context menu; works like a command that replies to the message."""
 
     name: str
-    """What people read there; in English, and translated where the platform can."""
+    """The label in English; translated on platforms that support translations."""
     command: str
     has_form: bool = False
-    """Whether a form asks for the argument, with the text of the message in it."""
+    """Whether a form with the message's text asks for the argument."""
 
 
 @value_class
@@ -64,7 +64,7 @@ class Command:
 
     name: str
     text: str = ""
-    """The rest of the line. Handlers of actions get the rest after the action."""
+    """The line without the name; handlers of subcommands get it without the subcommand, too."""
 
 
 FIELD_END = "\x1f"
@@ -72,7 +72,7 @@ FIELD_END = "\x1f"
 
 
 def parse_command(text: str) -> Command | None:
-    """Parse a line such as `/preset use nova`, known or not; None if it is not a command."""
+    """Parse a line such as `/preset use nova`, even if unknown; return None for other texts."""
     if not text.startswith("/") or len(text) < 2 or not text[1].isalnum():
         return None
     name, _, rest = text[1:].partition(" ")
@@ -86,30 +86,30 @@ class ButtonAction(StrEnum):
     VERSION = "version"
     DELETE = "delete"
     FORGET = "forget"
-    """Yes, forget the person who asked for it."""
+    """Confirm that the person who pressed should be forgotten."""
     KEEP = "keep"
-    """No, forget nothing."""
+    """Cancel forgetting."""
     SETTINGS = "settings"
     PRESETS = "presets"
     USE = "use"
     RESET = "reset"
     OBSERVE = "observe"
-    """Remember what people say to each other, or not, as chosen from the menu."""
+    """Turn overhearing on or off: remembering messages that do not address the bot."""
     SCOPE = "scope"
     CHARACTERS = "characters"
-    """Show a page of the menu that adds and removes single characters."""
+    """Show a page of the menu for adding and removing characters."""
     TOGGLE = "toggle"
-    """Add the character that is chosen from the menu, or remove it."""
+    """Add or remove the character chosen from the menu."""
     NAME = "name"
-    """Let the preset answer whose name is entered into a form."""
+    """Use the preset whose name is entered in a form."""
     ABOUT = "about"
-    """Keep how the person describes themselves in a form."""
+    """Save the self-description that a person enters in a form."""
     ADULT = "adult"
-    """Confirm that the person is an adult, and answer their question."""
+    """Confirm that the person is an adult, then answer their question."""
 
 
 ANSWERING_ACTIONS = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.ADULT})
-"""What has a question answered: it takes a place among the answers, as a message does."""
+"""Actions that generate an answer and therefore wait in line like a message."""
 MENU_ACTIONS = frozenset(
     {
         *(ButtonAction.SETTINGS, ButtonAction.PRESETS, ButtonAction.USE, ButtonAction.RESET),
@@ -117,31 +117,31 @@ MENU_ACTIONS = frozenset(
         *(ButtonAction.TOGGLE, ButtonAction.NAME, ButtonAction.ABOUT),
     }
 )
-"""What the buttons and lists of menus do: the same as a command."""
+"""Actions of the buttons and lists in menus, each equivalent to a command."""
 FORM_ACTIONS = frozenset({ButtonAction.NAME, ButtonAction.ABOUT})
-"""The actions that ask for a text, in a form where the platform has forms."""
+"""Actions that ask for a text, in a form on platforms with forms."""
 
 _DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):(?P<part>.+/\d+)")
 
 
 @value_class
 class ButtonData:
-    """A button's data, which its press returns."""
+    """The data of a button, which its press returns."""
 
     action: ButtonAction
     part: str
     """The name of the part of the answer (`InboxMessage.part_name`)."""
     number: int = 0
-    """The version to show, from 1, or the page of a menu of presets."""
+    """The answer version to show, from 1, or the page of a preset menu."""
 
 
 def encode_button(action: ButtonAction, part: str, number: int = 0) -> str:
-    """Encode a `ButtonData` as text, omitting the bot, which every press identifies."""
+    """Encode a button's data, without the bot's name, which each press contains anyway."""
     return f"{action}{number or ''}:{part.partition(':')[2]}"
 
 
 def parse_button(pressed: Pressed) -> ButtonData | None:
-    """Return the pressed button's data; None for buttons that are not under an answer."""
+    """Parse the pressed button's data; return None if the button does not belong to an answer."""
     found = _DATA.fullmatch(to_storable_text(pressed.data))
     if found is None:
         return None

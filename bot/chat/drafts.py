@@ -1,4 +1,4 @@
-"""Preset drafts, and the scenes from conversations to try them on."""
+"""Preset drafts, and scenes: excerpts of conversations for testing a preset."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,13 @@ from bot.value_class import value_class
 
 @value_class
 class Scene:
-    """A message, and the conversation before it."""
+    """A message to answer and the conversation before it, for testing a preset."""
 
     before: Session
     message: IncomingMessage
     answers: tuple[Turn, ...] = ()
     answered_by: str = ""
-    """The preset that answered; another one that is tried takes its place. Empty: not known."""
+    """The preset that really answered, which the tested preset replaces; empty: unknown."""
 
 
 def recorded_scene(
@@ -25,7 +25,7 @@ def recorded_scene(
     scopes: Sequence[str] = (),
     answered_by: str = "",
 ) -> Scene | None:
-    """Return the newest addressed message of a history as a scene; None if there is none."""
+    """Return a scene for the newest message that addressed the bot, or None if there is none."""
     asked = [at for at, one in enumerate(turns) if one.speaker and not one.observed]
     if not asked:
         return None
@@ -56,15 +56,15 @@ class ImportedFile:
 
 @value_class
 class PresetDraft:
-    """A text that may be published as a preset's next version."""
+    """An unpublished text for a preset's next version."""
 
     name: str
     base_version: int
-    """The version that it is based on; 0: the preset is new."""
+    """The version that was edited; 0: the preset is new."""
     revision: int
-    """Counts what was saved; the first is 1."""
+    """The number of times it was saved, from 1."""
     content: str
-    """As it was written, valid or not."""
+    """The text as entered; it may be invalid."""
     updated_at: float
     """In Unix seconds."""
     source: ImportedFile | None = None

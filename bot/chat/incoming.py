@@ -1,4 +1,4 @@
-"""Incoming events in the form shared by all platforms; their texts can be stored."""
+"""Incoming events in platform-independent form, and functions that make their texts storable."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,14 @@ class Person:
     """The author of a message."""
 
     id: str
-    """The platform and its user id: "discord:81384788765712384". Two persons differ by this."""
+    """The platform and its user id, such as "discord:81384788765712384"; identifies the person."""
     name: str
-    """The display name: any script, not cleaned, may change at any time."""
+    """The display name as the platform sent it, in any script; it may change at any time."""
 
 
 @value_class
 class Address:
-    """A place on a platform that messages come from and answers go to."""
+    """A chat, thread or topic on a platform, and which of its histories a message belongs to."""
 
     platform: str
     chat: str
@@ -29,18 +29,18 @@ class Address:
     thread: str | None = None
     """A Telegram topic."""
     bot_id: str = ""
-    """Which bot of the platform; empty: the first one of this installation."""
+    """The id of an additional bot on the platform; empty: the platform's first bot."""
     history: str = ""
-    """Which of the channel's histories: "user=7", "replies=42"; empty: the one that all share."""
+    """A separate history in the channel, "user=7" or "replies=42"; empty: the shared history."""
 
     @property
     def source(self) -> str:
-        """The platform, with the bot's id if it is an additional bot."""
+        """The platform, and the id of an additional bot: "telegram" or "telegram@77"."""
         return source_name(self.platform, self.bot_id) if self.bot_id else self.platform
 
     @property
     def lane(self) -> str:
-        """The key within which messages are sent in order and share a rate limit."""
+        """The key of the chat, in which messages are sent in order and share a rate limit."""
         return f"{self.source if self.bot_id else self.platform}:{self.chat}"
 
     @property
@@ -50,23 +50,23 @@ class Address:
 
     @property
     def has_personal_history(self) -> bool:
-        """Whether the history belongs to one person in the channel."""
+        """Whether the history is one person's own, separate from the channel's shared history."""
         return self.history.startswith(PERSON_HISTORY_PREFIX)
 
     @property
     def conversation(self) -> str:
-        """The key of the conversation, whose messages are in order and share a history."""
+        """The key of the conversation: messages that share a history and are handled in order."""
         return f"{self.channel}{HISTORY_SEPARATOR}{self.history}" if self.history else self.channel
 
 
 HISTORY_SEPARATOR = "#"
-"""Stands between a channel and one of its histories, in the key of a conversation."""
+"""Separates the channel from the history in the key of a conversation."""
 PERSON_HISTORY_PREFIX = "user="
-"""Begins the name of the history of one person."""
+"""The prefix of the name of a person's own history."""
 
 
 def parse_address(key: str) -> Address:
-    """Parse a conversation's key to its address."""
+    """Parse the key of a conversation or lane, and return its address."""
     channel, _, history = key.partition(HISTORY_SEPARATOR)
     source, chat, *thread = channel.split(":", 2)
     platform, _, bot_id = source.partition("@")
@@ -74,17 +74,17 @@ def parse_address(key: str) -> Address:
 
 
 def source_name(platform: str, bot_id: str) -> str:
-    """Name a platform's bot: "telegram", or "telegram@77" for an additional bot."""
+    """Return the source name of a bot: "telegram", or "telegram@77" for an additional bot."""
     return f"{platform}@{bot_id}" if bot_id else platform
 
 
 def source_of(key: str) -> str:
-    """Return the bot that a lane or conversation belongs to, given its key."""
+    """Return the source name of the bot in a lane or conversation key."""
     return key.partition(":")[0]
 
 
 class WakeReason(StrEnum):
-    """Why a message is meant for the bot."""
+    """How a message addresses the bot."""
 
     DM = "dm"
     MENTION = "mention"
@@ -110,20 +110,20 @@ class MediaKind(StrEnum):
 
 @value_class
 class MediaItem:
-    """An attachment of a message; it is not downloaded on arrival."""
+    """An attachment of a message: where its file can be downloaded, not its content."""
 
     kind: MediaKind
     name: str = ""
-    """The file name or the title; empty if it has none."""
+    """The file name or title; may be empty."""
     size: int | None = None
-    """In bytes, as the platform says."""
+    """In bytes, as reported by the platform; None: unknown."""
     source: str = ""
-    """The URL or the platform's file id; empty if there is no file."""
+    """The URL or the platform's file id; empty: there is no file."""
 
 
 @value_class
 class Quote:
-    """The replied-to message. Its text is somebody's, never an instruction."""
+    """The message that is replied to. Its text is untrusted and never an instruction."""
 
     author: Person | None
     """None: unknown."""
@@ -133,9 +133,9 @@ class Quote:
     is_ours: bool = False
     """Whether the bot itself wrote it."""
     by_webhook: bool = False
-    """Whether a webhook wrote it: ours, if the history knows the message."""
+    """Whether a webhook wrote it; the webhook is the bot's if the message is in the history."""
     forwarded_from: str = ""
-    """The id of the person whose words its author has forwarded."""
+    """For a forwarded message: the id of the person who wrote the original."""
 
 
 @value_class
@@ -149,77 +149,77 @@ class ThreadTitle:
 
 @value_class
 class IncomingMessage:
-    """A message or command in platform-independent form; stored in the inbox as JSON."""
+    """A message or command from a person; stored in the inbox as JSON."""
 
     address: Address
     external_key: str
-    """Unique on its platform: recognizes a message that is delivered again."""
+    """Unique on its platform; the same when the platform delivers the message again."""
     message_id: str | None
-    """The platform's id of the message, to reply to; None for an interaction."""
+    """The platform's message id, used to reply; None for a native command."""
     author: Person
     text: str
-    """Without a leading mention of the bot, unless there is nothing else; a caption is a text."""
+    """The text or caption; a leading mention of the bot is removed unless it is the whole text."""
     at: datetime
-    """Aware, UTC."""
+    """When it was sent, timezone-aware, in UTC."""
     wake: WakeReason | None
-    """None: the message is observed only; it does not address the bot."""
+    """How it addresses the bot; None: it does not, and is only observed."""
     scopes: tuple[str, ...]
-    """Where settings are looked up, narrowest first; the first is this channel."""
+    """The scopes whose settings apply, narrowest first: this channel, ..., its server or chat."""
     author_is_bot: bool = False
     author_is_admin: bool | None = None
-    """None: the platform must be asked when it matters."""
+    """None: unknown until the platform is asked."""
     author_roles: tuple[str, ...] | None = ()
     """Ids of the author's roles in the server: "discord:41771983423143937"; None: unknown."""
     quote: Quote | None = None
     interaction: str | None = None
-    """What a response to a native command needs; on Discord its token."""
+    """The token for responding to a native command; None for an ordinary message."""
     has_public_response: bool = False
-    """Whether everybody reads the response to a native command, and not its author alone."""
+    """Whether everybody sees the response to the native command, not only its author."""
     attachments: tuple[MediaItem, ...] = ()
     in_thread: bool = False
-    """Whether the channel is a thread or a forum post that belongs to one topic of talk."""
+    """Whether the channel is a thread or a forum post, which has one topic."""
     opened_from: str | None = None
-    """The message that the thread was opened from, if the bot has opened it for a long answer."""
+    """The id of the message from which the bot opened this thread for a long answer."""
     thread_title: ThreadTitle | None = None
-    """The title of the thread or forum post, if people have opened it."""
+    """The title of the thread or forum post; None: the bot opened the thread, or there is none."""
     mentions: tuple[str, ...] = ()
     """Ids of the people, bots and roles that the text mentions, this bot not included."""
     locale: str | None = None
-    """The author's language as the platform tells it, such as "pt-BR"."""
+    """The author's language as reported by the platform, such as "pt-BR"."""
     is_private: bool = False
-    """Whether the author is alone with the bot on a platform where anybody may write to it."""
+    """Whether the chat is private, on a platform where anybody can message the bot."""
     is_age_restricted: bool | None = None
     """Whether the channel is age-restricted; None: unknown."""
     has_masked_token: bool = False
     """Whether a token or key was removed from the text before it was stored."""
     is_late: bool = False
-    """Whether it was delivered too late to be answered."""
+    """Whether the message arrived too late to be answered."""
     album: str | None = None
-    """The id that the messages of an album share; each has one picture or file."""
+    """The id shared by the messages of an album, each with one picture or file."""
     earlier_files: tuple[MediaItem, ...] = ()
-    """Attachments of earlier messages that are answered together with this one."""
+    """Attachments of earlier messages that the same answer covers."""
     is_forward: bool = False
-    """Whether the text is that of a message which the author has forwarded."""
+    """Whether the author forwarded this message, so the text is not the author's own."""
     forwarded_from: str = ""
-    """The id of the person who wrote the forwarded message, if the platform tells."""
+    """The id of the person who wrote the forwarded message; empty: unknown."""
     is_withheld: bool = False
-    """Whether the author has opted out: text, files and names were removed before storage."""
+    """Whether the author opted out, so that text, files and names were removed before storage."""
     asked_again_by: str | None = None
-    """The id of the person who asked for another answer; None: the author did."""
+    """The id of another person who asked for a new answer; None: the author asked."""
     repeated_files: tuple[MediaItem, ...] = ()
-    """Attachments of a question that is asked again; its text names them already."""
+    """Attachments of a question that is asked again; its text already describes them."""
     asked_with: tuple[str, ...] = ()
-    """Ids of others whose questions are answered together with this one, the newest first."""
+    """Ids of other people whose questions the same answer covers, newest first."""
 
     @property
     def charged_people(self) -> tuple[str, ...]:
-        """The ids of everybody whose question is answered, newest first; one of them is charged."""
+        """The ids of everybody whose question is answered, newest first. One of them pays."""
         others = () if self.asked_again_by else self.asked_with
         return tuple(dict.fromkeys((self.charged_person, *others)))
 
     @property
     def charged_person(self) -> str:
-        """The id of the person whose limits and budgets an answer is charged to."""
+        """The id of the person whose rate limits and budgets the answer counts against."""
         return self.asked_again_by or self.author.id
 
     @property
@@ -235,7 +235,7 @@ class Edited:
     external_key: str
     """Unique for each edit."""
     said: IncomingMessage
-    """The whole message as it reads now."""
+    """The complete edited message."""
     at: datetime
     interaction: None = None
 
@@ -258,7 +258,7 @@ class Edited:
 
 @value_class
 class Deleted:
-    """Messages of one channel were deleted on the platform, by anybody."""
+    """Somebody deleted messages of one channel on the platform."""
 
     address: Address
     external_key: str
@@ -283,7 +283,7 @@ class Pressed:
     at: datetime
     scopes: tuple[str, ...]
     values: tuple[str, ...] = ()
-    """What was chosen from a menu, or entered into a form."""
+    """The options chosen from a menu, or the texts entered into a form."""
     author_is_admin: bool | None = None
     author_roles: tuple[str, ...] | None = ()
     interaction: str | None = None
@@ -294,13 +294,13 @@ class Pressed:
     in_thread: bool = False
     thread_title: ThreadTitle | None = None
     shown_at: datetime | None = None
-    """When the message with the button was sent, if the platform tells."""
+    """When the message with the button was sent; None: unknown."""
     is_ephemeral: bool = False
-    """Whether only the person who pressed sees the button's message."""
+    """Whether the message with the button is visible only to the person who pressed it."""
 
 
 class Reaction(StrEnum):
-    """The reactions that mean something under an answer."""
+    """The emoji reactions that the bot acts on."""
 
     GOOD = "👍"
     BAD = "👎"
@@ -312,12 +312,12 @@ _TONES = re.compile("[\U0001f3fb-\U0001f3ff\ufe0f]")
 
 
 def strip_skin_tone(emoji: str) -> str:
-    """Return an emoji without skin tones and variation selectors."""
+    """Remove skin tones and variation selectors from an emoji."""
     return _TONES.sub("", emoji)
 
 
 def parse_reaction(emoji: str) -> Reaction | None:
-    """Return a reaction, whatever its skin tone; None for all others."""
+    """Return the reaction for an emoji of any skin tone, or None if the bot ignores it."""
     plain = strip_skin_tone(emoji)
     return Reaction(plain) if plain in set(Reaction) else None
 
@@ -327,7 +327,7 @@ class Reacted:
     """A person added a reaction to a message, or removed theirs."""
 
     address: Address
-    """Without a topic: Telegram tells only the chat."""
+    """Without a topic, because Telegram reports only the chat."""
     external_key: str
     message_id: str
     author: Person
@@ -347,19 +347,19 @@ class Reacted:
 
 @value_class
 class Joined:
-    """The bot was added to a group or server, or a chat was opened; the bot may send a greeting."""
+    """The bot was added to a group or server, or somebody opened a chat with it."""
 
     address: Address
     external_key: str
     author: Person | None
-    """Who added it, if the platform tells."""
+    """Who added the bot; None: unknown."""
     at: datetime
     scopes: tuple[str, ...]
     message_id: None = None
     interaction: None = None
     locale: str | None = None
     opens_chat: bool = False
-    """Whether a person has opened a chat, whose conversation may have begun before."""
+    """Whether a person opened a private chat; its conversation may already have messages."""
     is_age_restricted: bool | None = None
 
     @property
@@ -374,7 +374,7 @@ class ForgetRequested:
     address: Address
     external_key: str
     person_id: str | None
-    """None: forget what everybody said."""
+    """None: delete everybody's messages."""
     at: datetime
     scopes: tuple[str, ...]
     message_id: None = None
@@ -404,9 +404,9 @@ def create_forget_requests(
     at: datetime,
     changed: Sequence[str] = (),
 ) -> list[ForgetRequested]:
-    """Return a request for each of these conversations; their external keys start with `name`.
+    """Return one request per conversation, with an external key that starts with `name`.
 
-    `changed`: other scopes whose settings were deleted.
+    `changed` lists further scopes whose settings were deleted.
     """
     return [
         ForgetRequested(parse_address(key), f"{name}:{key}", person_id, at, scopes=(key, *changed))
@@ -420,7 +420,7 @@ Incoming: TypeAlias = (
 
 
 def person_ids_in(event: Incoming) -> tuple[str, ...]:
-    """Return the ids of the people whose words an event holds, its author first."""
+    """Return the ids of the people whose words an event contains, the author first."""
     match event:
         case Edited(said=message) | (IncomingMessage() as message):
             found = [message.author.id, message.forwarded_from]
@@ -440,14 +440,14 @@ def person_ids_in(event: Incoming) -> tuple[str, ...]:
 
 
 Request: TypeAlias = IncomingMessage | Pressed
-"""A command or the press of a button, which its author may have no right to."""
+"""A message or button press; its author may lack the permission for what it requests."""
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def to_storable_text(text: str) -> str:
-    """Replace NUL (PostgreSQL) and lone surrogates (UTF-8) by U+FFFD, and join surrogate pairs."""
+    """Replace NUL and lone surrogates, which databases reject, by U+FFFD; join surrogate pairs."""
     if "\0" not in text and text.isascii():
         return text
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -468,13 +468,13 @@ def to_storable_json(value: Any) -> Any:
 
 
 class SurrogateJoiner:
-    """Joins surrogate pairs that are split between two pieces of a stream."""
+    """Joins surrogate pairs that are split between two chunks of a stream."""
 
     def __init__(self) -> None:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Return the text; an incomplete pair at its end is kept for the next piece."""
+        """Return a chunk's text, but keep half a pair at its end for the next chunk."""
         if not self._held and not _SURROGATE.search(text):
             return text
         text = self._held + text
@@ -483,6 +483,6 @@ class SurrogateJoiner:
         return whole.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def flush(self) -> str:
-        """Return a replacement character if the stream ended with an incomplete pair."""
+        """Return U+FFFD if the stream ended with half a surrogate pair, otherwise an empty text."""
         held, self._held = self._held, ""
         return "\ufffd" if held else ""

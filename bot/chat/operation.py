@@ -12,12 +12,12 @@ class QueueState:
     """The amount of waiting work."""
 
     conversations: int
-    """With unanswered messages that wait or are being answered."""
+    """Conversations with unanswered messages, including those being answered."""
     oldest_since: float | None
     held: int
-    """How many of them a process holds now."""
+    """Conversations that a process is answering now."""
     lanes: int
-    """Chats with messages that are not sent yet."""
+    """Chats with unsent messages."""
     unsent: int
 
 
@@ -28,12 +28,12 @@ class KnownChannel:
     channel: str
     """The key of the conversation."""
     answers: int
-    """Of which something is still kept."""
+    """The number of answers that are not deleted completely."""
     newest: int
-    """The number of the newest one."""
+    """The number of the newest answer."""
     newest_at: float
     preset: str | None
-    """Which answered last."""
+    """The preset that answered last."""
 
 
 @value_class
@@ -51,7 +51,7 @@ class MadeSetting:
     """A setting made in a chat."""
 
     scope: str
-    """A server, a channel or a thread."""
+    """The server, channel or thread where it applies."""
     key: str
     value: str
     by: str
@@ -64,13 +64,13 @@ class ModelHealth:
 
     model: str
     paused: bool
-    """Its circuit breaker is open: one request at a time tries it."""
+    """Whether its circuit breaker is open, so that one request at a time tests the model."""
     requests: int
-    """The newest ones that are remembered."""
+    """The number of recent requests that are remembered."""
     failed: int
     provider: str = ""
     process: str = ""
-    """Which process; empty: the one that answers."""
+    """The process that reported this; empty: the process that answers this query."""
 
 
 @value_class
@@ -80,9 +80,9 @@ class ModelInMemory:
     model: str
     slots: int
     busy: int
-    """Slots in which an answer is generated now."""
+    """Slots that are generating an answer now."""
     held: int
-    """Slots with the history of a conversation."""
+    """Slots whose cache contains the history of a conversation."""
     waiting: int
     """Requests in its queue."""
     provider: str = ""
@@ -91,12 +91,12 @@ class ModelInMemory:
 
 @value_class
 class RefusedCalls:
-    """Calls that a platform currently refuses."""
+    """API calls that a platform currently rejects because of a rate limit."""
 
     scope: str
-    """A kind of call in a chat, a chat, or a bot."""
+    """The scope of the limit: a bot, a chat, or one kind of call in a chat."""
     seconds: float
-    """How long still."""
+    """How much longer it rejects them."""
 
 
 @value_class
@@ -110,26 +110,26 @@ class LoggedStep:
 
 @value_class
 class FailedMessage:
-    """A message that logged warnings or errors, with its log."""
+    """A message whose processing logged warnings or errors, with its log lines."""
 
     error_id: str
-    """What its author was told."""
+    """The id shown to the message's author."""
     turn: str
     steps: tuple[LoggedStep, ...]
 
     @property
     def newest_failure(self) -> LoggedStep:
-        """The last warning or error, or else the last step."""
+        """The last warning or error, or the last step if there is none."""
         failed = (one for one in reversed(self.steps) if one.level not in {"debug", "info"})
         return next(failed, self.steps[-1])
 
 
 @value_class
 class ProcessReport:
-    """The report that a process sends to the others."""
+    """The state that a process reports for the console of other processes."""
 
     errors: tuple[FailedMessage, ...] = ()
-    """Those with the newest failures first."""
+    """Failed messages, most recent failures first."""
     health: tuple[ModelHealth, ...] = ()
     models: tuple[ModelInMemory, ...] = ()
 
@@ -150,7 +150,7 @@ class MessageTrace:
     """The database's record of processing one message."""
 
     received_at: float | None
-    """In Unix seconds; None: it was deleted since."""
+    """In Unix seconds; None: the message was deleted in the meantime."""
     is_done: bool
     crashes: int
     parts: Sequence[DeliveredPart]
@@ -161,18 +161,18 @@ class Node:
     """A process of the installation."""
 
     owner: str
-    """The name that it holds leases under."""
+    """The name under which the process holds leases."""
     roles: str
-    """Separated by commas."""
+    """The process's roles, separated by commas."""
     version: str
     started_seconds: float
     """How long ago it started."""
     seen_seconds: float
-    """The age of its last report; far above `HEARTBEAT_SECONDS`, the process is dead."""
+    """The age of its last report; if far above `HEARTBEAT_SECONDS`, the process is dead."""
     leases: tuple[str, ...]
-    """The exclusive roles that it holds now."""
+    """The exclusive roles that the process holds now."""
     conversations: int
-    """How many it is answering."""
+    """The number of conversations it is answering."""
 
     @property
     def is_silent(self) -> bool:
@@ -185,23 +185,23 @@ HEARTBEAT_SECONDS = 10.0
 
 @value_class
 class BackgroundWork:
-    """One kind of background work that waits or runs."""
+    """Waiting and running background work of one kind."""
 
     name: str
     count: int
     oldest_seconds: float | None
-    """The age of the oldest; None: nothing waits, or it is not known."""
+    """The age of the oldest item; None: unknown, or nothing is waiting."""
 
 
 @value_class
 class HeldJob:
-    """A role that only one process holds at a time, and since when."""
+    """An exclusive role, and how long a process has held it."""
 
     role: str
     owner: str
     held_seconds: float
     lease_seconds: float
-    """What is left of its lease; negative: nobody has it."""
+    """The remaining seconds of the lease; negative: no process holds the role."""
 
 
 EVERYWHERE = "all"
@@ -210,10 +210,10 @@ EVERYWHERE = "all"
 
 @value_class
 class Pause:
-    """A pause: from its start on, nothing in its scope is answered."""
+    """A pause: messages in its scope are not answered from `at` on."""
 
     scope: str
-    """`EVERYWHERE`, a platform, one of its bots, a chat or a topic, as keys spell them."""
+    """`EVERYWHERE`, or the key of a platform, bot, chat or topic as `Address` spells it."""
     by: str
     at: float
 
@@ -231,21 +231,21 @@ class DeadLetter:
     name: str
     """"in-12" for a received message, "out-7" for one that was not delivered."""
     place: str
-    """The conversation or the lane."""
+    """The key of the conversation or lane."""
     kind: str
-    """What was received (said, edited, ...), or what was to be done (send, edit, delete)."""
+    """The kind of received event (said, edited, ...) or outgoing operation (send, edit, ...)."""
     at: float | None
-    """When it was received, or was last tried; in Unix seconds."""
+    """When it was received or last attempted, in Unix seconds."""
     reason: str
 
 
 @value_class
 class Restore:
-    """The database was restored from a backup."""
+    """The restore of the database from a backup."""
 
     answered_until: float
-    """When the lost database last answered people, in Unix seconds."""
+    """When the lost database was last used to answer people, in Unix seconds."""
     forgotten: frozenset[tuple[str, str]] = frozenset()
-    """Conversations and the platform's ids of messages that were forgotten in them."""
+    """Pairs of a conversation and the platform's id of a message that was forgotten in it."""
     forgotten_until: Mapping[str, float] = field(default_factory=dict)
-    """Conversations of which everything was forgotten, and until when."""
+    """By conversation: the time before which everything was forgotten, in Unix seconds."""

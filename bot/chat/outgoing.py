@@ -1,4 +1,4 @@
-"""Outgoing messages: parts of answers, rows of the outbox, and channels' limits."""
+"""Outgoing messages: parts of answers, outbox rows, and what a channel supports."""
 
 import math
 from collections.abc import Callable, Set
@@ -13,77 +13,77 @@ from bot.value_class import value_class
 
 @value_class
 class Limits:
-    """The capabilities of a channel. Platforms differ by this data, never by `if platform ==`."""
+    """What a channel supports. Code asks for these values instead of `if platform == ...`."""
 
     max_units: int
-    """The longest message, counted in `unit`."""
+    """The maximum length of a message, counted in `unit`."""
     unit: Literal["characters", "utf16"]
     """Telegram counts UTF-16 code units, so an emoji is two."""
     seconds_between_edits: float
     typing_seconds: float
-    """How long a typing indicator lasts; 0: there is none."""
+    """How long a typing indicator stays visible; 0: there is none."""
     chat_calls: tuple[CallWindow, ...] = ()
-    """The rate of calls in a chat, messages and edits together; empty: response headers tell it.
-    Live edits leave the reserved part to the outbox."""
+    """Rate limit of API calls in a chat, messages and edits together; empty: learned from headers.
+    Live edits leave the reserved calls to the outbox."""
     bot_calls: tuple[CallWindow, ...] = ()
-    """The same for all chats of the bot together."""
+    """Rate limit of API calls in all chats of the bot together."""
     route_calls: tuple[CallWindow, ...] = ()
-    """The same for one kind of call in a chat, such as edits."""
+    """Rate limit of one kind of API call in a chat, such as edits."""
     counts_typing: bool = False
-    """Whether typing indicators are among `bot_calls`."""
+    """Whether typing indicators count as `bot_calls`."""
     counts_responses: bool = True
-    """Whether responses to native commands and to presses are among any of these calls."""
+    """Whether responses to native commands and button presses count against these limits."""
     has_drafts: bool = False
-    """Whether a growing answer is shown as a draft, and sent when it is complete."""
+    """Whether an unfinished answer is shown as a draft and sent once it is complete."""
     has_buttons: bool = False
     speaker_line: str = "**{}**"
-    """The line that names the speaker where several characters answer."""
+    """The format of the line with the character's name, used where several characters answer."""
     shows_faces: bool = False
-    """Whether the surface shows the character itself, and the text needs no such line."""
+    """Whether messages show the character as author, so that `speaker_line` is not needed."""
     names_only_speaker: bool = False
-    """Whether that line also stands where only one character answers."""
+    """Whether `speaker_line` is added even where only one character answers."""
     closes_code_blocks: bool = True
-    """Whether a message that ends inside of a code block is closed, and the next one reopens it."""
+    """Whether a code block split over two messages is closed in one and reopened in the next."""
     answers_each_message: bool = False
-    """Whether every message gets its own answer unless a preset says otherwise, as in a pipe, which
-    is read line by line."""
+    """Whether, by default, every message gets its own answer instead of one answer for several;
+    true for a pipe, which is read line by line."""
     shows_causes: bool = False
-    """Whether readers see why an answer failed, because only the operator reads here."""
+    """Whether error messages include the technical cause, because only the operator reads them."""
     render: Callable[[str], str] | None = None
-    """Returns what readers see of a Markdown text, whose units count; None: the text as it is."""
+    """Converts Markdown to the visible text, whose units count; None: Markdown is not rendered."""
     hides_markup: bool = False
-    """Whether marks such as `**` take no units, because readers do not get them."""
+    """Whether marks such as `**` do not count as units, because they are not sent."""
     folds_thoughts: bool = False
-    """Whether a part of a message can be shown folded, so that readers open it."""
+    """Whether a section of a message can be collapsed until a reader opens it."""
     has_private_chats: bool = False
-    """Whether the channel is shared and its members can have private chats with the bot."""
+    """Whether this is a group whose members can open private chats with the bot."""
     opens_responses: bool = False
-    """Whether a private reply is sent empty and then edited: a send of unknown outcome must not be
-    repeated with its content, and an older server would show it to the whole group."""
+    """Whether a private reply is sent empty and then edited. A send with unknown outcome must not
+    be repeated with its content, because an older server would show it to the whole group."""
     reaction: Callable[[str], str] | None = None
-    """Returns an emoji in the platform's form for reactions, empty if it is not allowed; None: the
+    """Converts an emoji to the platform's reaction form, or to "" if it is not allowed; None: the
     platform has no reactions."""
     message_link: str = ""
-    """A URL template for messages with {server}, {chat} and {message}; empty: no links."""
+    """The URL template of a message, with {server}, {chat} and {message}; empty: no links."""
     has_threads: bool = False
-    """Whether a thread can be opened from a message, for the rest of a long answer."""
+    """Whether a thread can be opened from a message, to send the rest of a long answer there."""
     can_repeat_faces: bool = True
-    """Whether a message with a face can be sent again like any other."""
+    """Whether sending a message with a face again with the same nonce is safe."""
     reports_deletions: bool = True
-    """Whether the platform reports deleted messages. Otherwise an answer whose message is gone when
-    it is complete, or answered again, is sent anew."""
+    """Whether the platform reports deleted messages. If not, an answer whose message has vanished
+    when it is completed or replaced is sent as a new message."""
     can_repeat_sends: bool = True
-    """Whether repeated sends with the same nonce appear once. If not, a send with an unknown
+    """Whether sending twice with the same nonce creates one message. If not, a send with unknown
     outcome must be looked up before it is repeated."""
 
     def units(self, text: str) -> int:
-        """Return a text's length in units of `unit`."""
+        """Return the length of a text, counted in `unit`."""
         if self.unit == "characters" or text.isascii():
             return len(text)
         return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
     def limits_below_name(self, face: "Face | None") -> "Limits":
-        """Return the limits of the text below its character's name line."""
+        """Return these limits, reduced by the length of the character's name line if it is sent."""
         line = face.name_line if face is not None and self.shows_faces else ""
         units = len(line.encode("utf-16-le")) // 2
         return replace(self, max_units=self.max_units - units) if units else self
@@ -94,38 +94,38 @@ class OutboxOperation(StrEnum):
     EDIT = "edit"
     DELETE = "delete"
     REACT = "react"
-    """Put the row's text, an emoji, under the message it replies to; repeatable."""
+    """React with the row's text, an emoji, to the message it replies to. Safe to repeat."""
 
 
 class OutboxState(StrEnum):
     PENDING = "pending"
     SENDING = "sending"
-    """A request may be under way."""
+    """A request may be in progress."""
     UNKNOWN = "unknown"
-    """The request may have arrived: reconcile before sending again."""
+    """The request may have succeeded; look the message up before sending it again."""
     SENT = "sent"
     DEAD = "dead"
-    """Refused for good."""
+    """Refused permanently."""
 
 
 @value_class
 class Face:
-    """The character shown as a message's author."""
+    """A character's name and picture, shown as the author of a message."""
 
     name: str
     avatar: str | None = None
-    """The address of its picture."""
+    """The URL of the picture."""
     is_one_of_several: bool = False
-    """Whether other characters answer in the same channel, so that readers need the name."""
+    """Whether several characters answer in the channel, so that the name must be shown."""
 
     @property
     def name_line(self) -> str:
-        """The line that names the character on platforms without another way."""
+        """The line with the character's name, for platforms that cannot show another author."""
         return f"**{self.name}**\n" if self.is_one_of_several else ""
 
 
 class ButtonStyle(StrEnum):
-    """A button's appearance, on platforms with several."""
+    """A button's appearance, on platforms with several styles."""
 
     PLAIN = "plain"
     PRIMARY = "primary"
@@ -137,9 +137,9 @@ class Button:
     """A button under a message."""
 
     label: str
-    """In the language of its reader."""
+    """In the reader's language."""
     data: str
-    """What a press of it brings back (`Pressed.data`); at most 64 bytes."""
+    """Returned as `Pressed.data` when the button is pressed; at most 64 bytes."""
     style: ButtonStyle = ButtonStyle.PLAIN
     row: int = 0
 
@@ -150,7 +150,7 @@ class MenuOption:
 
     label: str
     value: str
-    """What choosing it brings back (`Pressed.values`); at most 10 bytes."""
+    """Returned in `Pressed.values` when the option is chosen; at most 10 bytes."""
     description: str = ""
     is_chosen: bool = False
 
@@ -160,16 +160,16 @@ class Menu:
     """A list of choices under a message."""
 
     data: str
-    """What a choice brings back (`Pressed.data`); with a value, at most 64 bytes."""
+    """Returned as `Pressed.data` when an option is chosen; at most 64 bytes with its value."""
     title: str
-    """What to choose, in the language of its reader."""
+    """The placeholder that says what to choose, in the reader's language."""
     options: tuple[MenuOption, ...]
     """At most 25."""
 
 
 @value_class
 class MessageContent:
-    """A message's text and other content, which each surface renders for its platform."""
+    """The content of a message, which each surface renders for its platform."""
 
     text: str
     """Markdown, as the model wrote it."""
@@ -178,28 +178,28 @@ class MessageContent:
     buttons: tuple[Button, ...] = ()
     menus: tuple[Menu, ...] = ()
     thoughts: str = ""
-    """What the model thought, shown folded below the text; only where `Limits.folds_thoughts`."""
+    """The model's reasoning, shown collapsed below the text where `Limits.folds_thoughts`."""
     is_plain: bool = False
-    """Whether it is sent as plain text, because the platform refused its formatting."""
+    """Whether it is sent as plain text because the platform rejected the formatting."""
 
     @property
     def named_text(self) -> str:
-        """The text, prefixed with its character's name where needed."""
+        """The text, with the character's name line before it if several characters answer."""
         return self.text if self.face is None else self.face.name_line + self.text
 
 
 @value_class
 class Attachment:
-    """A text file sent together with its message."""
+    """A text file that is sent with a message."""
 
     name: str
-    """A plain file name that no platform has to escape."""
+    """A file name without characters that a platform would escape."""
     text: str
 
 
 @value_class
 class MessageThread:
-    """A thread to open from a message, unless it exists."""
+    """A thread of a message, which is opened if it does not exist."""
 
     message_id: str
     title: str
@@ -207,99 +207,99 @@ class MessageThread:
 
 @value_class
 class PrivateDelivery:
-    """How one person alone gets a message: as a response that only they see, else by private chat.
+    """Delivers a message to one person alone: as a response only they see, or in a private chat.
 
-    If both are refused, a line in the group tells them how to open a chat, unless it `is_quiet`.
+    If both fail, a line in the group tells them how to open a private chat, unless `is_quiet`.
     """
 
     person: str
-    """Their id."""
+    """The person's id."""
     locale: str | None = None
     is_quiet: bool = False
     group: str = ""
-    """The channel where they asked, once the message is on its way to their private chat."""
+    """The channel where they asked; set once the message is redirected to a private chat."""
     reply_to: str | None = None
-    """Their message there."""
+    """The id of their message in that channel."""
 
 
 @value_class
 class OutgoingMessage:
-    """One message for a platform; every attempt to send it uses the same value."""
+    """A message to send; every attempt to send it uses the same value."""
 
     address: Address
     content: MessageContent
     nonce: str
-    """Unique to this message, at most 25 characters. A platform with idempotency keys returns the
-    first message when the same nonce is sent again."""
+    """Unique for this message, at most 25 characters. A platform with idempotency keys returns the
+    existing message when the same nonce is sent again."""
     reply_to: str | None = None
-    """The platform's id of the message that is answered."""
+    """The platform's id of the message being answered."""
     interaction: str | None = None
-    """The token of the native command that is answered."""
+    """The token of the native command being answered."""
     file: Attachment | None = None
     thread: MessageThread | None = None
-    """Where it is sent, if the platform allows a thread there; else it is sent to the channel."""
+    """The thread to send it to; without one, or if it cannot be opened, it goes to the channel."""
     private_to: str | None = None
-    """The id of the only person who may see it: it must not be sent to the whole channel."""
+    """The id of the only person who may see it; None: the whole channel may."""
 
 
 @value_class
 class MessageSearch:
-    """How to find a message whose outcome is unknown."""
+    """How to find out whether a message with unknown outcome was sent."""
 
     after: str | None
-    """Only newer messages than this one are considered."""
+    """The id of a message; only newer messages are considered."""
     known: Set[str]
-    """The ids of messages that are accounted for."""
+    """The ids of messages that are known to be other messages."""
     duplicate_of: str | None = None
-    """The message that it became when it was sent again. Then another copy is looked for, which may
-    be older than known messages; nothing else of the bot's may be on its way to the chat."""
+    """The id of the message if it was already sent again. Then a second copy is searched, which may
+    be older than `known`; no other message of the bot may be in flight to the chat."""
 
 
 @value_class
 class AnswerThread:
-    """The thread for the rest of a long answer."""
+    """The thread that receives the rest of a long answer."""
 
     first_part: str
-    """The name of the part (`InboxMessage.part_name`) whose message it is opened from."""
+    """The name of the part (`InboxMessage.part_name`) from whose message it is opened."""
     title: str
-    """In the language of who asked."""
+    """In the asker's language."""
 
 
 @value_class
 class OutgoingPart:
     """The final text of one part of an answer; the parts of a turn are numbered from 0.
 
-    A part with a file is never opened early: it is sent as a whole, and its text is one short line,
-    because some platforms limit the text beside a file.
+    A part with a file is never sent before it is complete, and its text is one short line,
+    because some platforms limit the text sent with a file.
     """
 
     part: int
     content: MessageContent
     file: Attachment | None = None
     is_response: bool = False
-    """Whether it takes the place of the message whose button was pressed, or of the response to a
-    native command; where no part says so, the first one is the response to a native command."""
+    """Whether it replaces the message whose button was pressed, or is the response to a native
+    command; if no part is marked, the first one is the response to the native command."""
     is_shown: bool = False
-    """Whether the message that it was opened as shows this already, and needs no edit."""
+    """Whether the message sent during generation already shows this content and needs no edit."""
     thread: AnswerThread | None = None
-    """The thread that it is sent to; it is never opened early either."""
+    """The thread to send it to; such a part is never sent before it is complete either."""
     is_private: bool = False
-    """Whether only the author of what it replies to may read it."""
+    """Whether only the author of the message it replies to may read it."""
     reader: str = ""
-    """The id of another person who alone may read it instead."""
+    """The id of the only other person who may read it; empty: the author of the message."""
     is_quiet: bool = False
-    """Whether nothing is said in the group if they cannot be reached alone."""
+    """Whether to post no hint in the group if that person cannot be reached privately."""
 
 
 FILE_PARTS = 5_000
-"""Parts from here on are files that go with an answer: no other message takes their place."""
+"""Parts from this number on are files of an answer, never replaced by another message."""
 REACTION_PART = 5_999
-"""The part whose text is an emoji, put as a reaction under the message being answered."""
+"""The part whose text is an emoji to react with to the message being answered."""
 THREAD_PARTS = 6_000
-"""Parts from here on stand in a thread that was opened from an answer; as with files, no other
-message takes their place."""
+"""Parts from this number on are in a thread that was opened from an answer; like files, they are
+never replaced by another message."""
 NOTICE_PARTS = 1_000_000
-"""Parts from here on say that the service is busy; they are dropped if an answer waits behind."""
+"""Parts from this number on say that the service is busy; dropped if an answer waits behind."""
 
 
 @value_class
@@ -308,7 +308,7 @@ class OutboxRow:
 
     id: int
     turn: str
-    """The name of the turn; the nonce is derived from it and `part`."""
+    """The name of the turn; the nonce is derived from this name and `part`."""
     address: Address
     part: int
     op: OutboxOperation
@@ -318,14 +318,14 @@ class OutboxRow:
     state: OutboxState
     attempts: int
     external_id: str | None
-    """For an edit or a deletion: the platform's id of the message to change. For a message that is
-    sent because such an edit was refused: of the one that it replaces."""
+    """For an edit or deletion: the platform's id of the message to change. For a new message that
+    replaces one that could not be edited: the id of the replaced message."""
     not_before: float
     file: Attachment | None = None
     thread: AnswerThread | None = None
     send_before: float = math.inf
-    """Deadline by `Clock.monotonic`: no request begins after it."""
+    """The `Clock.monotonic` time after which no request may be started."""
     private: PrivateDelivery | None = None
-    """None: everybody in the channel may read it."""
+    """The only person who may read it; None: everybody in the channel may."""
     problem: str | None = None
-    """Why the row cannot be read; then nothing of it is sent."""
+    """Why the row cannot be decoded, so that it is not sent; None: it was decoded."""

@@ -9,16 +9,16 @@ from typing import Final, Literal, TypeAlias
 from bot.value_class import value_class
 
 UNKNOWN_TOOL = "unknown"
-"""The name in a receipt of a call of a tool that was not offered."""
+"""The tool name in receipts for calls of tools that were not offered."""
 
 
 TOOLS: Final = ("time", "dice", "history", "stories", "react")
-"""The names of the built-in tools. None has an effect before the answer ends."""
+"""The names of the built-in tools. No tool has an effect before the answer ends."""
 
 
 @value_class
 class ToolSpec:
-    """A tool, as described to a model."""
+    """A tool's description for the model."""
 
     name: str
     description: str
@@ -33,22 +33,22 @@ class ToolCall:
     id: str
     name: str
     arguments: str
-    """JSON, if the model wrote it well."""
+    """Normally JSON, but the model may have written anything."""
     attached: Mapping[str, object] = field(default_factory=dict)
-    """Further fields of the provider, such as signatures; they go back with the call."""
+    """Additional provider fields, such as signatures, to send back with the call."""
 
 
 @value_class
 class ToolExchange:
-    """The calls of one response and their results, which the model reads in the next request."""
+    """The tool calls of one response and their results, sent with the next request."""
 
     text: str
-    """What it wrote before them."""
+    """The text that the model wrote before the calls."""
     calls: tuple[ToolCall, ...]
     results: tuple[str, ...]
     """In the order of the calls."""
     attached: Mapping[str, object] = field(default_factory=dict)
-    """Further fields of the provider, such as reasoning; they go back with the message."""
+    """Additional provider fields, such as reasoning, to send back with the message."""
 
 
 @value_class
@@ -63,16 +63,16 @@ class ToolRecord:
 
 @value_class
 class Capabilities:
-    """The orders of roles that a template renders without losing text."""
+    """The message orders that a chat template renders without losing text."""
 
     accepts_system: bool
-    """A system message at the beginning."""
+    """Whether it renders a system message at the beginning."""
     accepts_late_system: bool
-    """System messages between the turns."""
+    """Whether it renders system messages between turns."""
     accepts_repeated_roles: bool
     accepts_assistant_first: bool
     accepts_text_content: bool = True
-    """A content that is a string, and not only a list of parts."""
+    """Whether it renders content given as a string, not only as a list of parts."""
 
 
 ALL_CAPABILITIES: Final = Capabilities(True, True, True, True)
@@ -88,7 +88,7 @@ OUTPUT_LIMIT_PARAMETERS = (
 def lowest_output_limit(
     max_output_tokens: int | None, parameters: Mapping[str, object]
 ) -> int | None:
-    """Return the lowest output token limit, under any name; values below 1 mean no limit."""
+    """Return the lowest of all output token limits, or None; values below 1 mean no limit."""
     limits = (max_output_tokens, *map(parameters.get, OUTPUT_LIMIT_PARAMETERS))
     return min([each for each in limits if isinstance(each, int) and each > 0], default=None)
 
@@ -98,20 +98,20 @@ class Image:
     """An image's address; the image itself is never fetched here."""
 
     url: str
-    """A link or a `data:` URI."""
+    """A URL or a `data:` URI."""
     detail: Literal["auto", "high", "low"] | None = None
 
 
 @value_class
 class Message:
-    """A message in the form that all chat APIs share."""
+    """A message of a prompt, in the form common to all chat APIs."""
 
     role: Role
     content: str
     parts: tuple[str | Image, ...] = ()
-    """For a message with images: texts and images in order; the texts joined are the content."""
+    """For a message with images: texts and images in order; `content` is the joined texts."""
     name: str | None = None
-    """The speaker in a group; the content has the name as well."""
+    """The speaker in a group; the content contains the name, too."""
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -122,66 +122,66 @@ class Message:
 
 @value_class
 class TemplateNames:
-    """The names that a template writes by itself, as SillyTavern's instruct sequences do."""
+    """Names for a template that writes names itself, like SillyTavern's instruct sequences."""
 
     char: str
-    """Who answers."""
+    """The character that answers."""
     user: str
-    """Who wrote the newest message."""
+    """The author of the newest message."""
     is_group: bool
-    """Whether there are two speakers or more besides the character."""
+    """Whether there are at least two speakers besides the character."""
 
 
 @value_class
 class TemplateChoice:
-    """The template to render a prompt with; without any field set, the model's own."""
+    """The template to render a prompt with; by default the model's own."""
 
     named: str | None = None
     """The name of a registered template."""
     source: str | None = None
-    """A Jinja template from a user; rendered in a child process with limits."""
+    """The Jinja template of a preset; rendered in a child process with limits."""
     strings: Mapping[str, str] | None = None
     """RodelAgent's four string templates: `system_template` and the others."""
     role_texts: Mapping[str, object] | None = None
-    """The JSON of an LMDeploy chat template: the texts around each role."""
+    """The JSON of an LMDeploy chat template: the texts around each role's messages."""
     names: TemplateNames | None = None
-    """For a template that writes speakers' names: `message.name` instead of tags in the content."""
+    """Names for a template that writes `message.name`, so that the content has no name tags."""
     trim_inputs: bool = False
-    """Whether white space around every text is removed."""
+    """Whether leading and trailing whitespace of every text is removed."""
 
 
 @value_class
 class Prompt:
-    """Everything needed for one generation; backends look up nothing else."""
+    """The complete input for one generation; backends look up nothing else."""
 
     messages: tuple[Message, ...]
     model: str
     """The preset's model name; the backend resolves it."""
     conversation: str
-    """A stable id, by which backends keep prefix caches warm."""
+    """A stable id that lets backends reuse the prefix cache of the conversation."""
     stop: tuple[str, ...] = ()
     parameters: Mapping[str, object] = field(default_factory=dict)
     """Sampling parameters by OpenAI's names."""
     max_output_tokens: int | None = None
     filtered: tuple[str, ...] = ()
-    """Texts that are removed from the answer."""
+    """Texts to remove from the answer."""
     answers_as: str | None = None
-    """The speaker tag, without its colon, that the model may echo before its answer."""
+    """The speaker tag, without colon, that the model may write before its answer; removed."""
     speakers: tuple[str, ...] = ()
     """The tags of all other speakers, whose lines the model must not write."""
     template: TemplateChoice = field(default_factory=TemplateChoice)
     character: str = ""
-    """The character that answers; each has a prefix cache of its own."""
+    """The character that answers; each character has its own prefix cache."""
     asked_by: str | None = None
-    """A person's id, by which a fair queue takes turns."""
+    """The id of the person who asked, so that a queue can alternate between people."""
     tools: tuple[ToolSpec, ...] = ()
-    """What the model may call; a backend offers them where `calls_tools`."""
+    """The tools that the model may call, on backends with `calls_tools`."""
     tool_exchanges: tuple[ToolExchange, ...] = ()
-    """Earlier calls for this answer; they follow the messages."""
+    """Earlier tool calls for this answer; placed after the messages."""
     has_fallback: bool = False
-    """Whether another model is tried if this one fails; then it is not waited for."""
+    """Whether a fallback model exists, so that the request fails instead of waiting."""
     begun: str = ""
-    """The beginning of an answer that was cut off; the model continues it."""
+    """The beginning of a cut-off answer that the model should continue."""
 
     @property
     def output_limit(self) -> int | None:
@@ -191,50 +191,50 @@ class Prompt:
 
 @value_class
 class Delta:
-    """A piece of the answer."""
+    """The next piece of the generated answer."""
 
     text: str
 
 
 @value_class
 class ReasoningDelta:
-    """A piece of a model's reasoning; it is never shown or sent back to the model."""
+    """The next piece of a model's reasoning, which is not part of the answer."""
 
     text: str
 
 
 @value_class
 class Retraction:
-    """All text so far was reasoning, because an end tag came without a start tag."""
+    """Reports that all text so far was reasoning: an end tag came without a start tag."""
 
 
 @value_class
 class QueuePosition:
-    """A position in a backend's queue; sent at each change before the first delta."""
+    """The position in a backend's queue; sent whenever it changes before the first delta."""
 
     position: int
-    """1 is the next."""
+    """1 is next in line."""
     seconds: float | None
-    """The estimated waiting time, if there is an estimate."""
+    """The estimated waiting time; None: unknown."""
 
 
 @value_class
 class RateLimitWait:
-    """The provider is rate limiting; sent before the first delta."""
+    """A wait for the provider's rate limit; sent before the first delta."""
 
     seconds: float
 
 
 @value_class
 class Usage:
-    """An answer's token counts according to the model; 0 if not reported."""
+    """An answer's token counts as reported by the provider; 0: not reported."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prompt: read from a cache."""
+    """Prompt tokens that were read from a cache."""
     output_tokens: int = 0
     written_tokens: int = 0
-    """Of the prompt: written to a cache, which costs more at some providers."""
+    """Prompt tokens that were written to a cache, which costs more at some providers."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(*map(operator.add, astuple(self), astuple(other)))
@@ -247,38 +247,38 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"
     """Somebody stopped the answer."""
     REPETITION = "repetition"
-    """It repeated itself without end and was cut."""
+    """The answer repeated itself endlessly and was cut."""
 
 
 @value_class
 class Finish:
-    """The end of an answer; a stream without it was cut off, which is an error."""
+    """The end of an answer; a stream that ends without this event was cut off, an error."""
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
     tool_calls: tuple[ToolCall, ...] = ()
     """The calls that the model wants answered before it continues."""
     attached: Mapping[str, object] = field(default_factory=dict)
-    """What the provider wants back with these calls, such as its reasoning."""
+    """Additional provider fields, such as reasoning, to send back with these calls."""
 
 
 Waiting: TypeAlias = QueuePosition | RateLimitWait
-"""Why nothing is generated yet."""
+"""The reasons why generation has not started yet."""
 
 GenerationEvent: TypeAlias = Waiting | ReasoningDelta | Retraction | Delta | Finish
 
 
 @value_class
 class PromptDescription:
-    """The request that a backend would send to its model, formatted for display."""
+    """The request a backend would send to its model, formatted for display."""
 
     model: str
-    """The model that the backend would ask, by its own name."""
+    """The backend's name of the model."""
     details: Mapping[str, str]
     text: str
-    """The text that the model reads, or the body of the request."""
+    """The rendered prompt, or the request body."""
     is_rendered: bool
-    """Whether a template made one text of the messages; otherwise messages are sent."""
+    """Whether `text` was rendered by a template; otherwise the messages are sent."""
 
 
 @value_class
@@ -287,7 +287,7 @@ class PromptToken:
 
     id: int
     text: str
-    """U+FFFD for a part of a character."""
+    """The token's text; U+FFFD for an incomplete character."""
     control: bool
     trusted: bool
-    """Whether it comes from the template, not from people."""
+    """Whether it comes from the template, not from a person."""

@@ -10,10 +10,10 @@ class Rate:
     """Token bucket: burst size and refill time."""
 
     key: str
-    """What is counted, such as "person:telegram:5"; events of one key share the rate."""
+    """What is limited, such as "person:telegram:5"; events with the same key share the rate."""
     count: int
     seconds: float
-    """The time in which `count` tokens refill."""
+    """The time in which an empty bucket refills to `count` tokens."""
 
     @property
     def interval(self) -> float:
@@ -22,20 +22,20 @@ class Rate:
 
     @property
     def tolerance(self) -> float:
-        """How many seconds a burst may run ahead of the average rate."""
+        """How many seconds a burst may be ahead of the average rate."""
         return self.interval * (self.count - 1)
 
 
 @value_class
 class Waiter:
-    """A process waiting for a slot: the most urgent goes first, then processes take turns."""
+    """A process that waits for a slot. The most urgent goes first; equal ones take turns."""
 
     name: str
-    """Identifies the process between its tries."""
+    """Identifies the process across its attempts to get a slot."""
     urgency: int
-    """The lowest value goes first."""
+    """Lower values go first."""
     seconds: float
-    """How long after a try other processes leave a slot to it."""
+    """How long other processes reserve a slot for it after an attempt."""
 
 
 @value_class
@@ -45,23 +45,23 @@ class CallWindow:
     count: int
     seconds: float
     is_learned: bool = False
-    """Whether it is documented as an approximate rate: where rates are learned it holds only in the
-    hour after a refused call."""
+    """Whether the documented rate is only approximate; where rates are learned, it applies only in
+    the hour after a rejected call."""
     reserved: int = 0
-    """How many of these calls are reserved for others."""
+    """How many of the calls are reserved for other purposes."""
 
 
 @value_class
 class CallScope:
-    """What a platform's rate limit applies to: a bot, a chat, or a kind of call in a chat."""
+    """The scope of a platform's rate limit: a bot, a chat, or one kind of call in a chat."""
 
     key: str
     windows: tuple[CallWindow, ...] = ()
     spans_processes: bool = False
-    """Whether every process makes calls in it, as for a bot; a chat has one or two processes."""
+    """Whether all processes call it, as for a bot; a chat is called by one or two processes."""
 
     def per_process_share(self, processes: int) -> "CallScope":
-        """Return one process's share of the limit, for when processes cannot share a count."""
+        """Return one process's share of the limit, used while processes cannot share a counter."""
         if not self.spans_processes or processes <= 1:
             return self
         shares = (

@@ -1,4 +1,4 @@
-"""Receipts: the exact input of an answer, what was left out, and its cost."""
+"""Receipts: an answer's exact prompt, what was left out of it, and its cost."""
 
 from dataclasses import field
 
@@ -16,50 +16,50 @@ class PromptSpan:
     newest message "people", "thread", "observed", "quote", "file", "plugin", "newest"; and
     "post_history"."""
     message: int
-    """The index of its first message."""
+    """The index of the section's first message in the prompt."""
     messages: int = 1
     chars: int | None = None
-    """How many characters of this one message, after those of earlier spans; None: all of it."""
+    """The number of characters, after those of earlier spans in the message; None: all."""
     name: str = ""
-    """Which story, which entry of a lorebook."""
+    """The name of the story or lorebook entry."""
     score: float | None = None
 
 
 @value_class
 class DroppedItem:
-    """Content that did not fit into the prompt, and why."""
+    """Content that was left out of the prompt, and why."""
 
     section: str
     name: str
     why: str
     count: int = 1
     tokens: int | None = None
-    """An estimate; None where it was not estimated."""
+    """An estimate; None: not estimated."""
     score: float | None = None
 
 
 @value_class
 class Timings:
-    """The times of an answer's steps, by this machine's clock."""
+    """The durations of an answer's steps, by this machine's clock."""
 
     queued_seconds: float
-    """From the receipt of the message to the model request, the composing included."""
+    """From the arrival of the message to the model request, including composing the prompt."""
     first_word_seconds: float | None
     """From the model request to the first delta."""
     seconds: float
     """From the model request to the end of the answer."""
     composed_seconds: float = 0.0
-    """Spent on loading, composing, and counting the prompt."""
+    """The time to load, compose and count the prompt."""
     edits: tuple[float, ...] = ()
-    """From the receipt of the message to each time that the growing answer was shown: the first is
-    the message itself, the others are edits of it."""
+    """From the arrival of the message to each time the unfinished answer was shown: first the new
+    message, then its edits."""
     received_at: float | None = None
     """When the message was written, in Unix seconds."""
 
 
 @value_class
 class Receipt:
-    """Everything that an answer was generated from, which is enough to repeat the request."""
+    """Everything that an answer was generated from; enough to repeat the request."""
 
     preset: str
     preset_version: int | None
@@ -68,7 +68,7 @@ class Receipt:
     layout: tuple[PromptSpan, ...]
     dropped: tuple[DroppedItem, ...]
     tokens: int
-    """Of the prompt, as counted before it was sent."""
+    """The prompt's tokens, counted before the request."""
     limit: int | None
     """The token budget of the prompt."""
     answer: str
@@ -80,11 +80,11 @@ class Receipt:
     tool_calls: tuple[ToolRecord, ...] = ()
     charge: AnswerCharge = field(default_factory=AnswerCharge)
     scopes: tuple[str, ...] = ()
-    """Where settings of its channel are looked up, the narrowest first."""
+    """The scopes whose settings apply in its channel, narrowest first."""
     check: str = ""
-    """Why the answer was withheld, or shown unchecked, in English; empty: neither."""
+    """Why the answer was withheld or not checked, in English; empty: neither."""
     is_withheld: bool = False
-    """Whether a check refused the answer, so a stock sentence was shown and kept instead."""
+    """Whether a check rejected the answer, so that a stock sentence replaces it."""
 
 
 @value_class
@@ -103,9 +103,9 @@ class NextAnswer:
     """The characters that would answer a message, and the first one's prompt."""
 
     characters: tuple[ConsideredCharacter, ...] = ()
-    """Those who would answer come first, in their order."""
+    """First the characters that would answer, in order, then the others."""
     is_command: bool = False
     prompt: Receipt | None = None
-    """As the receipt of the answer would be, without the answer; None: nobody would answer."""
+    """The receipt without an answer; None: no character would answer."""
     max_answer_tokens: int | None = None
     problem: str | None = None

@@ -24,7 +24,7 @@ from bot.texts.text import Text
 from bot.value_class import value_class
 
 ACCESS_KEY_PREFIX = "access "
-"""Begins the keys of the chat settings that say who may use the bot."""
+"""The key prefix of chat settings that control who may use the bot."""
 WORDS_KEY = "words"
 """The chat setting with the words banned from answers, one per line."""
 
@@ -44,11 +44,11 @@ class Turn:
     message_id: str | None = None
     """The platform's id of a person's message."""
     sent_as: tuple[str, ...] = ()
-    """The names of the parts that an answer was sent as."""
+    """For an answer: the names of its parts, one per sent message."""
     observed: bool = False
-    """Whether it addressed nobody: background for later answers."""
+    """Whether the message did not address the bot and is only background for later answers."""
     files: tuple[MediaItem, ...] = ()
-    """Where the platform has the files of a person's question, for when it is asked again."""
+    """The attachments of a person's question, read again if the question is asked again."""
 
     def is_said_by(self, person: Person) -> bool:
         return self.speaker is not None and self.speaker.id == person.id
@@ -56,20 +56,20 @@ class Turn:
 
 @value_class
 class TurnRange:
-    """Consecutive turns of a session, counted back from the newest."""
+    """Consecutive turns of a session: `count` turns, with `newer` turns after them."""
 
     newer: int
     count: int
 
     def remove_from(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Return `turns`, the newest of the session, without those in this range."""
+        """Return a session's newest turns without the turns in this range."""
         end = max(len(turns) - self.newer, 0)
         return (*turns[: max(end - self.count, 0)], *turns[end:])
 
 
 @value_class
 class Claim:
-    """The right to process a conversation; a claim with a higher epoch fences earlier ones."""
+    """The right to process a conversation. A claim with a higher epoch invalidates earlier ones."""
 
     conversation: str
     epoch: int
@@ -77,22 +77,22 @@ class Claim:
 
 
 MAX_OWN_CRASHES = 3
-"""Deaths of the process that only this message explains before it is set aside."""
+"""Process deaths caused by this message alone, after which it becomes a dead letter."""
 MAX_CRASHES = 24
-"""The same for deaths beside other messages, as a last resort."""
+"""Process deaths while this and other messages were processed, after which it becomes one too."""
 
 
 class Attempt(IntEnum):
-    """What a process is doing with a message; stored, for use after a crash."""
+    """What a process is doing with a message. Stored, so that a crash can be attributed."""
 
     NONE = 0
-    """Nothing that could kill the process."""
+    """The message is not being processed."""
     BESIDE_OTHERS = 1
-    """It is processed; others that could kill the process are as well, or may be."""
+    """It is being processed, possibly while other messages are."""
     ALONE = 2
-    """It is processed, and nothing else explains the deaths that it was in flight at."""
+    """It alone is being processed, so that a further crash must be its fault."""
     DEFERRED = 3
-    """It waits for some seconds, and a death meanwhile has another cause."""
+    """It waits for some seconds after a crash; a crash meanwhile has another cause."""
 
 
 @value_class
@@ -102,21 +102,21 @@ class InboxMessage:
     id: int
     incoming: Incoming
     crashes: int
-    """How often a process died while it worked on this message."""
+    """How many times a process died while processing this message."""
     own_crashes: int = 0
-    """How often only this message can have been the cause."""
+    """How many of these times this message must have been the cause."""
     received_at: float = 0.0
-    """When it was stored, in Unix seconds."""
+    """When the message was stored, in Unix seconds."""
     has_messages_waiting: bool = False
-    """Whether more of its conversation was unanswered when it was begun."""
+    """Whether later messages of the conversation were already waiting when it was claimed."""
     gathered: tuple["InboxMessage", ...] = ()
-    """Later messages that are answered together with it, in their order."""
+    """Later messages that the same answer covers, oldest first."""
     refused: tuple["InboxMessage", ...] = ()
-    """Later messages that are finished with it without an answer: too many waited."""
+    """Later messages that are finished unanswered because too many were waiting."""
 
     @property
     def newest(self) -> "InboxMessage":
-        """The newest message that this one's answer covers."""
+        """The newest message that the answer covers."""
         return self.gathered[-1] if self.gathered else self
 
     @property
@@ -135,26 +135,26 @@ class InboxMessage:
 
     @property
     def turn(self) -> str:
-        """The name of the turn that answers it, identical on every attempt."""
+        """The unique name of the turn that answers this message, the same on every attempt."""
         return f"{self.incoming.address.source}:{self.incoming.external_key}"
 
     @property
     def error_id(self) -> str:
-        """A short id of its failure, for users and the log."""
+        """The short id under which a failure of this turn is shown to users and logged."""
         return short_error_id(self.turn)
 
     def part_name(self, part: int) -> str:
-        """Name a part of the answer; its messages keep this name permanently."""
+        """Return the permanent name of a part of the answer."""
         return f"{self.turn}/{part}"
 
     def reused_part_name(self, replaced: Sequence[str], part: int) -> str:
-        """Name a part of an answer that reuses earlier messages, except files."""
+        """Return the name of a part; if it replaces an earlier message, the earlier part's name."""
         names = [name for name in replaced if int(name.rpartition("/")[2]) < FILE_PARTS]
         return names[part] if part < len(names) else self.part_name(part)
 
 
 def short_error_id(turn: str) -> str:
-    """Return the short id of a turn's failure."""
+    """Return the short id under which a turn's failure is shown to users and logged."""
     return hashlib.sha256(turn.encode()).hexdigest()[:6]
 
 
@@ -168,29 +168,29 @@ class ClaimedMessage:
 
 @value_class
 class HistoryChange:
-    """Changes to stored turns, by their ids."""
+    """Changes to stored turns, by turn id."""
 
     texts: Mapping[int, str] = field(default_factory=dict)
     """The new texts of people's messages."""
     versions: Mapping[int, Turn] = field(default_factory=dict)
-    """New versions, each in the place of a turn, which is kept as an inactive version."""
+    """New versions of turns; the replaced turns are kept as inactive versions."""
     superseded: Collection[int] = ()
-    """What leaves the history, and is kept as an inactive version."""
+    """Turns that are removed from the history but kept as inactive versions."""
     restored: Collection[int] = ()
-    """Inactive versions that are among the new ones: their rows are deleted."""
+    """Inactive versions whose rows are deleted because `versions` contains them again."""
     deleted: Collection[int] = ()
-    """What is deleted permanently, with everything derived from it."""
+    """Turns that are deleted permanently, with all data derived from them."""
     replaced: Collection[int] = ()
-    """Turns with a new version that are not kept as versions themselves."""
+    """Turns that get a new version and are not kept as inactive versions."""
     observed: Mapping[int, bool] = field(default_factory=dict)
-    """Whether nobody is asked in people's messages now."""
+    """The new values of `Turn.observed` of people's messages."""
     files: Mapping[int, tuple[MediaItem, ...]] = field(default_factory=dict)
-    """Where the platform has the files of people's messages now."""
+    """The new attachments of people's messages."""
 
 
 @value_class
 class Feedback:
-    """What a person thinks of an answer, or thinks no longer."""
+    """A person's reaction to an answer, added or removed."""
 
     receipt: int
     """The number of the answer's receipt."""
@@ -207,38 +207,38 @@ class TurnResult:
     outgoing: Sequence[OutgoingPart] = ()
     """The final text of every part of the answer."""
     receipts: Sequence[Receipt] = ()
-    """One for each character that answered."""
+    """One receipt per character that answered."""
     new_session: bool = False
     """Whether the turns start a new session."""
     removes: TurnRange | None = None
-    """What is deleted from the history first."""
+    """Turns that are deleted from the history first."""
     supersedes: TurnRange | None = None
-    """Turns that leave the history first, and are kept as inactive versions."""
+    """Turns that are first removed from the history but kept as inactive versions."""
     was_stopped: bool = False
-    """Whether an answer was ended early: a message that was opened for it may be left over."""
+    """Whether an answer was stopped, so that messages already sent for it may be left over."""
     is_withdrawn: bool = False
-    """Whether its question was deleted, so that nothing of it may be left in files either."""
+    """Whether the question was deleted, so that it must be erased from database files too."""
     next_part: int = 0
-    """The lowest number of a part that was not opened while the answer was made."""
+    """The lowest part number for which no message was sent during generation."""
     change: HistoryChange | None = None
     unanswered: Sequence[Turn] = ()
-    """Questions whose answer failed: kept as versions that are not active, to be asked again."""
+    """Questions without an answer, kept as inactive versions so that they can be asked again."""
     in_place_of: Sequence[str] = ()
-    """Names of parts that were sent before: the outgoing parts take their places one by one, and
-    those that are left over are deleted."""
+    """Names of already sent parts. The outgoing parts replace them one by one; the remaining
+    ones are deleted."""
     earlier: Sequence[Turn] = ()
-    """Turns that precede the message: what was said before anything of the channel was stored."""
+    """Turns before the message that were read from the channel because none were stored yet."""
     feedback: Feedback | None = None
 
 
 @value_class
 class FinishedTurn:
-    """What to do after a message is finished."""
+    """What to process and send after a message is finished."""
 
     next_message: InboxMessage | None
-    """The next one of the conversation; None: it was released."""
+    """The conversation's next message; None: there was none, so the claim was released."""
     row: OutboxRow | None
-    """The first row of its lane, taken for sending; None: another sender has the lane."""
+    """The lane's first outbox row, reserved for sending; None: another sender has the lane."""
 
 
 @value_class
@@ -249,7 +249,7 @@ class OpenedPart:
     row: OutboxRow | None
 
     def shows_content(self, content: MessageContent) -> bool:
-        """Return whether this message has this content; a crashed process may have opened it."""
+        """Return whether the queued message has this content, maybe from a crashed process."""
         row = self.row
         return row is not None and row.id == self.row_id and row.content == content
 
@@ -259,21 +259,21 @@ class Session:
     """A session loaded from the database."""
 
     number: int
-    """/new starts the next one; earlier ones are kept."""
+    """`/new` starts a session with the next number; earlier sessions are kept."""
     turns: tuple[Turn, ...]
     """The newest turns, oldest first."""
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Values computed from the turns; they are cached, and forgotten with the turns."""
+    """A cache of values computed from the turns, dropped together with them."""
 
     @property
     def is_answered(self) -> bool:
-        """Whether any turn answers a question; greetings do not count."""
+        """Whether the session contains an answer to a question; greetings do not count."""
         since_question = dropwhile(lambda one: one.observed or one.role != "user", self.turns)
         return any(one.role == "assistant" for one in since_question)
 
 
 TurnFilter: TypeAlias = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]
-"""Leaves out turns that models may not read."""
+"""Returns the turns that models may read."""
 
 
 async def keep_all_turns(turns: Sequence[Turn]) -> Sequence[Turn]:
@@ -296,22 +296,22 @@ class Exchange:
     answers: tuple[StoredTurn, ...]
     before: Session
     is_newest: bool
-    """Whether the question is in the current session and nothing later was answered there."""
+    """Whether the question is in the current session and no later question was answered."""
     parts: tuple[str, ...]
-    """The names of the parts that the answers were sent as and that can still be changed."""
+    """The names of the answers' parts whose messages can still be edited."""
     versions: tuple[tuple[StoredTurn, ...], ...] = ()
-    """Of each answer all versions, the active one among them, oldest first."""
+    """All versions of each answer, oldest first, including the active one."""
 
 
 @value_class
 class Summary:
-    """A summary of a session's turns up to one of them."""
+    """A summary of a session from its start to a certain turn."""
 
     session: int
     covers_to: int
-    """The id of the last turn that is covered."""
+    """The id of the last summarized turn."""
     fingerprint: str
-    """Of all covered turns, from `fingerprint_turns`."""
+    """The result of `fingerprint_turns` for the summarized turns."""
     text: str
 
 
@@ -325,7 +325,7 @@ class SessionTurns:
 
     @property
     def has_stale_summary(self) -> bool:
-        """Whether any summarized turn was edited or deleted since."""
+        """Whether a summarized turn was edited or deleted after the summary was written."""
         if self.summary is None:
             return False
         covered = [one for one in self.turns if one.id <= self.summary.covers_to]
@@ -333,7 +333,7 @@ class SessionTurns:
 
 
 def fingerprint_turns(turns: Iterable[StoredTurn]) -> str:
-    """Hash the ids and texts of turns, to detect later changes."""
+    """Hash the ids and texts of turns, so that later changes are detected."""
     digest = hashlib.sha256()
     for one in turns:
         digest.update(f"{one.id}:{len(one.turn.text)}:{one.turn.text}".encode())
@@ -351,7 +351,7 @@ class ChatSetting:
     def first(
         cls, found: Mapping[str, Mapping[str, str]], scopes: Sequence[str], key: str
     ) -> "ChatSetting | None":
-        """Return the value of the first of these scopes that has one; None: none has."""
+        """Return the first scope's value for this key, or None if no scope has one."""
         for scope in scopes:
             values = found.get(scope, {})
             if key in values:
@@ -360,34 +360,34 @@ class ChatSetting:
 
 
 CONSENT_KEY = "consent"
-"""The chat setting of a person's own scope with their `Consent`."""
+"""The chat setting that stores a person's `Consent`, in the scope of that person."""
 
 
 class Consent(StrEnum):
-    """What a person lets the bot do with their words; the values are stored."""
+    """What a person allows the bot to do with their messages; the values are stored."""
 
     OFF = "off"
-    """Nothing of theirs is stored or sent to a provider."""
+    """Their messages are neither stored nor sent to a provider."""
     HERE = "here"
-    """The default: what they say stays in its chat."""
+    """The default: their messages are used only in the chat they were written in."""
     SERVER = "server"
-    """Memories of them may be recalled in the whole server."""
+    """Memories about them may be recalled anywhere in the same server."""
     EVERYWHERE = "everywhere"
 
 
 def person_scopes(person_id: str, scopes: Sequence[str]) -> list[str]:
-    """Return the scopes of a person's own settings, narrowest first: the channel's, then all."""
+    """Return the scopes of a person's own settings: in each of `scopes`, then everywhere."""
     return [*[f"{person_id}@{scope}" for scope in scopes], person_id]
 
 
 OWNER_SEPARATOR = "/"
-"""Stands between the owner of a character and its name; other presets' names cannot have it."""
+"""Separates the owner of a character from its name; no other preset's name may contain it."""
 CHARACTER_KEY = "character "
-"""The prefix of the settings that list an owner's characters."""
+"""The key prefix of the settings that list an owner's characters."""
 
 
 def shown_name(name: str) -> str:
-    """Return a preset's name as people see it: that of a character without its owner."""
+    """Return the name of a preset or character as people see it, without the owner."""
     return name.rpartition(OWNER_SEPARATOR)[2]
 
 
@@ -395,24 +395,24 @@ def shown_name(name: str) -> str:
 class PresetVersion:
     name: str
     content: str
-    """As strict JSON; empty: the preset was deleted."""
+    """The preset as strict JSON; empty: the preset was deleted."""
     version: int
-    """Its number; of a preset to save, the lowest number that it may get."""
+    """The version number; when a preset is saved, the lowest number to use."""
     owner: str | None = None
-    """The person or server whose character it is; None: it is the operator's."""
+    """The person or server that owns this character; None: an operator's preset."""
 
 
 class HistoryScope(StrEnum):
-    """Whose messages share a history in a channel; the values are stored."""
+    """Which messages of a channel share a history; the values are stored."""
 
     SHARED = "shared"
-    """Everybody in a channel; a thread or a topic is a channel of its own."""
+    """All messages of a channel; each thread or topic counts as a channel."""
     USER = "user"
-    """Each person alone."""
+    """Each person has a separate history."""
     THREAD = "thread"
-    """Everybody in a thread or a topic, whatever was chosen for the channel around it."""
+    """All messages of a thread or topic, even if the surrounding channel has another scope."""
     REPLIES = "replies"
-    """Each chain of replies; a second reply to the same message begins a branch."""
+    """Each chain of replies; a second reply to the same message starts a branch."""
 
 
 @value_class
@@ -421,9 +421,9 @@ class MessagePlace:
 
     conversation: str
     turn: int | None
-    """The id of its turn; None: it is a part of an answer that is not finished."""
+    """The id of its turn; None: it is part of an unfinished answer."""
     is_last: bool
-    """Whether nothing follows it or waits to, so that a reply continues from here."""
+    """Whether no message follows or is waiting, so that a reply continues this history."""
 
 
 @value_class
@@ -431,7 +431,7 @@ class MessageNote:
     key: str
     content: str
     person: str | None = None
-    """The id of the person whose words it quotes."""
+    """The id of the person whom the note quotes."""
 
 
 _MAX_NAME_CHARS = 60
@@ -450,15 +450,15 @@ _NOUNS: Mapping[MediaKind, str] = {
     MediaKind.OTHER: "something else",
 }
 MAX_TEXT_BYTES = 100 * 1024
-"""How much of a text file is read."""
+"""The most bytes of a text file that are read."""
 READABLE = frozenset({MediaKind.IMAGE, MediaKind.FILE})
-"""The kinds that can be read at all; what a file is, only its content tells."""
+"""The kinds of attachments that can be read; only the content shows what a file really is."""
 
 
 @value_class
 class AttachedText:
     name: str
-    """As the model reads it; may be empty."""
+    """The file name as shown to the model; may be empty."""
     text: str
     is_cut: bool
 
@@ -469,24 +469,24 @@ class UnreadFile:
 
     item: MediaItem
     why: Text | None
-    """None: files of its kind are not read here."""
+    """None: files of this kind are never read."""
 
 
 @value_class
 class AttachedFiles:
-    """The contents of the files of a message and of the message it quotes."""
+    """The attached files' contents, of a message and the message it quotes."""
 
     images: tuple[Image, ...] = ()
     texts: tuple[AttachedText, ...] = ()
     unread: tuple[UnreadFile, ...] = ()
-    """Of the message itself only."""
+    """Unreadable files, of the message itself only."""
 
 
 NO_FILES = AttachedFiles()
 
 
 def clean_file_name(name: str) -> str:
-    """Return a file name in one line, without folders or brackets, which could end a note."""
+    """Return the last part of a path on one line, without brackets, so that it fits in a note."""
     _, _, last = name.replace("\\", "/").rpartition("/")
     return " ".join(last.translate(_WITHOUT_BRACKETS).split())[:_MAX_NAME_CHARS]
 
@@ -495,18 +495,18 @@ _WITHOUT_BRACKETS = str.maketrans("[]", "()")
 
 
 def has_readable_file(message: IncomingMessage) -> bool:
-    """Return whether a message has a file that can be read when answering."""
+    """Return whether a message has an attachment that the bot can read for its answer."""
     return any(one.kind in READABLE and one.source for one in message.attachments)
 
 
 def files_to_keep(message: IncomingMessage) -> tuple[MediaItem, ...]:
-    """Return a question's attachments that can be read again later, without their contents."""
+    """Return the attachments of a question to store, so that they can be read again later."""
     own = (*message.repeated_files, *message.attachments)
     return tuple(one for one in own if one.kind in READABLE and one.source)[:_MAX_KEPT_FILES]
 
 
 def ask_again(by: IncomingMessage, question: Turn, before: Sequence[Turn]) -> IncomingMessage:
-    """Return a question as repeated by somebody, with its original files."""
+    """Return an earlier question with its files as a new message, asked again by `by`'s author."""
     return replace(
         by,
         text=question.text,
@@ -521,13 +521,13 @@ def ask_again(by: IncomingMessage, question: Turn, before: Sequence[Turn]) -> In
 
 
 def gathered_files(before: Sequence[Turn]) -> tuple[MediaItem, ...]:
-    """Return the files of the questions that the same answer covers, oldest first."""
+    """Return the files of the unanswered questions at the end of `before`, oldest first."""
     gathered = list(takewhile(lambda one: one.role == "user", reversed(before)))
     return tuple(file for one in reversed(gathered) for file in one.files)
 
 
 def text_with_attachments(message: IncomingMessage) -> str:
-    """Return a message's text, with a short line for each attachment."""
+    """Return a message's text and, for each attachment, a line such as "[picture cat.jpg]"."""
     if not message.attachments:
         return message.text
     return "\n".join(
@@ -536,5 +536,5 @@ def text_with_attachments(message: IncomingMessage) -> str:
 
 
 def describe_attachments(items: Sequence[MediaItem]) -> list[str]:
-    """Describe each attachment briefly, in brackets."""
+    """Return a text such as "[picture cat.jpg]" for each attachment."""
     return [f"[{' '.join([_NOUNS[one.kind], clean_file_name(one.name)]).strip()}]" for one in items]

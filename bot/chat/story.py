@@ -1,4 +1,4 @@
-"""Stories: dialogues that show how a character talks, found by similarity."""
+"""Stories: example dialogues of a character, found by similarity to a message."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -8,7 +8,7 @@ from bot.value_class import value_class
 Vector: TypeAlias = Sequence[float]
 
 PackedVector: TypeAlias = bytes
-"""A unit-length float32 vector, little-endian: the form that is stored and searched."""
+"""A vector of length 1 as little-endian float32 bytes, as stored and searched."""
 
 
 @value_class
@@ -16,10 +16,10 @@ class Story:
     """A story that a search found."""
 
     id: int
-    """Its position in the character's list, from 0: the same under every query."""
+    """The story's index in the character's list, from 0."""
     text: str
     score: float
-    """Cosine similarity to the query: 1 is the same direction."""
+    """Cosine similarity to the query, at most 1."""
 
 
 @value_class

@@ -1,4 +1,4 @@
-"""The cost of answers, budgets, and usage as a table for spreadsheets."""
+"""Costs of answers, budgets, and usage as CSV."""
 
 import csv
 import io
@@ -13,11 +13,11 @@ MICROS = 1_000_000
 
 @value_class
 class AnswerCharge:
-    """An answer's cost, and who is charged; kept longer than the answer's text."""
+    """An answer's cost and who pays for it; kept longer than the answer's text."""
 
     person: str | None = None
     server: str | None = None
-    """None: a private chat, or a group without channels."""
+    """None: a private chat or a group that is not in a server."""
     model: str = ""
     """The model's own name."""
     cost: int | None = None
@@ -45,7 +45,7 @@ class BudgetCap:
     kind: BudgetKind
     period: Period
     owner: str
-    """Whose: an id of a person, a channel or a server, or the name of a preset."""
+    """The id of the person, channel or server, or the name of the preset."""
     begins: str
     """The day or the month, such as "2026-11-22" or "2026-11", in UTC."""
     limit: int
@@ -57,20 +57,21 @@ class BudgetCap:
 
 @value_class
 class UsageTotal:
-    """The sum of some answers."""
+    """Usage summed over several answers."""
 
     answers: int
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
     cost: int
-    """Of the answers whose cost is known, in millionths of a US dollar."""
+    """The sum of the known costs, in millionths of a US dollar."""
     unpriced: int
+    """The number of answers whose cost is unknown."""
 
 
 @value_class
 class UsageRow:
-    """Usage totals of answers with the same day, person, channel, preset and model."""
+    """Usage of the answers with the same day, person, channel, server, preset and model."""
 
     day: str
     person: str
@@ -114,6 +115,6 @@ def _to_cells(row: UsageRow) -> list[object]:
 
 
 def _without_formula(text: str) -> str:
-    """Keep spreadsheets from running a name as a formula, or splitting it into rows."""
+    """Escape a name so that a spreadsheet neither runs it as a formula nor splits it into rows."""
     text = " ".join(text.replace("\0", " ").split())
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

@@ -1,4 +1,4 @@
-"""Channels of the web platform, whose messages are stored here because no vendor does."""
+"""Channels of the web platform, whose messages only Troupe stores."""
 
 from datetime import datetime
 
@@ -7,24 +7,24 @@ from bot.chat.outgoing import Attachment, Button, Face, Menu
 from bot.value_class import value_class
 
 WEB_PLATFORM = "web"
-"""The name of the platform in addresses and in ids of people."""
+"""The platform's name in addresses and people's ids."""
 
 
 @value_class
 class WebChannel:
-    """A channel in which the console's users chat."""
+    """A channel in which users of the console chat."""
 
     id: str
     name: str
     look: str
-    """The platform that it looks like, whose limits hold; empty: plain."""
+    """The platform whose appearance and limits it imitates; empty: none."""
     people: tuple[Person, ...]
-    """Whom messages can be written as; at least one."""
+    """The people as whom messages can be written; at least one."""
     created_at: datetime
     locale: str | None = None
-    """The language of whoever writes."""
+    """The language of the people."""
     revision: int = 0
-    """Raised by every change of a message; set by the store."""
+    """Incremented with every change of a message; set by the store."""
 
     @property
     def address(self) -> Address:
@@ -33,10 +33,10 @@ class WebChannel:
 
 @value_class
 class WebMessage:
-    """A message in a web channel, in its current form."""
+    """The current state of a message in a web channel."""
 
     id: str
-    """Unique in its channel; that of an answer is the key of its outbox row."""
+    """Unique in its channel; for an answer, the key of its outbox row."""
     author: Person | None
     """None: the bot."""
     text: str
@@ -45,26 +45,26 @@ class WebMessage:
     buttons: tuple[Button, ...] = ()
     menus: tuple[Menu, ...] = ()
     reply_to: str | None = None
-    """The id of the message that it replies to or, for a press, that the button stands under."""
+    """The id of the message replied to or, for a button press, of the message with the button."""
     file: Attachment | None = None
     edited_at: datetime | None = None
     is_deleted: bool = False
-    """Then it has no text any more."""
+    """Whether it was deleted; the text is then empty."""
     is_note: bool = False
-    """Whether it only explains something, such as why nobody answers."""
+    """Whether it is an explanation by the page, such as why nobody answers."""
     is_copied: bool = False
-    """Whether it was said elsewhere, and is in the history already."""
+    """Whether it was copied from another channel and is already in the history."""
     press: str | None = None
-    """The data of the button or menu that was pressed; such a message is not shown."""
+    """The data of a pressed button or menu; such a message is not shown. None: no press."""
     values: tuple[str, ...] = ()
     has_masked_token: bool = False
     position: int = 0
-    """The revision of its channel that it was added by: messages are shown in this order."""
+    """The channel's revision when it was added; messages are shown in this order."""
     revision: int = 0
-    """The revision of its channel that it was changed by last."""
+    """The channel's revision when it was last changed."""
 
     def to_tombstone(self) -> "WebMessage":
-        """Return what is left of a deleted message: no text, only the fact that it existed."""
+        """Return what remains after this message is deleted: its id, author and time."""
         return WebMessage(self.id, self.author, "", self.at, is_deleted=True)
 
     @property
@@ -74,10 +74,10 @@ class WebMessage:
 
 
 def web_person(name: str) -> Person:
-    """Return the person with this name; equal names are the same person."""
+    """Return the person with this name; names that differ only in case are the same person."""
     return Person(f"{WEB_PLATFORM}:{name.casefold()}", name)
 
 
 def inbox_key(channel_id: str, message: WebMessage) -> str:
-    """Return a message's key in the inbox; message ids are only unique within a channel."""
+    """Return a message's inbox key, which includes the channel to be unique across channels."""
     return f"{channel_id}:{message.id}"
