@@ -21,7 +21,7 @@ from bot.storage.reports import AnswerLog
 from bot.storage.usage import UsageLog
 from bot.texts.text import translatable
 from bot.turn.limits.slots import ProviderSlots, Urgency
-from bot.turn.limits.spending import Spending, usages_of
+from bot.turn.limits.spending import Spending, list_usages
 from bot.value_class import value_class
 
 _OPERATOR = Person("web:console", "console")
@@ -64,8 +64,8 @@ class OperatorRequests:
                 made = await generate_answer(
                     backend, reservation.prompt, _show_nothing, _show_nothing, self.clock
                 )
-            usages = list(usages_of(made, tokens))
-            charge = self.spending.charged(reservation, preset, usages)
+            usages = list(list_usages(made, tokens))
+            charge = self.spending.record_charge(reservation, preset, usages)
         await self.log.record(conversation, preset.name, preset.provider, charge, usages[0])
         return OperatorAnswer(preset.provider, prompt, made, usages[0], charge)
 

@@ -93,7 +93,7 @@ class PromptPreview:
 
     async def _prompt(self, speaker: ActivePreset, context: TurnContext) -> Receipt:
         fitted = await self.sources.fit(speaker.preset, context)
-        fitted = self.spending.bounded(speaker.preset, context.incoming, fitted)
+        fitted = self.spending.with_output_limit(speaker.preset, context.incoming, fitted)
         preset, version, scopes = speaker.preset, speaker.version, context.incoming.scopes
         return build_receipt(_NO_ANSWER, fitted, preset, version, AnswerCharge(), scopes)
 

@@ -114,7 +114,7 @@ class ConsoleContainer:
                 c.resolver,
                 c.history_scopes,
                 c.budgets,
-                c.spending.caps_of_channel,
+                c.spending.channel_caps,
                 c.web_channels,
                 c.receive,
                 self._chat_patterns(),

@@ -205,7 +205,7 @@ class _Drill:
         jobs += [container.lane_pool.run, container.decisions.run]
         tasks = [asyncio.create_task(job()) for job in jobs]
         try:
-            await self._speak()
+            await self._store_all_data()
             before, _ = await self._search()
             places = PLACES if self.redis is None else (*PLACES, "redis window")
             missing = [each for each in places if not any(one.startswith(each) for one in before)]
@@ -232,7 +232,7 @@ class _Drill:
         surface = self.container.platforms["drill"].surface
         return surface.newest if isinstance(surface, _DrillSurface) else ("", "")
 
-    async def _speak(self) -> None:
+    async def _store_all_data(self) -> None:
         """Do everything that stores data about a person."""
         name, private = f"{_PERSON.name} Ida", (_PRIVATE.lane,)
         card = f"{name} | Ida paints {_WORDS}. | Ida greets {_WORDS}."

@@ -365,7 +365,7 @@ class MessagingContainer(StorageContainer, ABC):
         """Shows answers while they are generated."""
         surfaces = self.rate_limited_surfaces(best_effort=True)
         return LiveReplies(
-            self.conversations, surfaces, self._delivery, self.clock, self.leases.is_certain
+            self.conversations, surfaces, self._delivery, self.clock, self.leases.is_surely_held
         )
 
     @cached_property

@@ -42,7 +42,7 @@ from bot.storage.restoring import read_restore
 from bot.storage.tokens import ConsoleTokens
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.storage.web_channels import SqlWebChannels
-from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits, RareNotices
+from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits, NoticeLimiter
 from bot.turn.limits.refusals import AnsweringPauses, RestoredMessages
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
@@ -74,7 +74,7 @@ class StorageContainer:
         self.chat_settings = resources.chat_settings
         self.personas = UserPersonas(self.chat_settings)
         self.rate_limits = resources.rate_limits or InProcessRateLimits(clock)
-        self.notices = RareNotices(self.rate_limits)
+        self.notices = NoticeLimiter(self.rate_limits)
         self.arrivals = ArrivalSignals(self.signals)
         self.restored_messages = RestoredMessages(lambda: read_restore(database, clock.now()))
         self._waiting_calls = WaitingCalls(clock)
@@ -190,7 +190,7 @@ class StorageContainer:
         limits = self.settings.limits
         if self.is_in_terminal or not limits.answers_per_person:
             return None
-        return CommandLimits.beside_answers(self.rate_limits, limits)
+        return CommandLimits.from_settings(self.rate_limits, limits)
 
     @cached_property
     def provider_slots(self) -> ProviderSlots:

@@ -37,7 +37,7 @@ from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import Text, language_of, translatable, translate
 from bot.tools import reaction_line
-from bot.turn.limits.rate_limits import AnswerLimits, RareNotices
+from bot.turn.limits.rate_limits import AnswerLimits, NoticeLimiter
 from bot.turn.message_groups import MessageGroup
 from bot.turn.model_requests import AnswerRequest, ModelRequests
 from bot.turn.prompt_inputs import PromptSources, TurnContext
@@ -62,7 +62,7 @@ class AnswerPipeline:
     replies: LiveReplies
     clock: Clock
     limits: AnswerLimits | None
-    notices: RareNotices
+    notices: NoticeLimiter
     dice: Dice = random.random
 
     async def answer(
@@ -95,9 +95,9 @@ class AnswerPipeline:
             return self._refuse(message, explain_unread(context.files.unread), first_part)
         if removed is None and before is None and not asked.in_place_of:
             context = await self._greet(context, len(asked.earlier))
-        await self._let_speak(speakers, context, stop)
+        await self._generate_answers(speakers, context, stop)
         if stop.requested and not context.turns:
-            await self._write_again_if_shown(speakers, context, stop)
+            await self._regenerate_if_shown(speakers, context, stop)
         if context.parts and active.first.preset.buttons:
             buttons = answer_buttons(context.part_name(context.parts[-1].part), message.locale)
             context.parts[:] = self.replies.with_buttons(message.address, context.parts, buttons)
@@ -158,7 +158,7 @@ class AnswerPipeline:
             earlier=(turn, *context.earlier),
         )
 
-    async def _let_speak(
+    async def _generate_answers(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
     ) -> None:
         failures: list[Exception] = []
@@ -166,7 +166,7 @@ class AnswerPipeline:
         while queue and len(context.turns) < MAX_ANSWERS_IN_A_ROW and not stop.requested:
             speaker = queue.pop(0)
             try:
-                await self._speak(speaker, context, stop)
+                await self._generate_answer(speaker, context, stop)
             except (BackendError, UserError) as error:  # others have another model or budget
                 _log.warning("speaker_failed", preset=speaker.preset.name, reason=str(error))
                 failures.append(error)
@@ -180,7 +180,7 @@ class AnswerPipeline:
         if not context.turns and not stop.requested:
             raise failures[0]
 
-    async def _write_again_if_shown(
+    async def _regenerate_if_shown(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
     ) -> None:
         """Generate an answer stopped before its first word, if a crashed process had shown it."""
@@ -191,7 +191,7 @@ class AnswerPipeline:
         shown = of_answer.difference(context.opened)
         if shown:
             stop.write_again(max(shown))
-            await self._let_speak(speakers, context, stop)
+            await self._generate_answers(speakers, context, stop)
 
     def _refuse(
         self, message: IncomingMessage, notice: Text | None, first_part: int, *, is_new: bool = True
@@ -204,7 +204,9 @@ class AnswerPipeline:
         parts = self.replies.notice_parts(message.address, notice, message.locale, first_part)
         return TurnResult(outgoing=parts)
 
-    async def _speak(self, speaker: ActivePreset, context: TurnContext, stop: StopFlag) -> None:
+    async def _generate_answer(
+        self, speaker: ActivePreset, context: TurnContext, stop: StopFlag
+    ) -> None:
         preset, address = speaker.preset, context.incoming.address
         limits, active = self.replies.limits(address), context.active
         first_part = context.next_part
@@ -230,7 +232,7 @@ class AnswerPipeline:
             context.turns.append(self._turn(receipt.answer, speaker, ()))
             context.receipts.append(_with_edits(receipt, live_reply, context.incoming))
             return
-        text = line + receipt.answer + _end_marks_of(receipt, context.incoming.locale)
+        text = line + receipt.answer + _end_marks(receipt, context.incoming.locale)
         text += _files_notice(context)
         whole = final_parts(text, limits, first_part, face)
         parts = shorten(whole, text, form, context.incoming.locale, context.part_name)
@@ -305,6 +307,6 @@ def _files_notice(context: TurnContext) -> str:
     return f"\n\n{translate(notice, language_of(context.incoming.locale))}" if notice else ""
 
 
-def _end_marks_of(receipt: Receipt, locale: str | None) -> str:
+def _end_marks(receipt: Receipt, locale: str | None) -> str:
     marks = None if receipt.is_withheld else end_marks(receipt.reason, receipt.tool_calls)
     return translate(marks, language_of(locale)) if marks else ""

@@ -37,11 +37,11 @@ class LeaseKeeper:
             with contextlib.suppress(StoreError):  # if it lasts, `finish` raises it
                 await self._renew()
 
-    def note(self, claims: Collection[Claim], asked_at: float) -> None:
+    def confirm_held(self, claims: Collection[Claim], asked_at: float) -> None:
         """Record that claims were still held at a moment of the monotonic clock."""
         self._held_since.update(dict.fromkeys(claims, asked_at))
 
-    def is_certain(self, claim: Claim) -> bool:
+    def is_surely_held(self, claim: Claim) -> bool:
         """Return whether a request sent now arrives before another worker can take the claim."""
         since = self._held_since.get(claim)
         return since is not None and self.clock.monotonic() < since + LEASE_SECONDS / 2
@@ -69,7 +69,9 @@ class LeaseKeeper:
             return
         asked_at = self.clock.monotonic()
         lost = await self.conversations.renew(held, LEASE_SECONDS)
-        self.note([one for one in held if one in self._workers and one not in lost], asked_at)
+        self.confirm_held(
+            [one for one in held if one in self._workers and one not in lost], asked_at
+        )
         for claim in lost:
             worker = self._workers.get(claim)
             if worker is not None:  # its block has not ended meanwhile
@@ -79,7 +81,7 @@ class LeaseKeeper:
 
 RecordAttempt = Callable[[Attempt], Awaitable[None]]
 
-CRASHES_OF_A_SUSPECT = 2
+SUSPECT_CRASHES = 2
 """Deaths during a message that make it a suspect."""
 _MAX_WAIT_SECONDS = 4.0  # of a suspect for its turn; four times as long after each further death
 _LONGEST_WAIT_SECONDS = 60.0
@@ -100,25 +102,25 @@ class _TrackedAttempt:
 
     message: InboxMessage
     record: RecordAttempt
-    lot: float
+    random_rank: float
     """Random, between 0 and 1."""
-    starts: asyncio.Event = field(default_factory=asyncio.Event)
+    may_start: asyncio.Event = field(default_factory=asyncio.Event)
     recorded: Attempt | None = None
 
     @property
     def is_suspect(self) -> bool:
-        return self.message.crashes >= CRASHES_OF_A_SUSPECT
+        return self.message.crashes >= SUSPECT_CRASHES
 
     @property
-    def position(self) -> tuple[int, int, float]:
+    def sort_key(self) -> tuple[int, int, float]:
         """Sort key: attempts with the most crashes come first."""
-        return -self.message.own_crashes, -self.message.crashes, self.lot
+        return -self.message.own_crashes, -self.message.crashes, self.random_rank
 
     @property
     def max_wait_seconds(self) -> float:
-        growth = 4.0 ** min(self.message.crashes - CRASHES_OF_A_SUSPECT, 3)
+        growth = 4.0 ** min(self.message.crashes - SUSPECT_CRASHES, 3)
         longest = min(_MAX_WAIT_SECONDS * growth, _LONGEST_WAIT_SECONDS)
-        return longest if self.message.own_crashes else longest * self.lot
+        return longest if self.message.own_crashes else longest * self.random_rank
 
 
 class IsolationGate:
@@ -151,12 +153,12 @@ class IsolationGate:
                 self._in_flight -= 1
             return
         attempt = _TrackedAttempt(message, record, self._dice())
-        enter = self._as_suspect if attempt.is_suspect else self._admitted_at_once
+        enter = self._admitted_as_suspect if attempt.is_suspect else self._admitted_as_innocent
         async with enter(attempt):
             yield
 
     @contextlib.asynccontextmanager
-    async def _admitted_at_once(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
+    async def _admitted_as_innocent(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
         self._in_flight += 1
         try:
             if attempt.message.crashes:
@@ -169,10 +171,10 @@ class IsolationGate:
             self._end_alone(attempt)
 
     @contextlib.asynccontextmanager
-    async def _as_suspect(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
+    async def _admitted_as_suspect(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
         if attempt.message.own_crashes:
             await self._defer(attempt)
-        heapq.heappush(self._waiting, (attempt.position, next(self._order), attempt))
+        heapq.heappush(self._waiting, (attempt.sort_key, next(self._order), attempt))
         self._suspects += 1
         due = attempt.max_wait_seconds
         cancel_timers = [
@@ -182,7 +184,7 @@ class IsolationGate:
         try:
             await asyncio.sleep(0)  # all that were claimed together wait by now
             self._start_next()
-            await attempt.starts.wait()
+            await attempt.may_start.wait()
             await self._record_start(attempt)
             yield
         finally:
@@ -217,16 +219,16 @@ class IsolationGate:
             self._start(self._due.popleft())
 
     def _start(self, attempt: _TrackedAttempt) -> None:
-        if not attempt.starts.is_set():
-            attempt.starts.set()
+        if not attempt.may_start.is_set():
+            attempt.may_start.set()
             self._in_flight += 1
             self._suspects_in_flight += 1
 
     def _end_attempt(self, attempt: _TrackedAttempt) -> None:
-        if attempt.starts.is_set():
+        if attempt.may_start.is_set():
             self._in_flight -= 1
             self._suspects_in_flight -= 1
-        attempt.starts.set()  # one that was cancelled has no turn any more
+        attempt.may_start.set()  # one that was cancelled has no turn any more
         self._end_alone(attempt)
         self._start_due()
         self._start_next()

@@ -214,7 +214,7 @@ class Commands:
             wake=WakeReason.REPLY if exchange.answers else None,
             interaction=None,
         )
-        result = await self.edits.follow(group, Edited(message.external_key, changed, message.at))
+        result = await self.edits.handle(group, Edited(message.external_key, changed, message.at))
         return result if isinstance(result, TurnResult) else TurnResult()
 
     def _edit_answer(
@@ -271,7 +271,7 @@ class Commands:
         )
         is_apart = is_alone or bool(line) or face is not None
         words = [result.text] if is_apart or not result.greeting else [result.text, result.greeting]
-        shown = self._own_parts(
+        shown = self._reply_parts(
             message, incoming, menu or replace(result, text=joined(words, "\n\n"))
         )
         outgoing = list(shown.outgoing)
@@ -330,7 +330,7 @@ class Commands:
         names = tuple(message.part_name(one.part) for one in spoken)
         return TurnResult([replace(greeting, sent_as=names)], spoken)
 
-    def _own_parts(
+    def _reply_parts(
         self, message: InboxMessage, incoming: IncomingMessage, shown: CommandResult
     ) -> TurnResult:
         """Return the reply to the author with its menus, including who may use them."""

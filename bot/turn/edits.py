@@ -44,7 +44,7 @@ class Edits:
 
     stages: TurnStages
 
-    async def follow(self, group: MessageGroup, edited: Edited) -> TurnResult | IncomingMessage:
+    async def handle(self, group: MessageGroup, edited: Edited) -> TurnResult | IncomingMessage:
         """Return the effect of an edit, or the message if it has become a question.
 
         The newest question is answered again in its old answer's messages; if it no longer
@@ -60,10 +60,10 @@ class Edits:
             is_new = edited.at - incoming.at < _MAX_AGE and not incoming.is_late
             return incoming if is_question and is_new else TurnResult()
         incoming = replace(incoming, earlier_files=gathered_files(exchange.before.turns))
-        result = await self._follow_known(group, incoming, edited.at, exchange)
+        result = await self._edit_known_message(group, incoming, edited.at, exchange)
         return _with_files(incoming, exchange, result)
 
-    async def _follow_known(
+    async def _edit_known_message(
         self, group: MessageGroup, message: IncomingMessage, at: datetime, exchange: Exchange
     ) -> TurnResult:
         text = text_with_attachments(message)

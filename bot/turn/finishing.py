@@ -29,7 +29,7 @@ from bot.storage.operation import SqlMessageNotes
 from bot.telemetry.logs import RECENT_EVENTS, describe_failure
 from bot.texts.text import Text, language_of, translatable, translatable_count, translate
 from bot.turn.answer import AnswerPipeline
-from bot.turn.limits.rate_limits import CommandLimits, RareNotices
+from bot.turn.limits.rate_limits import CommandLimits, NoticeLimiter
 from bot.turn.limits.refusals import BUSY, QueueLimit
 from bot.turn.message_groups import Gathering, MessageGroup, observed_turn, user_turn
 from bot.turn.signals import ArrivalSignals, StopRequests
@@ -78,11 +78,11 @@ class TurnStages:
     """Tells the people of a channel why nobody answers, where the platform shows that."""
     is_paused: Callable[[str], bool]
     """Whether an operator has paused answering in a conversation, by its key."""
-    is_void: Callable[[IncomingMessage], bool]
+    is_obsolete: Callable[[IncomingMessage], bool]
     """Whether a message is from before a restore and is ignored."""
-    is_context: Callable[[InboxMessage], bool]
+    is_context_only: Callable[[InboxMessage], bool]
     """Whether a message was answered before a restore and is only remembered."""
-    notices: RareNotices
+    notices: NoticeLimiter
     """How often the service says in a channel that it is busy."""
     queue_limit: QueueLimit | None
     command_limits: CommandLimits | None
@@ -292,7 +292,7 @@ class QuestionAnswers:
             if stages.replies.limits(message.incoming.address).shows_causes:
                 problem = translatable("{problem}\n{cause}", problem=problem, cause=reason)
             return "failed", await finisher.finish_unanswered(group, problem)
-        for one, decision in gathering.decided:
+        for one, decision in gathering.decisions:
             stages.decisions.note(one, decision)
         if result is None:  # what was opened for the answer is deleted
             gone = TurnResult(was_stopped=True, is_withdrawn=True)
@@ -302,11 +302,11 @@ class QuestionAnswers:
         stages.decisions.note_substitutes(channel, asked.speakers, result.receipts)
         turns = [*result.earlier, *asked.earlier, user_turn(asked.incoming), *result.turns]
         result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
-        if gathering.left_over and not group.message.refused:
+        if gathering.uncovered_count and not group.message.refused:
             waiting = translatable_count(
                 "⏳ 1 more message came meanwhile. I will answer it next.",
                 "⏳ {count} more messages came meanwhile. I will answer them next.",
-                gathering.left_over,
+                gathering.uncovered_count,
             )
             result = await finisher.with_rare_notice(asked.incoming, result, waiting)
         return "answered", await finisher.finish(group, with_response(group.message, result))
@@ -316,7 +316,7 @@ class QuestionAnswers:
     ) -> TurnResult:
         """Store questions as background during a pause; native commands always get a notice."""
         message, result = gathering.asked.incoming, _as_background(gathering, is_new=is_new)
-        if has_private_response(group.message):
+        if is_native_command(group.message):
             return with_response(group.message, result, PAUSED)
         name = f"paused:{message.address.channel}"
         if not await self.stages.notices.is_due(name, _SECONDS_BETWEEN_PAUSE_NOTICES):
@@ -335,7 +335,7 @@ class QuestionAnswers:
         stops, limit = self.stages.stops, self.stages.queue_limit
         is_new = isinstance(group.message.incoming, IncomingMessage) and removed is None
         # The first part of a native command is for its author; the answer is for everybody.
-        first_part = 1 if has_private_response(group.message) else 0
+        first_part = 1 if is_native_command(group.message) else 0
         async with (
             stops.answering(group.claim, group.message, gathering.asked.incoming) as stop,
             limit.enforced(group, gathering.rules.at_most) if limit is not None else nullcontext(),
@@ -357,13 +357,13 @@ class QuestionAnswers:
                 await gathering.gather_until_quiet()
 
 
-def has_private_response(message: InboxMessage) -> bool:
+def is_native_command(message: InboxMessage) -> bool:
     """Return whether the author of a native command waits for a private response."""
     incoming = message.incoming
     return isinstance(incoming, IncomingMessage) and incoming.interaction is not None
 
 
-def waits_alone(message: InboxMessage) -> bool:
+def has_private_response(message: InboxMessage) -> bool:
     """Return whether only the author sees the response to a native command."""
     incoming = message.incoming
     return (
@@ -377,7 +377,7 @@ def with_response(
     message: InboxMessage, result: TurnResult, text: Text = _ANSWERED_AGAIN
 ) -> TurnResult:
     """Add a private response for the author of a native command that everybody sees answered."""
-    if not has_private_response(message):
+    if not is_native_command(message):
         return result
     following = max((one.part + 1 for one in result.outgoing), default=result.next_part)
     shown = translate(text, language_of(message.incoming.locale))

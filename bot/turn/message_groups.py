@@ -29,7 +29,7 @@ from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable
 from bot.runtime.tasks import StopFlag, cancel_and_wait
 from bot.storage.conversations import Conversations
 from bot.telemetry.secret_masker import mask_pasted_tokens
-from bot.turn.claims import CRASHES_OF_A_SUSPECT
+from bot.turn.claims import SUSPECT_CRASHES
 from bot.turn.signals import ArrivalSignals
 from bot.value_class import value_class
 
@@ -117,7 +117,7 @@ async def join_parts(
 ) -> IncomingMessage:
     """Wait for the message's other parts, if any, and return it joined with them."""
     newest, until = group.message, clock.monotonic() + _MAX_WAIT_SECONDS
-    if group.message.crashes >= CRASHES_OF_A_SUSPECT:
+    if group.message.crashes >= SUSPECT_CRASHES:
         return incoming
     while (
         isinstance(newest.incoming, IncomingMessage) and parts.seconds_to_wait(newest.incoming) > 0
@@ -150,7 +150,7 @@ async def join_parts(
 
 
 @value_class
-class _SeenMessage:
+class _PendingMessage:
     parts: tuple[InboxMessage, ...]
     """One, or those that a client has split it into."""
     message: IncomingMessage
@@ -178,14 +178,14 @@ class Gathering:
     def __post_init__(self) -> None:
         self.askers = {self.asked.incoming.author.id}
         """The authors of the gathered messages, who may stop the answer."""
-        self.decided: list[tuple[IncomingMessage, Decision]] = []
-        self.left_over = 0
+        self.decisions: list[tuple[IncomingMessage, Decision]] = []
+        self.uncovered_count = 0
         """How many waiting messages this answer does not cover."""
         self.rules = self.asked.speakers[0].preset.busy
         self._parts = MessageParts(self.limits, self.rules)
         self._mode = self._busy_mode()
-        self._seen: list[_SeenMessage] = []  # not gathered yet
-        self._is_ended = self._mode == "queue"
+        self._pending: list[_PendingMessage] = []  # not gathered yet
+        self._is_closed = self._mode == "queue"
         self._has_arrived = False
         self._was_interrupted = False
         self._received_at = self.group.message.received_at  # of the newest
@@ -205,7 +205,7 @@ class Gathering:
     async def gather_until_quiet(self) -> None:
         """Gather new messages until the channel is quiet for a moment."""
         until = self.clock.monotonic() + _MAX_WAIT_SECONDS
-        while not self._is_ended:
+        while not self._is_closed:
             await self._read_new()
             quiet = self._quiet_seconds
             wait = min(self._received_at + quiet - self.clock.now(), quiet)
@@ -213,7 +213,7 @@ class Gathering:
             if wait <= 0 or self._free_places == 0:
                 break
             await self.clock.sleep(wait)
-        await self._gather_seen()
+        await self._gather_pending()
 
     @contextlib.asynccontextmanager
     async def interrupting(self, stop: StopFlag) -> AsyncIterator[None]:
@@ -230,7 +230,7 @@ class Gathering:
                 name = f"look for messages: {conversation}"
                 checks[:] = [asyncio.create_task(self._interrupt(stop), name=name)]
 
-        if self._is_ended or self._free_places == 0:
+        if self._is_closed or self._free_places == 0:
             yield
             return
         unsubscribe = self.arrivals.subscribe(conversation, on_arrival)
@@ -253,24 +253,26 @@ class Gathering:
         except StoreError as error:  # it is found when the answer is finished
             _log.warning("not_interrupted", reason=str(error))
             return
-        if any(isinstance(one.decision, Answer) for one in self._seen):
+        if any(isinstance(one.decision, Answer) for one in self._pending):
             self._was_interrupted = True
             stop.supersede()
 
     @property
     def _free_places(self) -> int:
         """How many more messages the answer may cover."""
-        covered = 1 + len(self.group.message.gathered) + sum(len(one.parts) for one in self._seen)
+        covered = (
+            1 + len(self.group.message.gathered) + sum(len(one.parts) for one in self._pending)
+        )
         return max(0, self.rules.at_most - covered)
 
     @property
     def _newest(self) -> InboxMessage:
-        seen = (part for one in self._seen for part in one.parts)
+        seen = (part for one in self._pending for part in one.parts)
         return max((self.group.message.newest, *seen), key=lambda one: one.id)
 
     async def _read_new(self) -> None:
         """Read new messages; a command or a message that needs its own answer closes the group."""
-        if self._is_ended or self._free_places == 0 or self.decide_next is None:
+        if self._is_closed or self._free_places == 0 or self.decide_next is None:
             return
         after, between = self._newest, self.group.between
         following = await self.conversations.following(self.group.claim, after, self._free_places)
@@ -278,35 +280,35 @@ class Gathering:
         for message in [*between, *following]:
             incoming = message.incoming
             if not isinstance(incoming, IncomingMessage) or incoming.interaction is not None:
-                self._is_ended = True
+                self._is_closed = True
                 return
-            seen = self._join_pending(message) or _SeenMessage((message,), incoming, Ignore())
+            seen = self._join_pending(message) or _PendingMessage((message,), incoming, Ignore())
             decision = await self.decide_next(seen.message)
             if isinstance(decision, Command | Unreadable):
-                self._is_ended = True
+                self._is_closed = True
                 return
-            self._seen.append(replace(seen, decision=decision))
+            self._pending.append(replace(seen, decision=decision))
             self._received_at = message.received_at
             wait = self._parts.seconds_to_wait(incoming)
             self._quiet_seconds = max(self.rules.quiet_seconds, wait)
 
-    def _join_pending(self, message: InboxMessage) -> _SeenMessage | None:
+    def _join_pending(self, message: InboxMessage) -> _PendingMessage | None:
         """Return a pending message joined with this next part of it; None if it is not a part."""
-        for index, one in enumerate(self._seen):
+        for index, one in enumerate(self._pending):
             incoming = self._parts.join(one.message, one.parts[-1], message)
             if incoming is not None:
-                del self._seen[index]
-                return _SeenMessage((*one.parts, message), incoming, one.decision)
+                del self._pending[index]
+                return _PendingMessage((*one.parts, message), incoming, one.decision)
         return None
 
-    async def _gather_seen(self) -> None:
+    async def _gather_pending(self) -> None:
         """Gather the pending messages up to the last one that needs an answer."""
-        taken = self._seen.copy()
+        taken = self._pending.copy()
         while taken and not isinstance(taken[-1].decision, Answer):
             taken.pop()
         if not taken:
             return
-        del self._seen[: len(taken)]
+        del self._pending[: len(taken)]
         message = self.group.message
         parts = [part for one in taken for part in one.parts]
         gathered = sorted((*message.gathered, *parts), key=lambda one: one.id)
@@ -316,8 +318,11 @@ class Gathering:
             self.group.claim, self.group.message, Attempt.BESIDE_OTHERS
         )
         asked, speakers = self.asked, list(self.asked.speakers)
-        turns = [user_turn(asked.incoming), *(turn for one in taken[:-1] for turn in _kept(one))]
-        self.decided += [(one.message, one.decision) for one in taken]
+        turns = [
+            user_turn(asked.incoming),
+            *(turn for one in taken[:-1] for turn in _turns_to_keep(one)),
+        ]
+        self.decisions += [(one.message, one.decision) for one in taken]
         self.askers.update(one.message.author.id for one in taken)
         for one in taken:
             if isinstance(one.decision, Answer):
@@ -338,16 +343,16 @@ class Gathering:
         )
         earlier = (*asked.earlier, *turns)
         self.asked = replace(asked, incoming=newest, speakers=tuple(speakers), earlier=earlier)
-        if self._free_places == 0 and not self._is_ended:
+        if self._free_places == 0 and not self._is_closed:
             claim, newest_seen = self.group.claim, self._newest
             more = await self.conversations.following(claim, newest_seen, _MAX_COUNTED)
             waiting = (one.incoming for one in more)
-            self.left_over = sum(
+            self.uncovered_count = sum(
                 isinstance(one, IncomingMessage) and one.wake is not None for one in waiting
             )
 
 
-def _kept(seen: _SeenMessage) -> tuple[Turn, ...]:
+def _turns_to_keep(seen: _PendingMessage) -> tuple[Turn, ...]:
     match seen.decision:
         case Answer():
             return (user_turn(seen.message),)

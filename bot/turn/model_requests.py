@@ -37,7 +37,7 @@ from bot.texts.text import translatable
 from bot.tools import MAX_TOOL_TOKENS, reaction_line
 from bot.turn.limits.refusals import OperatorNotes
 from bot.turn.limits.slots import ProviderSlots, Urgency
-from bot.turn.limits.spending import Spending, usages_of
+from bot.turn.limits.spending import Spending, list_usages
 from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext
 from bot.value_class import value_class
 
@@ -72,7 +72,7 @@ class AnswerRequest:
     stop: StopFlag
     has_fallback: bool = False
 
-    def of_preset(self, preset: Preset) -> "AnswerRequest":
+    def with_preset(self, preset: Preset) -> "AnswerRequest":
         if preset is self.speaker.preset:
             return self
         return replace(self, speaker=replace(self.speaker, preset=preset))
@@ -104,7 +104,7 @@ class ModelRequests:
         models failed, `UserError` if the author can fix it or a budget is used up.
         """
         if not await self.access.may_use(request.context.incoming, "model"):
-            request = request.of_preset(self._for_others(request.speaker.preset))
+            request = request.with_preset(self._with_next_model(request.speaker.preset))
         try:
             return await self._try_models(request)
         except BudgetUsedUp:
@@ -112,13 +112,13 @@ class ModelRequests:
             if cheaper is None:
                 raise
             _log.info("cheaper_model", preset=cheaper.name, provider=cheaper.provider)
-            receipt = await self._try_models(request.of_preset(cheaper))
+            receipt = await self._try_models(request.with_preset(cheaper))
         context = request.context
-        if notice := await self.spending.notice_of_cheaper(context.incoming):
+        if notice := await self.spending.cheaper_model_notice(context.incoming):
             context.notices.append(notice)
         return receipt
 
-    def _for_others(self, preset: Preset) -> Preset:
+    def _with_next_model(self, preset: Preset) -> Preset:
         """Return the preset with the model for those who may not use its own: the next one."""
         others = preset.with_fallbacks[1:]
         found = others[0] if others else self.spending.cheaper(preset)
@@ -128,7 +128,7 @@ class ModelRequests:
 
     async def _try_models(self, request: AnswerRequest) -> Receipt:
         own, context = request.speaker.preset, request.context
-        *others, last = (request.of_preset(one) for one in own.with_fallbacks)
+        *others, last = (request.with_preset(one) for one in own.with_fallbacks)
         failures: list[BackendError] = []
         for one in others:
             try:
@@ -165,13 +165,13 @@ class ModelRequests:
             preset = preset.without_output_limit
         begun_at = self.clock.monotonic()
         may_use_tools = not preset.calls_tools or await self.access.may_use(message, "tools")
-        tools = await self.tools.for_answer(preset, backend, context) if may_use_tools else None
+        tools = await self.tools.create_toolbox(preset, backend, context) if may_use_tools else None
         fitted = await self.sources.fit(preset, context, tools.specs if tools else ())
         composed = self.clock.monotonic() - begun_at
         is_shown = preset.stream and not (context.in_place_of or preset.regex_scripts)
         line = request.line
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
-        check = await self.begin_check(message.scopes, preset.provider)
+        check = await self.create_check(message.scopes, preset.provider)
         replace_shown = (lambda text: live_reply.replace(line + text)) if is_shown else _discard
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
         urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
@@ -196,9 +196,11 @@ class ModelRequests:
                         *(tools, visible_limit, preset.provider, replace_shown),
                         check if is_shown else None,
                     )
-                    answer = _with_reaction(_run_scripts(answer, preset, message), preset, context)
-            usages = usages_of(answer, fitted.tokens)
-            charge = self.spending.charged(reservation, preset, usages)
+                    answer = _reaction_as_text(
+                        _run_scripts(answer, preset, message), preset, context
+                    )
+            usages = list_usages(answer, fitted.tokens)
+            charge = self.spending.record_charge(reservation, preset, usages)
         if answer.thoughts:
             self._thinking_models.add((preset.provider, preset.model))
         if not stop.requested:
@@ -206,7 +208,7 @@ class ModelRequests:
         self._request_summary(preset, context, fitted)
         if reservation.prompt is not fitted.prompt:
             fitted = replace(fitted, prompt=reservation.prompt)
-        is_reaction = answer.text == _reaction_of(preset, context)
+        is_reaction = answer.text == _reaction_text(preset, context)
         if check is not None and answer.text and not is_reaction:
             answer = await _checked(check, answer, preset, message)
         version = request.speaker.version
@@ -222,13 +224,13 @@ class ModelRequests:
 
     async def check_text(self, message: IncomingMessage, provider: str, text: str) -> str:
         """Check a model's text; return it, or the sentence shown instead."""
-        check = await self.begin_check(message.scopes, provider)
+        check = await self.create_check(message.scopes, provider)
         if check is None:
             return text
         text = await check.apply_hooks(text)
         return shown_instead(message.locale) if await check.refuses(text) else text
 
-    async def begin_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
+    async def create_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
         """Return the check for an answer of a provider; None: nothing is checked here."""
         settings = self.access.chat_settings
         found = await settings.resolve((*scopes, INSTALLATION), WORDS_KEY)
@@ -291,17 +293,17 @@ async def _checked(
     return replace(answer, text=text, thoughts=thoughts or answer.thoughts)
 
 
-def _with_reaction(
+def _reaction_as_text(
     answer: GeneratedAnswer, preset: Preset, context: TurnContext
 ) -> GeneratedAnswer:
     """Give a wordless answer its reaction as text, if there is one."""
-    reaction = _reaction_of(preset, context)
+    reaction = _reaction_text(preset, context)
     if reaction is None or is_visible(answer.text):
         return answer
     return replace(answer, text=reaction)
 
 
-def _reaction_of(preset: Preset, context: TurnContext) -> str | None:
+def _reaction_text(preset: Preset, context: TurnContext) -> str | None:
     emoji = context.reactions.get(preset.name)
     return None if emoji is None else reaction_line(emoji)
 

@@ -67,7 +67,7 @@ class Presses:
     stages: TurnStages
     edits: Edits
 
-    async def follow(
+    async def handle(
         self, group: MessageGroup, pressed: Pressed
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Return the effect of a press, a question to answer, or a command; raises `UserError`."""
@@ -115,7 +115,7 @@ class Presses:
             given = None if is_refused else await self._feedback(group, reacted, answer)
             return TurnResult(feedback=given)
         try:
-            return TurnResult() if reacted.is_removed else await self.follow(group, pressed)
+            return TurnResult() if reacted.is_removed else await self.handle(group, pressed)
         except UserError as error:  # anybody may react, so nobody is told
             _log.info("reaction_ignored", by=reacted.author.id, reason=str(error))
             return TurnResult()

@@ -406,7 +406,7 @@ class AnswerTools:
     """Leaves out background of people who do not want to be observed."""
     limits: Callable[[Address], Limits]
 
-    async def for_answer(
+    async def create_toolbox(
         self, preset: Preset, backend: Backend, context: TurnContext
     ) -> Toolbox | None:
         """Return the tools for an answer; None if there are none or the backend supports none."""

@@ -68,7 +68,7 @@ class StopRequests:
     signals: Signals
     is_admin: Callable[[Request], Awaitable[bool | None]]
     """Decides about others' answers; returns None if the platform could not be asked."""
-    note: Callable[[Request, str], Awaitable[None]]
+    audit: Callable[[Request, str], Awaitable[None]]
     """Notes in the audit log what an admin has done."""
 
     def __post_init__(self) -> None:
@@ -76,15 +76,17 @@ class StopRequests:
         self._outcomes = BoundedDict[tuple[str, str], StopOutcome](_MAX_KEPT)
         self._edited = BoundedDict[tuple[str, str], None](_MAX_KEPT)
         self._deleted = BoundedDict[tuple[str, str], None](_MAX_KEPT)
-        self.find_later: Callable[[Claim, InboxMessage], Awaitable[Sequence[Incoming]]] | None
+        self.find_events_after: (
+            Callable[[Claim, InboxMessage], Awaitable[Sequence[Incoming]]] | None
+        )
         """Returns what waits behind a message in its conversation."""
-        self.find_later = None
-        self._to_decide: asyncio.Queue[Request] = asyncio.Queue()
+        self.find_events_after = None
+        self._undecided: asyncio.Queue[Request] = asyncio.Queue()
         self._handlers: dict[str, Callable[[Any], None]] = {}
-        self._subscribe(_STOPS, IncomingMessage, self._consider_request)
-        self._subscribe(_PRESSES, Pressed, self._consider_press)
-        self._subscribe(_EDITS, _EditSignal, self._consider_edit)
-        self._subscribe(_DELETIONS, Deleted, self._consider_deletion)
+        self._subscribe(_STOPS, IncomingMessage, self._handle_request)
+        self._subscribe(_PRESSES, Pressed, self._handle_press)
+        self._subscribe(_EDITS, _EditSignal, self._handle_edit_signal)
+        self._subscribe(_DELETIONS, Deleted, self._handle_deletion)
 
     def _subscribe(self, topic: str, kind: type, handle: Callable[[Any], None]) -> None:
         decode: Callable[[str], Any] = msgspec.json.Decoder(kind).decode
@@ -99,14 +101,14 @@ class StopRequests:
     def announce(self, messages: Sequence[Incoming]) -> None:
         """Publish the stops, edits and deletions among these messages to every process."""
         for one in messages:
-            topic, signal = _signal_of(one)
+            topic, signal = _to_signal(one)
             if topic:
                 self.signals.publish(topic, [_encode(signal).decode()])
 
-    def consider(self, events: Sequence[Incoming]) -> None:
+    def handle_missed(self, events: Sequence[Incoming]) -> None:
         """Handle stops, edits and deletions whose signals may have been lost."""
         for one in events:
-            topic, signal = _signal_of(one)
+            topic, signal = _to_signal(one)
             if topic:
                 self._handlers[topic](signal)
 
@@ -126,8 +128,8 @@ class StopRequests:
         turn, at = f"{asked.address.source}:{asked.external_key}", edited_at or asked.at
         self._answers[conversation] = _AnswerInProgress(asked, turn, {asked.author.id}, flag, at)
         try:
-            if self.find_later is not None:
-                self.consider(await self.find_later(claim, message))
+            if self.find_events_after is not None:
+                self.handle_missed(await self.find_events_after(claim, message))
             yield flag
         finally:
             del self._answers[conversation]
@@ -139,7 +141,7 @@ class StopRequests:
             answer.asked, answer.at = asked, asked.at
         answer.askers, answer.is_alone = askers, is_alone
 
-    def outcome_of(self, command: IncomingMessage) -> StopOutcome:
+    def stop_outcome(self, command: IncomingMessage) -> StopOutcome:
         """Return the outcome of a /stop for its reply; from now on it stops no later answer."""
         return self._outcomes.setdefault(_key(command), StopOutcome.NOTHING)
 
@@ -163,19 +165,19 @@ class StopRequests:
     async def run(self) -> None:
         """Check the /stops of people other than the asker, until cancelled."""
         while True:
-            command = await self._to_decide.get()
+            command = await self._undecided.get()
             if self._decide(command, _OUTCOMES[await self.is_admin(command)]):
                 try:
-                    await self.note(command, "stop answer")
+                    await self.audit(command, "stop answer")
                 except StoreError as error:  # the answer has ended: that is not taken back
                     _log.warning("stop_not_noted", by=command.author.id, reason=str(error))
 
-    def _consider_press(self, pressed: Pressed) -> None:
+    def _handle_press(self, pressed: Pressed) -> None:
         answer = self._answers.get(pressed.address.conversation)
         if answer is not None and _stopped_turn(pressed) == answer.turn:
-            self._consider_request(pressed)
+            self._handle_request(pressed)
 
-    def _consider_request(self, request: Request) -> None:
+    def _handle_request(self, request: Request) -> None:
         """Accept the asker's /stop at once; queue others for an admin check."""
         answer = self._answers.get(request.address.conversation)
         if answer is None or _key(request) in self._outcomes:
@@ -183,9 +185,9 @@ class StopRequests:
         if request.author.id in answer.askers:
             self._decide(request, StopOutcome.STOPPED)
         else:
-            self._to_decide.put_nowait(request)
+            self._undecided.put_nowait(request)
 
-    def _consider_edit(self, edit: _EditSignal) -> None:
+    def _handle_edit_signal(self, edit: _EditSignal) -> None:
         answer = self._answers.get(edit.conversation)
         if answer is None or answer.asked.message_id != edit.message_id:
             return
@@ -195,7 +197,7 @@ class StopRequests:
             answer.flag.request()
             self._edited[edit.conversation, edit.message_id] = None
 
-    def _consider_deletion(self, deleted: Deleted) -> None:
+    def _handle_deletion(self, deleted: Deleted) -> None:
         for message_id in deleted.message_ids:
             self._deleted[deleted.address.lane, message_id] = None  # each chat has its ids
         answer = self._answers.get(deleted.address.conversation)
@@ -214,7 +216,7 @@ class StopRequests:
         return stops
 
 
-def _signal_of(event: Incoming) -> tuple[str, object]:
+def _to_signal(event: Incoming) -> tuple[str, object]:
     """Return an event's topic and signal; the topic is empty if it is not announced."""
     match event:
         case IncomingMessage() if _is_stop(event):
@@ -271,7 +273,7 @@ class ArrivalSignals:
     def __init__(self, signals: Signals) -> None:
         self._watched: dict[str, bool] = {}  # whether something arrived
         self._listeners: defaultdict[str, list[Callable[[], None]]] = defaultdict(list)
-        signals.subscribe(CONVERSATIONS, self.note)
+        signals.subscribe(CONVERSATIONS, self.note_arrivals)
 
     def watch(self, conversations: Collection[str]) -> None:
         """Start watching; call it before reading the database."""
@@ -300,7 +302,7 @@ class ArrivalSignals:
 
         return unsubscribe
 
-    def note(self, conversations: Sequence[str]) -> None:
+    def note_arrivals(self, conversations: Sequence[str]) -> None:
         """Record that events arrived for these conversations."""
         for key in conversations:
             if key in self._watched:
@@ -331,11 +333,11 @@ class MissedSignals:
         while True:
             await self.clock.sleep(_LOOK_SECONDS)
             try:
-                await self.look()
+                await self.poll()
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Handle stops, edits and new messages whose signals were lost."""
         conversations = list(self.stops.in_progress)
         events: Sequence[Incoming] = ()
@@ -347,5 +349,5 @@ class MissedSignals:
             if _key(one) not in self._seen and not self.stops.is_being_answered(one)
         ]
         self._seen = frozenset(map(_key, events))
-        self.stops.consider(missed)
-        self.arrivals.note([one.address.conversation for one in missed])
+        self.stops.handle_missed(missed)
+        self.arrivals.note_arrivals([one.address.conversation for one in missed])

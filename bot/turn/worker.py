@@ -58,7 +58,13 @@ from bot.texts.text import translatable, translatable_count
 from bot.turn.claims import LEASE_SECONDS, IsolationGate, LeaseKeeper, is_set_aside
 from bot.turn.commands import Commands
 from bot.turn.edits import Edits
-from bot.turn.finishing import Outcome, QuestionAnswers, TurnFinisher, TurnStages, waits_alone
+from bot.turn.finishing import (
+    Outcome,
+    QuestionAnswers,
+    TurnFinisher,
+    TurnStages,
+    has_private_response,
+)
 from bot.turn.message_groups import (
     MessageGroup,
     MessageParts,
@@ -99,7 +105,7 @@ class ConversationWorker:
         self._edits = Edits(stages)
         self._presses = Presses(stages, self._edits)
         self._commands = Commands(stages, self._edits, self._answers, self._finisher)
-        stages.stops.find_later = self._find_later
+        stages.stops.find_events_after = self._find_later
 
     def stop_after_current(self) -> None:
         """Take no more messages, because the process is shutting down."""
@@ -114,7 +120,7 @@ class ConversationWorker:
         try:
             claimed = await self._conversations.begin(keys, self._owner, LEASE_SECONDS)
             begun = {one.claim.conversation: one for one in claimed}
-            self.leases.note([one.claim for one in claimed], asked_at)
+            self.leases.confirm_held([one.claim for one in claimed], asked_at)
         finally:
             arrivals.unwatch([key for key in keys if key not in begun])
         return begun
@@ -160,10 +166,10 @@ class ConversationWorker:
             message, began = group.message, self._clock.now()
             outcome, following = await self._finish(group)
             for one in (message, *group.message.gathered, *group.message.refused):
-                self._measure(one, outcome, began)
+                self._record_metrics(one, outcome, began)
             return following
 
-    def _measure(self, message: InboxMessage, outcome: str, began: float) -> None:
+    def _record_metrics(self, message: InboxMessage, outcome: str, began: float) -> None:
         incoming, now = message.incoming, self._clock.now()
         platform, received_at = incoming.address.platform, incoming.at.timestamp()
         MESSAGES_FINISHED.labels(platform, outcome).inc()
@@ -180,7 +186,9 @@ class ConversationWorker:
                 return await self._handle(group)
             own = message.own_crashes
             _log.error("set_aside", turn=message.turn, crashes=message.crashes, own=own)
-            told = finisher.finish_with_text(group, _SET_ASIDE, is_private=waits_alone(message))
+            told = finisher.finish_with_text(
+                group, _SET_ASIDE, is_private=has_private_response(message)
+            )
             return "set_aside", await told
         except (Fenced, StoreError):
             raise
@@ -188,7 +196,7 @@ class ConversationWorker:
             return "told", await finisher.finish(group, TurnResult())
         except UserError as error:
             text = translatable("⚠ {problem}", problem=error.text)
-            is_private = isinstance(error, PrivateError) or waits_alone(message)
+            is_private = isinstance(error, PrivateError) or has_private_response(message)
             return "told", await finisher.finish_with_text(group, text, is_private=is_private)
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("turn_failed", turn=message.turn, error_id=message.error_id)
@@ -197,12 +205,12 @@ class ConversationWorker:
     async def _handle(self, group: MessageGroup) -> Outcome:
         finisher = self._finisher
         match group.message.incoming:
-            case IncomingMessage() as message if self._stages.is_void(message):
+            case IncomingMessage() as message if self._stages.is_obsolete(message):
                 return "ignored", await finisher.finish(group, TurnResult())
             case IncomingMessage() as message:
                 edits = await self._later_edits(group, message.message_id)
                 message = edits[-1].said if edits else message
-                if not message.is_late and self._stages.is_context(group.message):
+                if not message.is_late and self._stages.is_context_only(group.message):
                     message = replace(message, is_late=True)
                 return await self._handle_message(group, message)
             case Edited() as edited:
@@ -250,15 +258,15 @@ class ConversationWorker:
         if isinstance(pressed, Reacted):
             is_off = bool(await self._stages.resolver.off([pressed.author.id]))
             reacted = TurnResult() if is_off else await self._presses.react(group, pressed)
-            return await self._follow_press(group, pressed, reacted)
+            return await self._finish_press(group, pressed, reacted)
         button = parse_button(pressed)
         has_words = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
         if has_words and await self._stages.resolver.off([pressed.author.id]):
-            return "withheld", await self._say_withheld(group, pressed)
-        result = await self._presses.follow(group, pressed)
-        return await self._follow_press(group, pressed, result)
+            return "withheld", await self._explain_opt_out(group, pressed)
+        result = await self._presses.handle(group, pressed)
+        return await self._finish_press(group, pressed, result)
 
-    async def _follow_press(
+    async def _finish_press(
         self,
         group: MessageGroup,
         pressed: Pressed | Reacted,
@@ -282,7 +290,7 @@ class ConversationWorker:
         if self._stages.is_paused(group.claim.conversation):
             # The text changes, nobody is answered.
             edited = replace(edited, said=replace(edited.said, is_late=True))
-        result = await self._edits.follow(group, edited)
+        result = await self._edits.handle(group, edited)
         if isinstance(result, IncomingMessage):
             return await self._handle_message(group, result)
         return "edited", await self._finisher.finish(group, result)
@@ -352,9 +360,9 @@ class ConversationWorker:
             case Command() as command:
                 return await self._run(group, command, message, active, recent)
             case Unreadable() if message.is_withheld:
-                return "withheld", await self._say_withheld(group, message)
+                return "withheld", await self._explain_opt_out(group, message)
             case Unreadable():
-                return "unreadable", await self._say_unreadable(group, message)
+                return "unreadable", await self._explain_unreadable(group, message)
             case Answer(speakers):
                 asked = AskedQuestion(message, speakers)
                 return await self._answers.answer(group, asked, active, decide_next=decide_next)
@@ -383,22 +391,22 @@ class ConversationWorker:
                 recent,
                 stages.now(),
                 failed,
-                stages.stops.outcome_of(message),
+                stages.stops.stop_outcome(message),
             ),
             await stages.decisions.newest(message.address.channel) if asks_why else (),
             part=group.message.part_name(0),
         )
         return await self._commands.run(group, request)
 
-    async def _say_unreadable(
+    async def _explain_unreadable(
         self, group: MessageGroup, message: IncomingMessage
     ) -> InboxMessage | None:
         often = self._stages.command_limits
-        if often is not None and not await often.should_tell_unreadable(message):
+        if often is not None and not await often.should_report_unreadable(message):
             return await self._finisher.finish(group, TurnResult())
         return await self._finisher.finish_with_text(group, explain_unreadable(message.attachments))
 
-    async def _say_withheld(
+    async def _explain_opt_out(
         self, group: MessageGroup, asked: IncomingMessage | Pressed
     ) -> InboxMessage | None:
         """Tell people who are off that they are, in a group only now and then."""

@@ -36,7 +36,7 @@ from bot.storage.receipts import Receipts
 from bot.storage.reports import AnswerLog
 from bot.storage.tables import metadata
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
-from bot.turn.limits.rate_limits import RareNotices
+from bot.turn.limits.rate_limits import NoticeLimiter
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend
@@ -263,7 +263,7 @@ def make_replay(
     rates = InProcessRateLimits(clock)
     requests = OperatorRequests(
         {"p": model, "q": model},
-        Spending(PROVIDERS, clock, Budgets(database), RareNotices(rates), BudgetRules(limits)),
+        Spending(PROVIDERS, clock, Budgets(database), NoticeLimiter(rates), BudgetRules(limits)),
         ProviderSlots(rates, clock, {"p": 1}, 60),
         UsageLog(database, clock),
         clock,

@@ -197,7 +197,7 @@ def said_at(moment: float, text: str = "hi", key: str = "5:1") -> IncomingMessag
 
 
 @pytest.mark.parametrize(
-    ("said", "kept", "is_context"),
+    ("said", "kept", "is_context_only"),
     [
         (said_at(NOW - 10), True, True),
         (said_at(NOW + 10), True, False),
@@ -208,13 +208,13 @@ def said_at(moment: float, text: str = "hi", key: str = "5:1") -> IncomingMessag
     ],
 )
 async def test_earlier_message_is_only_context(
-    message: IncomingMessage, kept: bool, is_context: bool
+    message: IncomingMessage, kept: bool, is_context_only: bool
 ) -> None:
     restore = Restore(NOW, frozenset({(f"{LANE}#user=3", "7")}), {LANE: NOW - 100})
     messages = await messages_after(restore)
     assert (messages.keep(message) is not None) is kept
-    assert messages.is_void(message) is not kept
-    assert messages.is_context(InboxMessage(1, message, 0)) is is_context
+    assert messages.is_obsolete(message) is not kept
+    assert messages.is_context_only(InboxMessage(1, message, 0)) is is_context_only
 
 
 async def test_quote_of_what_was_forgotten_has_no_words() -> None:
@@ -228,8 +228,8 @@ async def test_quote_of_what_was_forgotten_has_no_words() -> None:
 async def test_without_a_restore_everything_is_as_ever() -> None:
     messages, said = await messages_after(None), said_at(0, "/help")
     assert messages.keep(said) is said
-    assert not messages.is_void(said)
-    assert not messages.is_context(InboxMessage(1, said, 0))
+    assert not messages.is_obsolete(said)
+    assert not messages.is_context_only(InboxMessage(1, said, 0))
 
 
 # --- files -------------------------------------------------------------------------------------

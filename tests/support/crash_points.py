@@ -187,22 +187,22 @@ def acknowledge_first() -> None:
 def _answer_edits_anew() -> None:
     """An edited question is taken for another one."""
 
-    async def follow(
+    async def handle(
         _: Edits, _group: MessageGroup, edited: Edited
     ) -> TurnResult | IncomingMessage:
         return edited.said
 
-    Edits.follow = follow  # type: ignore[assignment] # on purpose
+    Edits.handle = handle  # type: ignore[assignment] # on purpose
 
 
 def _ignore_changes() -> None:
     """An edit changes nothing, and a press is acknowledged and changes nothing."""
 
-    async def follow(*_: object) -> TurnResult:
+    async def handle(*_: object) -> TurnResult:
         return TurnResult()
 
-    Edits.follow = follow  # type: ignore[assignment] # on purpose
-    Presses.follow = follow  # type: ignore[assignment] # on purpose
+    Edits.handle = handle  # type: ignore[assignment] # on purpose
+    Presses.follow = handle  # type: ignore[assignment] # on purpose
 
 
 def _forget_gathered() -> None:

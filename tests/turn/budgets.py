@@ -10,7 +10,7 @@ from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.usage import Budgets
-from bot.turn.limits.rate_limits import RareNotices
+from bot.turn.limits.rate_limits import NoticeLimiter
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend, FakeClock
 from tests.turn.setup import Setup
@@ -43,7 +43,7 @@ def make_setup(
         PROVIDERS,
         clock,
         Budgets(database),
-        RareNotices(InProcessRateLimits(clock)),
+        NoticeLimiter(InProcessRateLimits(clock)),
         BudgetRules(budgets or {}, cheaper, max_output_tokens=400),
     )
     backend = backend or FakeBackend(*scripts)

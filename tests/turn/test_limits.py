@@ -317,7 +317,7 @@ async def test_menus_can_be_used_where_few_answers_are_admitted(
 ) -> None:
     rates = InProcessRateLimits(clock)
     settings = LimitSettings(answers_per_person=answers, seconds=seconds)
-    limits = CommandLimits.beside_answers(rates, settings)
+    limits = CommandLimits.from_settings(rates, settings)
     refusals = [
         await limits.press_refusal(pressed(ButtonAction.SETTINGS, key=str(number)))
         for number in range(admitted + 1)

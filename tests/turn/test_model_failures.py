@@ -15,7 +15,7 @@ from bot.errors import BackendInterrupted, BackendUnavailable, Refused
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
-from bot.turn.limits.rate_limits import RareNotices
+from bot.turn.limits.rate_limits import NoticeLimiter
 from bot.turn.limits.refusals import OperatorNotes
 from tests.checkout import CHECKOUT
 from tests.fakes import FakeBackend, FakeClock, FakePrivateChats, FakeSurface, ScriptStep
@@ -210,7 +210,7 @@ AWAY = BackendUnavailable("away", notice="The key is wrong.")
 
 def operator_notes(clock: FakeClock, surface: FakeSurface) -> OperatorNotes:
     """Return notes to an operator on a surface."""
-    notices = RareNotices(InProcessRateLimits(clock))
+    notices = NoticeLimiter(InProcessRateLimits(clock))
     chats = {"telegram": FakePrivateChats()}
     return OperatorNotes(notices, ["telegram:7", "discord:8"], {"telegram": surface}, chats)
 

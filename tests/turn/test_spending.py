@@ -15,7 +15,7 @@ from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
-from bot.turn.limits.rate_limits import AnswerLimits, LimitSettings, RareNotices
+from bot.turn.limits.rate_limits import AnswerLimits, LimitSettings, NoticeLimiter
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetedSummaries, BudgetRules, Spending
 from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend
@@ -213,7 +213,7 @@ def make_summaries(database: Database, limit: int) -> tuple[BudgetedSummaries, S
     clock = FakeClock()
     rules = BudgetRules({(BudgetKind.PERSON, Period.DAY): limit}, max_output_tokens=100)
     rates = InProcessRateLimits(clock)
-    spending = Spending(PROVIDERS, clock, Budgets(database), RareNotices(rates), rules)
+    spending = Spending(PROVIDERS, clock, Budgets(database), NoticeLimiter(rates), rules)
     slots = ProviderSlots(rates, clock, {}, 0)
     return BudgetedSummaries(spending, UsageLog(database, clock), slots), spending
 

@@ -188,7 +188,7 @@ async def test_stop_without_its_signal_ends_the_answer(database: Database) -> No
     async with answering(setup, "a story") as worker:
         await advance_in_steps(setup.clock, 2)
         await setup.store(said("/stop", "5:90"))
-        await setup.missed.look()
+        await setup.missed.poll()
         await worker
     assert setup.texts == ["Once upon\n\n⚠ (stopped)", "Stopped. /retry answers again."]
 
@@ -199,7 +199,7 @@ async def test_message_without_its_signal_interrupts_the_answer(database: Databa
     setup = DeafSetup(database, backend=backend, limits=LIMITS_OF_CHATS, preset=preset)
     async with answering(setup, said("first", "5:1")) as worker:
         await setup.store(said("second", "5:2"))
-        await setup.missed.look()
+        await setup.missed.poll()
         await end(setup, worker)
     assert setup.texts == ["Both."]
 
@@ -212,14 +212,14 @@ async def test_only_what_is_not_being_answered_counts_and_once(database: Databas
     noted: list[str] = []
     async with answering(setup, "a story") as worker:
         unsubscribe = arrivals.subscribe(CHAT, lambda: noted.append("arrival"))
-        await missed.look()
+        await missed.poll()
         assert noted == []
         await setup.store(said("another", "5:91"))
-        await missed.look()
-        await missed.look()
+        await missed.poll()
+        await missed.poll()
         unsubscribe()
         await setup.store(said("a third", "5:92"))
-        await missed.look()
+        await missed.poll()
         go_on.set()
         await worker
     assert noted == ["arrival"]
@@ -320,16 +320,16 @@ async def test_work_goes_on_while_the_database_is_down(database: Database) -> No
 
 async def test_claim_is_certain_for_half_a_lease_after_its_newest_proof(database: Database) -> None:
     setup = HeldLeases(database)
-    setup.keeper.note([ONE, TWO], setup.clock.monotonic())
+    setup.keeper.confirm_held([ONE, TWO], setup.clock.monotonic())
     workers = [asyncio.create_task(setup.work(claim)) for claim in (ONE, TWO)]
     await setup.clock.advance(LEASE_SECONDS / 3)
     setup.leases.lost = {TWO}
     keeping = asyncio.create_task(setup.keeper.run())
     await setup.clock.advance(LEASE_SECONDS / 3)
-    assert [setup.keeper.is_certain(claim) for claim in (ONE, TWO)] == [True, False]
+    assert [setup.keeper.is_surely_held(claim) for claim in (ONE, TWO)] == [True, False]
     setup.leases.is_down = True  # or this process stands still
     await setup.clock.advance(LEASE_SECONDS / 2)
-    assert not setup.keeper.is_certain(ONE)
+    assert not setup.keeper.is_surely_held(ONE)
     setup.end.set()
     keeping.cancel()
     await asyncio.wait([*workers, keeping])

@@ -69,7 +69,7 @@ _SECONDS_BETWEEN_NOTICES = 60.0
 
 
 @dataclass(eq=False)
-class RareNotices:
+class NoticeLimiter:
     """Remembers which notices were shown recently, to limit repeats."""
 
     rates: RateLimits
@@ -97,12 +97,12 @@ class AnswerLimits:
     settings: LimitSettings
 
     def __post_init__(self) -> None:
-        self._notices = RareNotices(self.rates)
+        self._notices = NoticeLimiter(self.rates)
 
     async def admit(self, message: IncomingMessage, stop: StopFlag) -> tuple[bool, Text | None]:
         """Wait until a message may be answered or is stopped; return whether, and any notice."""
-        rates = self._rates_of(message)
-        if not rates or await self._admits_one_of_several(message):
+        rates = self._applicable_rates(message)
+        if not rates or await self._admits_any_asker(message):
             return True, None
         wait = await self.rates.take(rates, _MAX_WAIT_SECONDS)
         if wait <= 0:
@@ -117,17 +117,17 @@ class AnswerLimits:
                 await self.clock.sleep(wait)
         return not is_refused, notice
 
-    async def _admits_one_of_several(self, message: IncomingMessage) -> bool:
+    async def _admits_any_asker(self, message: IncomingMessage) -> bool:
         """Charge an answer to several people to the newest of them within the limit."""
         people = message.charged_people
         for person in people if len(people) > 1 else ():
-            if await self.rates.take(self._rates_of(message, person)) <= 0:
+            if await self.rates.take(self._applicable_rates(message, person)) <= 0:
                 return True
         return False
 
     async def admits_voice(self, message: IncomingMessage) -> bool:
         """Count a voice message, which costs as much as an answer, before it is transcribed."""
-        rates = [replace(one, key=f"voice:{one.key}") for one in self._rates_of(message)]
+        rates = [replace(one, key=f"voice:{one.key}") for one in self._applicable_rates(message)]
         if not rates or await self.rates.take(rates) <= 0:
             return True
         LIMITED_MESSAGES.labels("voice").inc()
@@ -135,7 +135,7 @@ class AnswerLimits:
         _log.info("limited", conversation=conversation, by=by, what="voice")
         return False
 
-    def _rates_of(self, message: IncomingMessage, person: str | None = None) -> list[Rate]:
+    def _applicable_rates(self, message: IncomingMessage, person: str | None = None) -> list[Rate]:
         """Return the rate limits that apply; in a private chat, person and channel are the same."""
         counted = {
             f"person:{person or message.charged_person}": self.settings.answers_per_person,
@@ -171,7 +171,7 @@ class AnswerLimits:
 
 
 _SECONDS_BETWEEN_UNREADABLE = 20.0
-_PER_ANSWER = 2
+_COMMANDS_PER_ANSWER = 2
 _ALWAYS_ADMITTED = 30
 _ALWAYS_SECONDS = 30.0
 _NEVER_REFUSED = frozenset(
@@ -191,12 +191,12 @@ class CommandLimits:
     """The time in which a burst refills."""
 
     def __post_init__(self) -> None:
-        self._notices = RareNotices(self.rates)
+        self._notices = NoticeLimiter(self.rates)
 
     @classmethod
-    def beside_answers(cls, rates: RateLimits, settings: LimitSettings) -> "CommandLimits":
+    def from_settings(cls, rates: RateLimits, settings: LimitSettings) -> "CommandLimits":
         """Allow two commands or presses per answer, and always 30 in 30 s."""
-        count, seconds = _PER_ANSWER * settings.answers_per_person, settings.seconds
+        count, seconds = _COMMANDS_PER_ANSWER * settings.answers_per_person, settings.seconds
         if count / seconds < _ALWAYS_ADMITTED / _ALWAYS_SECONDS:
             count, seconds = _ALWAYS_ADMITTED, _ALWAYS_SECONDS
         return cls(rates, per_person=count, seconds=seconds)
@@ -216,7 +216,7 @@ class CommandLimits:
             raise UserError(refusal)
         raise AlreadyNotified
 
-    async def should_tell_unreadable(self, message: IncomingMessage) -> bool:
+    async def should_report_unreadable(self, message: IncomingMessage) -> bool:
         """Return whether to tell an author that nothing in the message can be read."""
         kinds = ",".join(sorted({one.kind for one in message.attachments}))
         name = f"unreadable:{message.address.channel}:{message.author.id}:{kinds}"

@@ -22,7 +22,7 @@ from bot.storage.conversations import Conversations
 from bot.storage.operation import Pauses
 from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import Text, joined, language_of, translatable, translate
-from bot.turn.limits.rate_limits import RareNotices
+from bot.turn.limits.rate_limits import NoticeLimiter
 from bot.turn.message_groups import MessageGroup
 from bot.turn.signals import ArrivalSignals
 from bot.value_class import value_class
@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 class OperatorNotes:
     """Messages the operators in private, at most every six hours about the same problem."""
 
-    notices: RareNotices
+    notices: NoticeLimiter
     operators: Sequence[str] = ()
     """The ids of the people in TROUPE_ADMINS."""
     surfaces: Mapping[str, Surface] = field(default_factory=dict)
@@ -147,12 +147,12 @@ class RestoredMessages:
             newest = replace(newest, forgotten=frozenset(forgotten))
         self._newest = newest
 
-    def is_context(self, message: InboxMessage) -> bool:
+    def is_context_only(self, message: InboxMessage) -> bool:
         """Return whether a message may have been answered before the restore."""
         newest = self._newest
         return newest is not None and message.incoming.at.timestamp() <= newest.answered_until
 
-    def is_void(self, message: IncomingMessage) -> bool:
+    def is_obsolete(self, message: IncomingMessage) -> bool:
         """Return whether to ignore a message that was handled or forgotten before the restore."""
         newest = self._newest
         if newest is None or (at := message.at.timestamp()) > newest.answered_until:
@@ -167,7 +167,7 @@ class RestoredMessages:
         """Return the event as it should be stored; None if it should be dropped."""
         if self._newest is None or not isinstance(event, IncomingMessage):
             return event
-        if self.is_void(event):
+        if self.is_obsolete(event):
             return None
         quote = event.quote
         if quote is not None and self._is_forgotten(event.address.channel, quote.message_id):

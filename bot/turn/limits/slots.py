@@ -78,7 +78,7 @@ class SlotQueue:
         self._count += 1
         request.number = self._count
         self._waiting.append(request)
-        self._give_turn()
+        self._select_next()
 
     def leave(self, request: SlotRequest, *, is_served: bool) -> None:
         """Remove a request that got a slot or gave up."""
@@ -86,18 +86,18 @@ class SlotQueue:
         self._full_chats.discard(request.chat)  # perhaps nobody else would look again
         if is_served:
             self._set_served(request.chat)
-        self._give_turn()
+        self._select_next()
 
     def note_served(self, chat: str) -> None:
         """Record that a chat got a slot, here or in another process, so that others go first."""
         self._set_served(chat)
-        self._give_turn()
+        self._select_next()
 
     def _set_served(self, chat: str) -> None:
         self._count += 1
         self._served_at[chat] = self._count
 
-    def note_long_wait(self, request: SlotRequest) -> None:
+    def allow_last_try(self, request: SlotRequest) -> None:
         """Let a request that has waited long try once more out of turn."""
         request.has_waited_long = True
         request.may_try.set()
@@ -108,22 +108,22 @@ class SlotQueue:
             self._full_chats.add(chat)
         else:
             self._full_chats.discard(chat)
-        self._give_turn()
+        self._select_next()
 
     def position(self, request: SlotRequest) -> int:
         """Return a request's position; 1 is the next."""
-        own = self._order(request)
-        return 1 + sum(self._order(each) < own for each in self._waiting)
+        own = self._sort_key(request)
+        return 1 + sum(self._sort_key(each) < own for each in self._waiting)
 
-    def _give_turn(self) -> None:
-        following = min(self._waiting, key=self._order, default=None)
+    def _select_next(self) -> None:
+        following = min(self._waiting, key=self._sort_key, default=None)
         for each in self._waiting:
             if each is following:
                 each.may_try.set()
             elif not each.has_waited_long:
                 each.may_try.clear()
 
-    def _order(self, request: SlotRequest) -> tuple[bool, int, int, int]:
+    def _sort_key(self, request: SlotRequest) -> tuple[bool, int, int, int]:
         served_at = self._served_at.get(request.chat, 0)
         return request.chat in self._full_chats, request.urgency, served_at, request.number
 
@@ -165,7 +165,7 @@ class ProviderSlots:
         """The events that end the pauses of waiting requests, by provider."""
         self._shares = {name: ChatShares(self.clock, limit) for name, limit in self.limits.items()}
         self._name = secrets.token_hex(8)  # as a waiter among other processes
-        self.signals.subscribe(FREED_SLOTS, self._end_pauses)
+        self.signals.subscribe(FREED_SLOTS, self._wake_waiting)
         self.signals.subscribe(TAKEN_SLOTS, self._note_taken)
 
     def waiting(self, provider: str) -> int:
@@ -199,7 +199,7 @@ class ProviderSlots:
                 await self.rates.release(asked.chat_key, asked.holder)
             self.signals.publish(FREED_SLOTS, [asked.provider])
 
-    def _end_pauses(self, providers: Sequence[str]) -> None:
+    def _wake_waiting(self, providers: Sequence[str]) -> None:
         for provider in providers:
             for pause in self._pauses.get(provider, ()):
                 pause.set()
@@ -220,7 +220,7 @@ class ProviderSlots:
         try:
             is_served = asked.may_try.is_set() and await self._try_acquire(asked)
             if not is_served:
-                async with self._place_in_queue(asked) as waiting_elsewhere:
+                async with self._counted_as_waiting(asked) as waiting_elsewhere:
                     if (position := queue.position(asked) + waiting_elsewhere) > 1:
                         show_position(QueuePosition(position, None))
                     await self._wait(asked)
@@ -229,7 +229,7 @@ class ProviderSlots:
             queue.leave(asked, is_served=is_served)
 
     @contextlib.asynccontextmanager
-    async def _place_in_queue(self, asked: SlotRequest) -> AsyncIterator[int]:
+    async def _counted_as_waiting(self, asked: SlotRequest) -> AsyncIterator[int]:
         """Count a request as waiting, or refuse it; yield how many wait in other processes."""
         key, most = f"{asked.provider} waiting", self.max_waiting or _ANY_NUMBER
         try:
@@ -254,7 +254,7 @@ class ProviderSlots:
 
     async def _wait(self, asked: SlotRequest) -> None:
         queue = self._queues[asked.provider]
-        call_off = self.clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.note_long_wait(asked))
+        cancel_timer = self.clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.allow_last_try(asked))
         try:
             while True:
                 await asked.may_try.wait()
@@ -269,17 +269,17 @@ class ProviderSlots:
                 await self._pause(asked.provider)
                 queue.set_full(asked.chat, is_full=False)
         finally:
-            call_off()
+            cancel_timer()
 
     async def _pause(self, provider: str) -> None:
         is_over, pauses = asyncio.Event(), self._pauses[provider]
-        call_off = self.clock.call_later(_POLL_SECONDS, is_over.set)
+        cancel_timer = self.clock.call_later(_POLL_SECONDS, is_over.set)
         pauses[is_over] = None
         try:
             await is_over.wait()
         finally:
             del pauses[is_over]
-            call_off()
+            cancel_timer()
 
     async def _try_acquire(self, asked: SlotRequest) -> bool:
         seconds, shares = self.lease_seconds, self._shares[asked.provider]

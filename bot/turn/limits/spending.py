@@ -21,7 +21,7 @@ from bot.replying.generate import GeneratedAnswer
 from bot.runtime.tasks import StopFlag
 from bot.storage.usage import Budgets, UsageLog
 from bot.texts.text import Text, translatable
-from bot.turn.limits.rate_limits import RareNotices
+from bot.turn.limits.rate_limits import NoticeLimiter
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.value_class import value_class
 
@@ -81,21 +81,21 @@ class Spending:
     """With the prices of their models."""
     clock: Clock
     budgets: Budgets
-    notices: RareNotices
+    notices: NoticeLimiter
     rules: BudgetRules = _NO_RULES
 
     @contextlib.asynccontextmanager
     async def reserved(
         self, preset: Preset, message: IncomingMessage, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[Reservation]:
-        """Reserve an answer's cost during the block, and settle the cost that `charged` recorded.
+        """Reserve an answer's maximum cost during the block, then settle the recorded cost.
 
         A request that failed before its first token costs nothing; after any other failure the
         reservation stays. Raises `BudgetUsedUp`, or `StoreError` if the budgets cannot be read.
         """
         caps = self.caps(message, preset)
         model = self._model(preset.provider, prompt.model)
-        charge = AnswerCharge(message.charged_person, server_of(message), model)
+        charge = AnswerCharge(message.charged_person, server_scope(message), model)
         if not caps:
             yield Reservation(prompt, charge)
             return
@@ -126,7 +126,7 @@ class Spending:
         reservation.spent = reservation.reserved
         return True
 
-    def bounded(
+    def with_output_limit(
         self, preset: Preset, message: IncomingMessage, fitted: FittedPrompt
     ) -> FittedPrompt:
         """Return a prompt with the output limit that `reserved` would set, without reserving."""
@@ -134,7 +134,7 @@ class Spending:
             return fitted
         return replace(fitted, prompt=self._with_output_limit(fitted.prompt))
 
-    def charged(
+    def record_charge(
         self, reservation: Reservation, preset: Preset, usages: Iterable[Usage]
     ) -> AnswerCharge:
         """Return the cost of an answer, and record it for settling the reservation."""
@@ -148,13 +148,13 @@ class Spending:
         """Return the budgets that an answer counts against."""
         if not self._limits_anything(preset):
             return []
-        owners = _budget_owners(message.scopes, server_of(message))
+        owners = _budget_owners(message.scopes, server_scope(message))
         first, *others = message.charged_people
         caps = self._caps(preset, {BudgetKind.PERSON: first, **owners})
         of_people = [cap for cap in caps if cap.kind is BudgetKind.PERSON]
         return caps + [replace(cap, owner=one) for one in others for cap in of_people]
 
-    def caps_of_channel(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
+    def channel_caps(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
         """Return the budgets that apply to a channel with these scopes, for any author."""
         return self._caps(preset, _budget_owners(scopes, scopes[-1] if len(scopes) > 1 else None))
 
@@ -188,7 +188,7 @@ class Spending:
             return None
         return preset.model_copy(update={name: getattr(other, name) for name in _OF_MODEL})
 
-    async def notice_of_cheaper(self, message: IncomingMessage) -> Text | None:
+    async def cheaper_model_notice(self, message: IncomingMessage) -> Text | None:
         """Return the notice that a cheaper model answers; None if it was shown recently."""
         name = f"budget:{message.address.conversation}"
         if not await self.notices.is_due(name, _SECONDS_BETWEEN_NOTICES):
@@ -249,20 +249,20 @@ def _budget_owners(scopes: Sequence[str], server: str | None) -> dict[BudgetKind
     return {BudgetKind.CHANNEL: scopes[max(0, len(scopes) - 2)], BudgetKind.SERVER: server}
 
 
-def server_of(message: IncomingMessage) -> str | None:
+def server_scope(message: IncomingMessage) -> str | None:
     """Return the widest scope, a server or group with all its topics; None in private."""
     return None if message.is_private else message.scopes[-1]
 
 
-def usages_of(answer: GeneratedAnswer, prompt_tokens: int) -> Iterator[Usage]:
+def list_usages(answer: GeneratedAnswer, prompt_tokens: int) -> Iterator[Usage]:
     """Yield the usage of each request made for an answer."""
     written = answer.text + answer.thoughts
-    yield counted(answer.usage, prompt_tokens, written)
+    yield usage_or_estimate(answer.usage, prompt_tokens, written)
     if answer.begun:  # what was cut off, before the model went on
-        yield counted(Usage(), prompt_tokens, answer.begun)
+        yield usage_or_estimate(Usage(), prompt_tokens, answer.begun)
 
 
-def counted(usage: Usage, prompt_tokens: int, written: str) -> Usage:
+def usage_or_estimate(usage: Usage, prompt_tokens: int, written: str) -> Usage:
     """Return the usage, estimated if the provider reports none."""
     if usage.prompt_tokens or usage.output_tokens:
         return usage
@@ -300,8 +300,8 @@ class BudgetedSummaries:
                 preset.provider, StopFlag(), _ignore, chat=chat, urgency=urgency
             ):
                 yield request
-            usage = counted(request.usage, prompt_tokens, request.text)
-            charge = self.spending.charged(reservation, preset, [usage])
+            usage = usage_or_estimate(request.usage, prompt_tokens, request.text)
+            charge = self.spending.record_charge(reservation, preset, [usage])
         conversation = message.address.conversation
         await self.log.record(conversation, preset.name, preset.provider, charge, usage)
 
