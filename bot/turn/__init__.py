@@ -1,1 +1,1 @@
-"""One turn of a conversation: claim, answer, finish."""
+"""Processing of one message: claim the conversation, answer, finish."""

@@ -1,4 +1,4 @@
-"""Answer one message: load the context, then compose, generate and stream for each speaker."""
+"""Answer a question: load the context, then let each character compose, generate and stream."""
 
 import random
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ _SAMPLE_MODEL = translatable(
 
 @dataclass(eq=False)
 class AnswerPipeline:
-    """Lets characters answer in turn; each sees the answers before its own."""
+    """Generates the characters' answers one after another; each reads the previous answers."""
 
     sources: PromptSources
     models: ModelRequests
@@ -75,13 +75,13 @@ class AnswerPipeline:
         before: Session | None = None,
         first_part: int = 0,
     ) -> TurnResult:
-        """Let the speakers answer, then characters that react to them, until stopped.
+        """Generate the speakers' answers, then reactions of other characters, until stopped.
 
-        A speaker that fails is skipped if another answers. Authors over a rate limit wait first.
-        `removed` turns are about to be deleted and are left out; `before` replaces the session's
-        turns as the context. Raises `AnswerRefused` if the platform rejects the answer,
-        `BackendError` if nobody answered, `UserError` if the author can fix it, `AlreadyNotified`
-        if the author has already been told about the rate limit.
+        If a speaker fails, the others still answer. Authors over their rate limit wait first.
+        `removed` turns are left out of the context, because they are about to be deleted. `before`,
+        if given, is the context instead of the session. Raises `AnswerRefused` if the platform
+        rejects the answer, `BackendError` if all speakers failed, `UserError` if the author can fix
+        the problem, `AlreadyNotified` if the author already got a notice.
         """
         message = asked.incoming
         may_answer, limit_notice = (
@@ -111,7 +111,7 @@ class AnswerPipeline:
             OutgoingPart(REACTION_PART, MessageContent(emoji))
             for emoji in context.reactions.values()
         )
-        context.parts[:] = [  # those that need no edit any more
+        context.parts[:] = [  # mark the parts that need no further edit
             replace(one, is_shown=True) if any(reply.shows(one) for reply in context.shown) else one
             for one in context.parts
         ]
@@ -128,7 +128,7 @@ class AnswerPipeline:
             if message.wake is None and not await self.notices.is_due(
                 name, _SECONDS_BETWEEN_REASONS
             ):
-                raise AlreadyNotified from None  # it was not asked
+                raise AlreadyNotified from None  # nobody asked, so the reason is not repeated
             raise
 
     async def _greet(self, context: TurnContext, gathered: int) -> TurnContext:
@@ -167,14 +167,14 @@ class AnswerPipeline:
             speaker = queue.pop(0)
             try:
                 await self._generate_answer(speaker, context, stop)
-            except (BackendError, UserError) as error:  # others have another model or budget
+            except (BackendError, UserError) as error:  # others may have another model
                 _log.warning("speaker_failed", preset=speaker.preset.name, reason=str(error))
                 failures.append(error)
             except AnswerRefused as error:
                 if not any(one.shown_at for one in context.shown):
                     raise
                 _log.warning("speaker_refused", preset=speaker.preset.name, reason=str(error))
-                return  # what the speakers before have said was shown
+                return  # the previous speakers' answers were shown and stay
             else:
                 queue += () if queue else self._reaction(context)
         if not context.turns and not stop.requested:
@@ -183,7 +183,7 @@ class AnswerPipeline:
     async def _regenerate_if_shown(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
     ) -> None:
-        """Generate an answer stopped before its first word, if a crashed process had shown it."""
+        """Generate an answer stopped before its first word, if a crashed process showed it."""
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
         opened = await self.sources.conversations.opened_parts(context.message)
@@ -196,7 +196,7 @@ class AnswerPipeline:
     def _refuse(
         self, message: IncomingMessage, notice: Text | None, first_part: int, *, is_new: bool = True
     ) -> TurnResult:
-        """Keep a message without answering it; raise if it is being retried."""
+        """Return a result with a notice instead of an answer; raise `UserError` on a retry."""
         if not is_new:
             raise UserError(notice) if notice is not None else AlreadyNotified
         if notice is None:
@@ -225,10 +225,10 @@ class AnswerPipeline:
             request = AnswerRequest(speaker, line, context, live_reply, stop)
             receipt = await self.models.generate(request)
         context.opened.extend(live_reply.opened)
-        if not receipt.answer:  # it was stopped before its first word
+        if not receipt.answer:  # stopped before the first word
             return
         emoji = context.reactions.get(preset.name)
-        if emoji and receipt.answer == reaction_line(emoji):  # it says nothing else
+        if emoji and receipt.answer == reaction_line(emoji):  # the answer is only a reaction
             context.turns.append(self._turn(receipt.answer, speaker, ()))
             context.receipts.append(_with_edits(receipt, live_reply, context.incoming))
             return
@@ -251,7 +251,7 @@ class AnswerPipeline:
             context.notices.append(_SAMPLE_MODEL)
 
     async def _is_beyond_model(self, receipt: Receipt, context: TurnContext) -> bool:
-        """Whether the sample model failed at this message; true once per conversation."""
+        """Return whether to say that the sample model failed; rarely true for a conversation."""
         backend = self.models.backends.get(receipt.provider)
         if backend is None or not backend.is_sample(receipt.prompt.model):
             return False
@@ -282,7 +282,7 @@ class AnswerPipeline:
 
 
 def _is_foreign(text: str) -> bool:
-    """Whether a text is mostly in scripts that the sample model does not know."""
+    """Return whether a text is mostly non-Latin, which is too much for the sample model."""
     letters = [char for char in text if char.isalpha()]
     return sum(char > _LAST_LATIN for char in letters) * 2 > len(letters)
 
@@ -296,7 +296,7 @@ def _with_edits(receipt: Receipt, live_reply: LiveReply, message: IncomingMessag
 
 
 def _long_answer_form(preset: Preset, message: IncomingMessage, limits: Limits) -> LongAnswer:
-    """Return the form for a long answer; threads are never opened in private or in a thread."""
+    """Return the preset's form for long answers, or "parts" where it needs an impossible thread."""
     if preset.long_answer == "thread" and (message.in_thread or message.is_private):
         return "parts"
     return supported_form(preset.long_answer, limits)

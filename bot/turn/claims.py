@@ -1,4 +1,4 @@
-"""Hold claims on conversations, and isolate messages that crash the process."""
+"""Keep claims on conversations, and isolate messages that crash the process."""
 
 import asyncio
 import contextlib
@@ -20,35 +20,35 @@ LEASE_SECONDS = 15.0
 
 @dataclass(eq=False)
 class LeaseKeeper:
-    """Renews all claims of this process together, three times per lease."""
+    """Renews the leases of all claims of this process together, three times per lease."""
 
     conversations: Conversations
     clock: Clock
 
     def __post_init__(self) -> None:
         self._workers: dict[Claim, asyncio.Task[object]] = {}
-        self._held_since: dict[Claim, float] = {}  # the newest proof, by the monotonic self.clock
+        self._held_since: dict[Claim, float] = {}  # when each claim was last confirmed, monotonic
         self._lost: set[Claim] = set()
 
     async def run(self) -> None:
         """Renew the leases until cancelled."""
         while True:
             await self.clock.sleep(LEASE_SECONDS / 3)
-            with contextlib.suppress(StoreError):  # if it lasts, `finish` raises it
+            with contextlib.suppress(StoreError):  # if the failure lasts, `finish` raises it
                 await self._renew()
 
     def confirm_held(self, claims: Collection[Claim], asked_at: float) -> None:
-        """Record that claims were still held at a moment of the monotonic clock."""
+        """Record that claims were held at `asked_at`, a time of the monotonic clock."""
         self._held_since.update(dict.fromkeys(claims, asked_at))
 
     def is_surely_held(self, claim: Claim) -> bool:
-        """Return whether a request sent now arrives before another worker can take the claim."""
+        """Return whether the lease lasts long enough for a request sent now to complete."""
         since = self._held_since.get(claim)
         return since is not None and self.clock.monotonic() < since + LEASE_SECONDS / 2
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
-        """Hold a claim while the block runs; if it is lost, cancel the block and raise `Fenced`."""
+        """Keep a claim during the block; if it is lost, cancel the block and raise `Fenced`."""
         worker = asyncio.current_task()
         assert worker is not None  # noqa: S101 -- claims are worked on by tasks
         self._workers[claim] = worker
@@ -74,7 +74,7 @@ class LeaseKeeper:
         )
         for claim in lost:
             worker = self._workers.get(claim)
-            if worker is not None:  # its block has not ended meanwhile
+            if worker is not None:  # the block has not ended in the meantime
                 self._lost.add(claim)
                 worker.cancel()
 
@@ -82,28 +82,28 @@ class LeaseKeeper:
 RecordAttempt = Callable[[Attempt], Awaitable[None]]
 
 SUSPECT_CRASHES = 2
-"""Deaths during a message that make it a suspect."""
-_MAX_WAIT_SECONDS = 4.0  # of a suspect for its turn; four times as long after each further death
+"""Crashes during a message's processing after which it is a suspect, to be isolated."""
+_MAX_WAIT_SECONDS = 4.0  # for a suspect; four times as long after each further crash
 _LONGEST_WAIT_SECONDS = 60.0
 _DEFERRED_SECONDS = 10.0
 _MAX_SHARE_IN_FLIGHT = 1 / 3
 _ALWAYS_IN_FLIGHT = 2
-"""Suspects that may always be in flight, since one may take very long."""
+"""Suspects that may always run at once, because one alone may take very long."""
 
 
 def is_set_aside(message: InboxMessage) -> bool:
-    """Return whether a message has crashed the process too often to be retried."""
+    """Return whether a message has crashed the process too often to be processed again."""
     return message.own_crashes >= MAX_OWN_CRASHES or message.crashes >= MAX_CRASHES
 
 
 @dataclass(slots=True, eq=False)
 class _TrackedAttempt:
-    """A message that is being processed or waits for admission."""
+    """A message that is being processed or waits to be."""
 
     message: InboxMessage
     record: RecordAttempt
     random_rank: float
-    """Random, between 0 and 1."""
+    """A random number between 0 and 1, which orders equal attempts."""
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
     recorded: Attempt | None = None
 
@@ -113,7 +113,7 @@ class _TrackedAttempt:
 
     @property
     def sort_key(self) -> tuple[int, int, float]:
-        """Sort key: attempts with the most crashes come first."""
+        """The sort key of waiting attempts: those with the most crashes come first."""
         return -self.message.own_crashes, -self.message.crashes, self.random_rank
 
     @property
@@ -124,29 +124,29 @@ class _TrackedAttempt:
 
 
 class IsolationGate:
-    """Admits messages at once, except crash suspects, which run one at a time."""
+    """Starts messages immediately, except suspects, which normally run one at a time."""
 
     def __init__(self, clock: Clock, dice: Callable[[], float] = random.random) -> None:
         self._clock = clock
         self._dice = dice
         self._in_flight = 0
         self._suspects = 0
-        """Those that wait and those that are in flight."""
+        """The number of suspects, waiting or in flight."""
         self._suspects_in_flight = 0
         self._due = deque[_TrackedAttempt]()
-        """Suspects that have waited long enough and start when fewer others are in flight."""
+        """Suspects that have waited long enough to start as soon as few suspects are in flight."""
         self._waiting: list[tuple[tuple[int, int, float], int, _TrackedAttempt]] = []  # a heap
         self._order = itertools.count()
         self._deferred: list[_TrackedAttempt] = []
         self._alone: _TrackedAttempt | None = None
-        """The attempt that is recorded as running without other suspects."""
+        """The attempt that is recorded as `Attempt.ALONE`; None: there is none."""
         self._recording = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def admitted(self, message: InboxMessage, record: RecordAttempt) -> AsyncIterator[None]:
-        """Wait until a message may be processed; `record` saves its state in case of a crash."""
+        """Run the block as soon as it may process a message; `record` stores its `Attempt`."""
         if not message.crashes and self._alone is None and not self._recording.locked():
-            self._in_flight += 1  # nearly always: there is nothing to record
+            self._in_flight += 1  # the normal case: nothing to record
             try:
                 yield
             finally:
@@ -162,7 +162,7 @@ class IsolationGate:
         self._in_flight += 1
         try:
             if attempt.message.crashes:
-                await asyncio.sleep(0)  # what was claimed together with it starts as well
+                await asyncio.sleep(0)  # let messages claimed at the same time start, too
             if attempt.message.crashes or self._alone is not None or self._recording.locked():
                 await self._record_start(attempt)
             yield
@@ -182,7 +182,7 @@ class IsolationGate:
             self._clock.call_later(due + _LONGEST_WAIT_SECONDS, lambda: self._start(attempt)),
         ]
         try:
-            await asyncio.sleep(0)  # all that were claimed together wait by now
+            await asyncio.sleep(0)  # let all suspects claimed at the same time join the queue
             self._start_next()
             await attempt.may_start.wait()
             await self._record_start(attempt)
@@ -194,7 +194,7 @@ class IsolationGate:
             self._end_attempt(attempt)
 
     async def _defer(self, attempt: _TrackedAttempt) -> None:
-        """Wait a few seconds; a crash in that time clears the message if no suspect is running."""
+        """Wait some seconds; a crash meanwhile clears the message if no suspect is running."""
         self._deferred.append(attempt)
         try:
             async with self._recording:
@@ -228,7 +228,7 @@ class IsolationGate:
         if attempt.may_start.is_set():
             self._in_flight -= 1
             self._suspects_in_flight -= 1
-        attempt.may_start.set()  # one that was cancelled has no turn any more
+        attempt.may_start.set()  # so that a cancelled attempt is not started later
         self._end_alone(attempt)
         self._start_due()
         self._start_next()
@@ -238,13 +238,13 @@ class IsolationGate:
             self._alone = None
 
     async def _record_start(self, attempt: _TrackedAttempt) -> None:
-        """Record, before an attempt starts, whether it runs without other suspects.
+        """Record before the start of an attempt whether other suspects run at the same time.
 
-        After a first crash, all messages in flight are suspects; later ones count against suspects
-        only.
+        A first crash makes suspects of all messages in flight; later crashes count only against
+        suspects.
         """
         async with self._recording:
-            if attempt.is_suspect:  # if it kills, those that are deferred are not cleared by that
+            if attempt.is_suspect:  # a crash caused by this suspect must not clear deferred ones
                 for deferred in self._deferred:
                     await _record_for_other(deferred, Attempt.NONE)
             other = self._alone
@@ -269,6 +269,6 @@ async def _record(attempt: _TrackedAttempt, value: Attempt) -> None:
 
 
 async def _record_for_other(attempt: _TrackedAttempt, value: Attempt) -> None:
-    """Record another message's attempt; its own task notices a lost claim."""
+    """Record another message's attempt; ignore a lost claim, which that message's task notices."""
     with contextlib.suppress(Fenced, StoreError):
         await _record(attempt, value)

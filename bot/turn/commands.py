@@ -1,7 +1,7 @@
-"""Run commands, and store their replies and changes: settings, the session, the history.
+"""Run commands, send their replies, and store their changes of settings, session and history.
 
-If only the author sees the reply to a change, such as a menu choice on Discord, a separate message
-tells everybody who changed what.
+When a command changes a channel but only its author sees the reply, such as for a menu choice on
+Discord, a separate message tells everybody who changed what.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ _MAX_TURNS = 400
 
 @value_class
 class Commands:
-    """Runs commands, whether typed, chosen in a menu, or pressed."""
+    """Runs commands that were typed or chosen in a menu."""
 
     stages: TurnStages
     edits: Edits
@@ -58,7 +58,7 @@ class Commands:
     finisher: TurnFinisher
 
     async def run(self, group: MessageGroup, request: CommandRequest) -> Outcome:
-        """Run a command; raises `UserError`, as a `PrivateError` where only its author reads it."""
+        """Run a command; raises `UserError`, or `PrivateError` if the command is private."""
         try:
             return await self._run(group, request)
         except UserError as error:
@@ -105,7 +105,7 @@ class Commands:
         result: CommandResult,
         menu: CommandResult | None = None,
     ) -> InboxMessage | None:
-        """Store a command's result and reply; `menu` is the menu it was chosen in."""
+        """Store a command's result and reply; `menu` is the new content of its menu, if any."""
         stages, finisher, claim = self.stages, self.finisher, group.claim
         if result.keeps_unanswered:
             session = await stages.conversations.load_session(claim, _MAX_TURNS)
@@ -130,7 +130,7 @@ class Commands:
     async def refuse(
         self, group: MessageGroup, message: IncomingMessage, access: Access
     ) -> InboxMessage | None:
-        """Neither answer nor keep a message; tell its author alone, once, if they meant the bot."""
+        """Drop a message of a person without access; tell them once if it addressed the bot."""
         stages, finisher = self.stages, self.finisher
         if message.wake is None or message.is_late:
             return await finisher.finish(group, TurnResult())
@@ -150,7 +150,7 @@ class Commands:
     async def greet(
         self, group: MessageGroup, scopes: Sequence[str], result: CommandResult
     ) -> InboxMessage | None:
-        """Have a character greet a group that the bot was added to; the text follows."""
+        """Greet a group that the bot was added to as a character, then send `result.text`."""
         incoming, now = group.message.incoming, self.stages.now()
         address = incoming.address
         turn, line, face = await self._greeting(address, scopes, result, now)
@@ -164,8 +164,8 @@ class Commands:
     async def forget_person(
         self, group: MessageGroup, person_id: str | None
     ) -> InboxMessage | None:
-        """Delete a person's messages here (None: everybody's) and everything derived from them."""
-        for scope in group.message.incoming.scopes[1:]:  # whose settings an operator has deleted
+        """Delete a person's messages (None: everybody's) and all data derived from them."""
+        for scope in group.message.incoming.scopes[1:]:  # scopes whose settings an operator deleted
             self.stages.resolver.characters.drop(scope)
             for memory in self.stages.memories:
                 await memory.forget(scope)
@@ -181,7 +181,7 @@ class Commands:
     async def _retry_from(
         self, claim: Claim, request: CommandRequest
     ) -> tuple[AskedQuestion, TurnRange | None]:
-        """Return a question to answer again, and the turns that this replaces; none if failed."""
+        """Return a question to answer again, and the turns that the new answer replaces, if any."""
         message, buttons = request.incoming, self.stages.buttons
         found, exchange = await buttons.find_quoted(message)
         await buttons.check_asker(message, exchange)
@@ -278,7 +278,7 @@ class Commands:
         if is_alone and result.changes_channel and not incoming.is_private:
             name, number = " ".join(incoming.author.name.split()), len(outgoing)
             told = translatable("Changed by {name}: {change}", name=name, change=result.text)
-            told = told if name else joined([result.text])  # people who opted out are not named
+            told = told if name else joined([result.text])  # people who opted out have no name
             outgoing += self.stages.replies.notice_parts(
                 incoming.address, told, incoming.locale, number
             )
@@ -322,7 +322,7 @@ class Commands:
         face: Face | None,
         first_part: int,
     ) -> TurnResult:
-        """Return separate messages that greet everybody, numbered from `first_part`."""
+        """Return separate messages that greet the channel, numbered from `first_part`."""
         if greeting is None:
             return TurnResult()
         text = line + greeting.text
@@ -333,7 +333,7 @@ class Commands:
     def _reply_parts(
         self, message: InboxMessage, incoming: IncomingMessage, shown: CommandResult
     ) -> TurnResult:
-        """Return the reply to the author with its menus, including who may use them."""
+        """Return the reply to the author with its menus, and record whose menus they are."""
         replies, address = self.stages.replies, incoming.address
         text = translate(shown.text, language_of(incoming.locale))
         outgoing: Sequence[OutgoingPart] = replies.final_parts(address, text)

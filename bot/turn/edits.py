@@ -1,6 +1,6 @@
-"""Handle an edited message: answer it again in place, withdraw it, or change the history.
+"""Handle an edited message: replace its answer, withdraw the answer, or change the history.
 
-The old answer is kept as a version, unless the edit cut it short.
+The old answer is kept as a version, unless the edit interrupted it.
 """
 
 from collections.abc import Mapping
@@ -35,20 +35,21 @@ from bot.value_class import value_class
 _log = structlog.get_logger(__name__)
 _MAX_TURNS_BEFORE = 400
 _MAX_AGE = timedelta(minutes=5)
-"""An older message that is not in the history does not become a question by an edit."""
+"""The maximum age of a message that an edit can turn into a new question."""
 
 
 @value_class
 class Edits:
-    """Computes the effect of an edit; nothing is stored before the result is finished."""
+    """Computes the effects of edits, without storing anything."""
 
     stages: TurnStages
 
     async def handle(self, group: MessageGroup, edited: Edited) -> TurnResult | IncomingMessage:
-        """Return the effect of an edit, or the message if it has become a question.
+        """Return the effect of an edit, or the message if the edit made it a new question.
 
-        The newest question is answered again in its old answer's messages; if it no longer
-        addresses anybody, the answer is deleted. For older messages, only the stored text changes.
+        If the newest question was edited, a new answer replaces the old one in the same messages.
+        If it no longer addresses the bot, the answer is deleted. For older messages, only the text
+        changes.
         """
         stages, claim, exchange = self.stages, group.claim, None
         conversations = stages.conversations
@@ -79,8 +80,8 @@ class Edits:
             case Answer() if (
                 is_same_text and exchange.answers and not _cut_answers(group.message, exchange)
             ):
-                return TurnResult()  # its name calls it, say
-            # A line that nobody answered is not drawn for a second time.
+                return TurnResult()  # only the addressees have changed
+            # A message that was not answered by chance does not get a second chance.
             case Answer() if exchange.answers or message.wake is not None:
                 result = await self.answer_in_place(
                     group, message, at, exchange, active, decision.speakers, change.texts
@@ -97,7 +98,7 @@ class Edits:
     def _decide(
         self, message: IncomingMessage, active: ActiveCharacters, exchange: Exchange
     ) -> Decision:
-        """Decide whether to answer the edited message; one answered by chance stays answered."""
+        """Decide about the edited message; if it was answered by chance, answer it again."""
         now, before = self.stages.now(), exchange.before.turns
         decision = decide(message, active, before, dice=self.stages.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:
@@ -118,12 +119,12 @@ class Edits:
         speakers: tuple[ActivePreset, ...],
         texts: Mapping[int, str],
     ) -> TurnResult:
-        """Answer a question again in its old answer's messages; on failure, the old answer stays.
+        """Replace a question's answer in the same messages; on failure, keep the old answer.
 
-        `texts` are the new texts of edited messages; without any, a different answer is wanted.
+        `texts` are the new texts of edited turns; if empty, the person asked for another answer.
         """
         stages, message = self.stages, group.message
-        removed = None if texts else TurnRange(0, 0)  # nothing is deleted, but variety is wanted
+        removed = None if texts else TurnRange(0, 0)  # makes the new answer different
         asked = AskedQuestion(incoming, speakers, exchange.parts)
         try:
             async with stages.stops.answering(group.claim, message, incoming, at) as stop:
@@ -150,7 +151,7 @@ class Edits:
 
 
 def _cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
-    """Return the ids of the answers that were still being written when the edit arrived."""
+    """Return the ids of the answers that were still being generated when the edit arrived."""
     received = datetime.fromtimestamp(message.received_at, UTC)
     return {one.id for one in exchange.answers if one.turn.at >= received}
 
@@ -173,13 +174,13 @@ def _replace_answers(
 
 
 def _may_change_addressees(message: IncomingMessage, exchange: Exchange) -> bool:
-    """Return whether an edit may have added or removed a leading mention of the bot."""
+    """Return whether the edit may have added or removed a leading mention of the bot."""
     is_background = exchange.question.turn.observed
     return is_background and not exchange.answers if message.wake else not is_background
 
 
 def _as_question(exchange: Exchange, result: TurnResult) -> TurnResult:
-    """Turn a background message into a question, now that it has an answer."""
+    """Record that the message is a question, not background, now that it has an answer."""
     if not exchange.question.turn.observed or result.change is None or not result.turns:
         return result
     change = replace(result.change, observed={exchange.question.id: False})

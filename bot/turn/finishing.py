@@ -1,4 +1,4 @@
-"""Shared parts of a turn: answer questions, and finish messages by storing and sending results."""
+"""Answer questions, and finish messages: store and send their results."""
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -51,16 +51,16 @@ PAUSED = translatable(
 
 
 Outcome: TypeAlias = tuple[str, InboxMessage | None]
-"""What happened to a message, for the metrics, and the next message of its conversation."""
+"""A message's outcome for the metrics, and the next message of its conversation, if any."""
 
 
 @value_class
 class TurnStages:
-    """The components that the worker and its helpers share."""
+    """The components shared by the worker and its helpers."""
 
     conversations: Conversations
     memories: Sequence[ConversationMemory]
-    """Other components that keep data of conversations, such as backends."""
+    """Components that cache data of conversations, such as backends."""
     clock: Clock
     resolver: PresetResolver
     commands: CommandHandlers
@@ -75,15 +75,15 @@ class TurnStages:
     decisions: DecisionLog
     notes: SqlMessageNotes
     explain_silence: Callable[[IncomingMessage, Text], Awaitable[None]]
-    """Tells the people of a channel why nobody answers, where the platform shows that."""
+    """Shows people in a channel why no character answers, on platforms that support this."""
     is_paused: Callable[[str], bool]
-    """Whether an operator has paused answering in a conversation, by its key."""
+    """Returns whether an operator paused the conversation with this key."""
     is_obsolete: Callable[[IncomingMessage], bool]
-    """Whether a message is from before a restore and is ignored."""
+    """Returns whether a message was handled before a database restore and must be ignored."""
     is_context_only: Callable[[InboxMessage], bool]
-    """Whether a message was answered before a restore and is only remembered."""
+    """Returns whether a message may have been answered before a database restore."""
     notices: NoticeLimiter
-    """How often the service says in a channel that it is busy."""
+    """Limits how often a channel is told that the service is busy."""
     queue_limit: QueueLimit | None
     command_limits: CommandLimits | None
     dice: Dice = random.random
@@ -94,7 +94,7 @@ class TurnStages:
     def find_speaker(
         self, turn: Turn, address: Address, active: ActiveCharacters
     ) -> tuple[str, Face | None]:
-        """Return how the speaker is shown: a name line, or a face where supported."""
+        """Return how an answer shows its character: a name line and, where supported, a face."""
         if turn.preset not in active.names:
             return "", None
         [speaker] = active.pick([turn.preset])
@@ -105,14 +105,14 @@ class TurnStages:
 
 @dataclass(slots=True)
 class TurnFinisher:
-    """Stores the results of messages; each method returns the next message of the conversation."""
+    """Stores the results of messages. Methods named `finish...` return the next message, if any."""
 
     stages: TurnStages
     stopping: bool = False
-    """Whether the process is ending, so that no next message is taken."""
+    """Whether the process is shutting down, so that no next message is returned."""
 
     async def finish(self, group: MessageGroup, result: TurnResult) -> InboxMessage | None:
-        """Store the result and deliver it."""
+        """Store a result and start to deliver it."""
         stages, claim, message = self.stages, group.claim, group.message
         for one in (message, *message.gathered):
             incoming = one.incoming
@@ -155,7 +155,7 @@ class TurnFinisher:
         is_private: bool = False,
         is_quiet: bool = False,
     ) -> InboxMessage | None:
-        """Reply with a text outside of the history; for the flags, see `OutgoingPart`."""
+        """Finish with a reply that the history does not contain; flags as in `OutgoingPart`."""
         incoming = group.message.incoming
         shown = translate(text, language_of(incoming.locale))
         outgoing = self.stages.replies.final_parts(incoming.address, shown)
@@ -167,7 +167,7 @@ class TurnFinisher:
     def for_author_alone(
         self, asked: IncomingMessage | Pressed, parts: Sequence[OutgoingPart]
     ) -> tuple[OutgoingPart, ...]:
-        """Let only the author of a command read these parts, if others read the channel."""
+        """Return the parts, visible only to the author of a command if others are present."""
         replies = self.stages.replies
         if asked.is_private or not replies.limits(asked.address).has_private_chats:
             return tuple(parts)
@@ -182,7 +182,7 @@ class TurnFinisher:
         return (replace(response, is_response=True), *alone)
 
     async def finish_unanswered(self, group: MessageGroup, problem: str) -> InboxMessage | None:
-        """Report that an answer failed, and keep the question so that it can be retried."""
+        """Finish by reporting that an answer failed; keep the question for a retry."""
         message = group.message
         number = message.error_id
         text = translatable("⚠ {problem} (error {number})", problem=problem, number=number)
@@ -192,7 +192,7 @@ class TurnFinisher:
     async def finish_asking(
         self, group: MessageGroup, text: Text, button: Callable[[str, str | None], Sequence[Button]]
     ) -> InboxMessage | None:
-        """Say why a question is not answered, and keep it for the button under that."""
+        """Finish by saying why a question is not answered, with a button that asks it again."""
         message, asked, replies = group.message, group.asked, self.stages.replies
         incoming, in_place_of = message.newest.incoming, asked.in_place_of if asked else ()
         question = (
@@ -204,7 +204,7 @@ class TurnFinisher:
             target = in_place_of[0] if in_place_of else names[-1]
             buttons = tuple(button(target, incoming.locale))
             outgoing = replies.with_buttons(incoming.address, outgoing, buttons)
-        # What takes the messages of an earlier notice has its question kept already.
+        # If this notice replaces an earlier one, the question is already kept.
         earlier = asked.earlier if asked else ()
         kept = [*earlier, user_turn(question)] if question and not in_place_of else []
         unanswered = [replace(one, sent_as=names) for one in kept]
@@ -214,20 +214,20 @@ class TurnFinisher:
     async def finish_forgetting(
         self, group: MessageGroup, result: TurnResult, person_id: str | None = None
     ) -> InboxMessage | None:
-        """Finish by deleting turns, and clear their data from backends and notes."""
+        """Finish with a result that deletes turns, and delete their data in backends and notes."""
         conversation = group.claim.conversation
         await self.stages.decisions.forget(parse_address(conversation).channel, person_id)
         try:
             return await self.finish(group, result)
-        finally:  # it may be committed although it failed
+        finally:  # a failed transaction may be committed
             await self._forget_copies(conversation)
 
     async def delete_history(self, claim: Claim) -> int:
-        """Delete a conversation's stored data; return how many turns it had."""
+        """Delete a conversation's stored data, and return its number of turns."""
         await self.stages.decisions.forget(parse_address(claim.conversation).channel)
         try:
             return await self.stages.conversations.forget(claim)
-        finally:  # it may be committed although it failed
+        finally:  # a failed transaction may be committed
             await self._forget_copies(claim.conversation)
 
     async def _forget_copies(self, conversation: str) -> None:
@@ -237,7 +237,7 @@ class TurnFinisher:
     async def with_rare_notice(
         self, message: IncomingMessage, result: TurnResult, notice: Text
     ) -> TurnResult:
-        """Append the busy notice, unless the channel had one recently."""
+        """Return the result with a notice added, unless the channel got a notice recently."""
         if result.outgoing and await self.stages.notices.is_due_in(message.address.channel):
             return self._with_notice(message, result, notice, NOTICE_PARTS)
         return result
@@ -251,7 +251,7 @@ class TurnFinisher:
 
 @value_class
 class QuestionAnswers:
-    """Answers questions; a message that interrupts an answer restarts it."""
+    """Answers questions; starts over when a new message interrupts the answer."""
 
     stages: TurnStages
     finisher: TurnFinisher
@@ -264,9 +264,9 @@ class QuestionAnswers:
         removed: TurnRange | None = None,
         decide_next: Callable[[IncomingMessage], Awaitable[Decision]] | None = None,
     ) -> Outcome:
-        """Answer a question, and replace the removed turns by it and its answer.
+        """Answer a question, and replace `removed` turns by the question and the new answer.
 
-        `decide_next` selects later messages to answer with it; None selects none.
+        `decide_next` decides which later messages the answer also covers; None: none of them.
         """
         stages, finisher = self.stages, self.finisher
         limits = stages.replies.limits(asked.incoming.address)
@@ -294,7 +294,7 @@ class QuestionAnswers:
             return "failed", await finisher.finish_unanswered(group, problem)
         for one, decision in gathering.decisions:
             stages.decisions.note(one, decision)
-        if result is None:  # what was opened for the answer is deleted
+        if result is None:  # the question was deleted, so delete what was sent
             gone = TurnResult(was_stopped=True, is_withdrawn=True)
             return "withdrawn", await finisher.finish_forgetting(group, gone)
         asked = gathering.asked
@@ -314,7 +314,7 @@ class QuestionAnswers:
     async def _pause_result(
         self, group: MessageGroup, gathering: Gathering, *, is_new: bool
     ) -> TurnResult:
-        """Store questions as background during a pause; native commands always get a notice."""
+        """Return a result for a pause: the question as background and, if due, a notice."""
         message, result = gathering.asked.incoming, _as_background(gathering, is_new=is_new)
         if is_native_command(group.message):
             return with_response(group.message, result, PAUSED)
@@ -331,10 +331,10 @@ class QuestionAnswers:
         active: ActiveCharacters,
         removed: TurnRange | None,
     ) -> TurnResult | None:
-        """Answer the gathered messages, restarting when interrupted; None if they are deleted."""
+        """Answer, starting over when interrupted; return None if the question was deleted."""
         stops, limit = self.stages.stops, self.stages.queue_limit
         is_new = isinstance(group.message.incoming, IncomingMessage) and removed is None
-        # The first part of a native command is for its author; the answer is for everybody.
+        # Part 0 is the response to a native command; the answer for everybody starts at part 1.
         first_part = 1 if is_native_command(group.message) else 0
         async with (
             stops.answering(group.claim, group.message, gathering.asked.incoming) as stop,
@@ -358,13 +358,13 @@ class QuestionAnswers:
 
 
 def is_native_command(message: InboxMessage) -> bool:
-    """Return whether the author of a native command waits for a private response."""
+    """Return whether a message is a native command, which needs a response."""
     incoming = message.incoming
     return isinstance(incoming, IncomingMessage) and incoming.interaction is not None
 
 
 def has_private_response(message: InboxMessage) -> bool:
-    """Return whether only the author sees the response to a native command."""
+    """Return whether a message is a native command whose response only its author sees."""
     incoming = message.incoming
     return (
         isinstance(incoming, IncomingMessage)
@@ -376,7 +376,7 @@ def has_private_response(message: InboxMessage) -> bool:
 def with_response(
     message: InboxMessage, result: TurnResult, text: Text = _ANSWERED_AGAIN
 ) -> TurnResult:
-    """Add a private response for the author of a native command that everybody sees answered."""
+    """For a native command whose answer is public, add the private response to its author."""
     if not is_native_command(message):
         return result
     following = max((one.part + 1 for one in result.outgoing), default=result.next_part)

@@ -1,6 +1,6 @@
-"""Group the messages that one answer covers: split messages, and those that arrive meanwhile.
+"""Group the messages that one answer covers: parts of split messages, and later messages.
 
-Gathered messages stay in the inbox until the answer is finished (docs/delivery.md#busy-channels).
+They stay in the inbox until the answer is finished (docs/delivery.md#busy-channels).
 """
 
 import asyncio
@@ -35,28 +35,28 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _FULL_SHARE = 0.98  # clients cut a long text at a space near the limit
-_MOST_UNITS = 2  # of one character, whatever the platform counts
+_MOST_UNITS = 2  # per character, in any `Limits.unit`
 _MAX_PARTS = 20
-_MAX_WAIT_SECONDS = 5.0  # for the next part, or where people never stop writing
-_LOOK_SECONDS = 0.2  # between two looks for the next part
+_MAX_WAIT_SECONDS = 5.0  # for the next part, and for a pause in the channel
+_LOOK_SECONDS = 0.2  # between queries for the next part
 _MAX_COUNTED = 100
 
 
 @dataclass(slots=True)
 class MessageGroup:
-    """The claimed messages that are being processed together; it may grow."""
+    """The claimed messages that are processed together; later messages may be added."""
 
     claim: Claim
     message: InboxMessage
     between: list[InboxMessage] = field(default_factory=list)
-    """What others said between the parts of the message; not gathered yet."""
+    """Other people's messages between the parts of a split message; not gathered yet."""
     asked: AskedQuestion | None = None
-    """The question that is being answered."""
+    """The question being answered."""
 
 
 @value_class
 class MessageParts:
-    """Finds the messages that a client has split: albums and long pastes."""
+    """Recognizes the parts of messages that clients split: albums and long pastes."""
 
     limits: Limits
     rules: BusyRules
@@ -67,16 +67,16 @@ class MessageParts:
             return 0.0
         if message.album is not None:
             return self.rules.album_seconds
-        longest = self.limits.max_units  # a longer one was not cut by a client
+        longest = self.limits.max_units  # a client never sends longer parts
         if len(message.text) * _MOST_UNITS < longest * _FULL_SHARE:
-            return 0.0  # nearly always: its units need not be counted
+            return 0.0  # the normal case, without counting units
         is_cut = longest * _FULL_SHARE <= self.limits.units(message.text) <= longest
         return self.rules.paste_seconds if is_cut else 0.0
 
     def join(
         self, whole: IncomingMessage, newest: InboxMessage, later: InboxMessage
     ) -> IncomingMessage | None:
-        """Append a later message to the joined parts; None if it is not one of them."""
+        """Return the joined parts with a later message appended, or None if it is not a part."""
         message, last = later.incoming, newest.incoming
         if not (isinstance(message, IncomingMessage) and isinstance(last, IncomingMessage)):
             return None
@@ -115,7 +115,7 @@ async def join_parts(
     conversations: Conversations,
     clock: Clock,
 ) -> IncomingMessage:
-    """Wait for the message's other parts, if any, and return it joined with them."""
+    """Wait for the remaining parts of a split message, and return all parts joined."""
     newest, until = group.message, clock.monotonic() + _MAX_WAIT_SECONDS
     if group.message.crashes >= SUSPECT_CRASHES:
         return incoming
@@ -142,7 +142,7 @@ async def join_parts(
     first = group.message.incoming
     if incoming.has_masked_token and isinstance(
         first, IncomingMessage
-    ):  # so that its author is told
+    ):  # so that the author is warned
         group.message = replace(group.message, incoming=replace(first, has_masked_token=True))
     if group.message.gathered:
         await conversations.record_attempt(group.claim, group.message, Attempt.BESIDE_OTHERS)
@@ -152,35 +152,35 @@ async def join_parts(
 @value_class
 class _PendingMessage:
     parts: tuple[InboxMessage, ...]
-    """One, or those that a client has split it into."""
+    """The message, or its parts if a client split it."""
     message: IncomingMessage
     decision: Decision
 
 
 @dataclass(eq=False)
 class Gathering:
-    """The messages that one answer covers, until it is finished.
+    """Collects the messages that an answer covers until the answer is finished.
 
-    Native commands, which have a response of their own, and messages that were in flight during a
-    crash are answered alone.
+    Native commands, which need their own responses, and messages that were in flight during a crash
+    get separate answers.
     """
 
     group: MessageGroup
     asked: AskedQuestion
-    """What the answer replies to, and who answers; the first one's preset says what is gathered."""
+    """The question and its speakers; the preset of the first one controls what is gathered."""
     limits: Limits
     conversations: Conversations
     arrivals: ArrivalSignals
     clock: Clock
     decide_next: Callable[[IncomingMessage], Awaitable[Decision]] | None = None
-    """Decides what happens to a later message; None: nothing is added to this question."""
+    """Decides what to do with a later message; None: later messages are not gathered."""
 
     def __post_init__(self) -> None:
         self.askers = {self.asked.incoming.author.id}
         """The authors of the gathered messages, who may stop the answer."""
         self.decisions: list[tuple[IncomingMessage, Decision]] = []
         self.uncovered_count = 0
-        """How many waiting messages this answer does not cover."""
+        """The number of waiting messages that this answer does not cover."""
         self.rules = self.asked.speakers[0].preset.busy
         self._parts = MessageParts(self.limits, self.rules)
         self._mode = self._busy_mode()
@@ -188,8 +188,8 @@ class Gathering:
         self._is_closed = self._mode == "queue"
         self._has_arrived = False
         self._was_interrupted = False
-        self._received_at = self.group.message.received_at  # of the newest
-        self._quiet_seconds = self.rules.quiet_seconds  # longer while a message is not whole
+        self._received_at = self.group.message.received_at  # when the newest message was received
+        self._quiet_seconds = self.rules.quiet_seconds  # longer while parts may be missing
 
     def _busy_mode(self) -> BusyMode:
         message, incoming = self.group.message, self.asked.incoming
@@ -203,7 +203,7 @@ class Gathering:
         return "interrupt" if incoming.wake is WakeReason.DM else "collect"
 
     async def gather_until_quiet(self) -> None:
-        """Gather new messages until the channel is quiet for a moment."""
+        """Gather new messages until none arrives for a moment."""
         until = self.clock.monotonic() + _MAX_WAIT_SECONDS
         while not self._is_closed:
             await self._read_new()
@@ -217,9 +217,9 @@ class Gathering:
 
     @contextlib.asynccontextmanager
     async def interrupting(self, stop: StopFlag) -> AsyncIterator[None]:
-        """Interrupt the answer in the block when a message arrives that it should cover.
+        """While the block generates an answer, interrupt it when a message arrives to be covered.
 
-        In `collect` mode, only at the very start, before anybody has read any of it.
+        In `collect` mode, this happens only in the first moments, before anybody has read anything.
         """
         began, conversation = self.clock.monotonic(), self.group.claim.conversation
         checks: list[asyncio.Task[None]] = []
@@ -250,7 +250,7 @@ class Gathering:
             while self._has_arrived:
                 self._has_arrived = False
                 await self._read_new()
-        except StoreError as error:  # it is found when the answer is finished
+        except StoreError as error:  # the transaction of `finish` reports the failure
             _log.warning("not_interrupted", reason=str(error))
             return
         if any(isinstance(one.decision, Answer) for one in self._pending):
@@ -259,7 +259,7 @@ class Gathering:
 
     @property
     def _free_places(self) -> int:
-        """How many more messages the answer may cover."""
+        """The number of further messages that the answer may cover."""
         covered = (
             1 + len(self.group.message.gathered) + sum(len(one.parts) for one in self._pending)
         )
@@ -271,7 +271,7 @@ class Gathering:
         return max((self.group.message.newest, *seen), key=lambda one: one.id)
 
     async def _read_new(self) -> None:
-        """Read new messages; a command or a message that needs its own answer closes the group."""
+        """Read new messages; stop gathering at a command or one that needs its own answer."""
         if self._is_closed or self._free_places == 0 or self.decide_next is None:
             return
         after, between = self._newest, self.group.between
@@ -293,7 +293,7 @@ class Gathering:
             self._quiet_seconds = max(self.rules.quiet_seconds, wait)
 
     def _join_pending(self, message: InboxMessage) -> _PendingMessage | None:
-        """Return a pending message joined with this next part of it; None if it is not a part."""
+        """Return the pending message joined with this part, or None if it is not a part."""
         for index, one in enumerate(self._pending):
             incoming = self._parts.join(one.message, one.parts[-1], message)
             if incoming is not None:
@@ -302,7 +302,7 @@ class Gathering:
         return None
 
     async def _gather_pending(self) -> None:
-        """Gather the pending messages up to the last one that needs an answer."""
+        """Add pending messages to the group, up to the last one that needs an answer."""
         taken = self._pending.copy()
         while taken and not isinstance(taken[-1].decision, Answer):
             taken.pop()
@@ -313,7 +313,7 @@ class Gathering:
         parts = [part for one in taken for part in one.parts]
         gathered = sorted((*message.gathered, *parts), key=lambda one: one.id)
         self.group.message = replace(message, gathered=tuple(gathered))
-        # Recorded before anything is done with them: if the process dies, each is tried alone.
+        # Recorded first, so that after a crash each message is processed alone.
         await self.conversations.record_attempt(
             self.group.claim, self.group.message, Attempt.BESIDE_OTHERS
         )
@@ -363,7 +363,7 @@ def _turns_to_keep(seen: _PendingMessage) -> tuple[Turn, ...]:
 
 
 def user_turn(message: IncomingMessage) -> Turn:
-    """Return a person's message as stored in the history."""
+    """Return the history turn of a person's message."""
     return Turn(
         *("user", text_with_attachments(message), message.author, message.at),
         message_id=message.message_id,
@@ -372,7 +372,7 @@ def user_turn(message: IncomingMessage) -> Turn:
 
 
 def observed_turn(message: IncomingMessage) -> Turn:
-    """Return an unanswered message as stored in the history."""
+    """Return the history turn of a message that is not answered."""
     is_observed = message.wake is not WakeReason.DM
     files = () if is_observed else files_to_keep(message)
     return replace(user_turn(message), observed=is_observed, files=files)
@@ -381,7 +381,7 @@ def observed_turn(message: IncomingMessage) -> Turn:
 async def recognize_reply(
     conversations: Conversations, claim: Claim, message: IncomingMessage
 ) -> IncomingMessage:
-    """Mark a message as a reply to the bot if the history shows that the webhook is ours."""
+    """Return the message, marked as a reply to the bot if it quotes a message of our webhook."""
     quote = message.quote
     if quote is None or not quote.by_webhook or quote.message_id is None:
         return message

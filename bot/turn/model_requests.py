@@ -1,4 +1,4 @@
-"""Ask a preset's models for an answer within its budgets, and account for the cost."""
+"""Request an answer from a preset's models within the budgets, and record its cost."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -42,7 +42,7 @@ from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_SECONDS_BEFORE_NOTICE = 10.0  # that a model has not begun yet
+_SECONDS_BEFORE_NOTICE = 10.0  # that the model has not started to answer
 _ONLY_REASONING = translatable(
     "The model used its whole answer for thinking. Please try again, or ask for something shorter."
 )
@@ -57,16 +57,16 @@ _EMPTY = translatable("The model gave an empty answer. Please try again or rephr
 
 
 class _LimitSpentOnThinking(BackendError):
-    """The model used all its tokens for thinking and left the answer empty."""
+    """The model used all its output tokens for thinking, so the answer is empty."""
 
 
 @value_class
 class AnswerRequest:
-    """A request for one character's answer, generated and shown."""
+    """A request to generate and show one character's answer."""
 
     speaker: ActivePreset
     line: str
-    """Shown before the first text, as it says who speaks; may be empty."""
+    """The character's name line, shown before the text; may be empty."""
     context: TurnContext
     live_reply: LiveReply
     stop: StopFlag
@@ -80,7 +80,7 @@ class AnswerRequest:
 
 @dataclass(eq=False)
 class ModelRequests:
-    """Asks a preset's model, a fallback if it fails, or a cheaper one when over budget."""
+    """Requests answers from a preset's model, its fallbacks, or a cheaper model."""
 
     sources: PromptSources
     backends: Mapping[str, Backend]
@@ -91,17 +91,17 @@ class ModelRequests:
     slots: ProviderSlots
     access: AccessRules
     withholds_unchecked: bool = False
-    """Whether an answer is withheld if its moderation fails."""
+    """Whether to withhold an answer when the moderation request fails."""
 
     def __post_init__(self) -> None:
         self._thinking_models: set[tuple[str, str]] = set()
-        """By provider and name, learned from their answers: the preset's limit is not sent."""
+        """Pairs of provider and model that were seen thinking; no output limit is sent to them."""
 
     async def generate(self, request: AnswerRequest) -> Receipt:
-        """Ask the preset's model, or its cheaper substitute if a budget is used up.
+        """Request an answer from the preset's model, or a cheaper model if a budget is used up.
 
-        The answer is empty if it was stopped before its first word. Raises `BackendError` if all
-        models failed, `UserError` if the author can fix it or a budget is used up.
+        Return its receipt, with an empty answer if stopped before the first word. Raises
+        `BackendError` if all models failed, `UserError` if the author can fix it or is over budget.
         """
         if not await self.access.may_use(request.context.incoming, "model"):
             request = request.with_preset(self._with_next_model(request.speaker.preset))
@@ -119,7 +119,7 @@ class ModelRequests:
         return receipt
 
     def _with_next_model(self, preset: Preset) -> Preset:
-        """Return the preset with the model for those who may not use its own: the next one."""
+        """Return the preset with its next model, for people who may not use its first one."""
         others = preset.with_fallbacks[1:]
         found = others[0] if others else self.spending.cheaper(preset)
         if found is None:
@@ -147,7 +147,7 @@ class ModelRequests:
         return receipt
 
     async def _generate(self, request: AnswerRequest) -> Receipt:
-        """Ask one model; retry without its output limit or with a shorter prompt."""
+        """Request an answer; retry once without an output limit or with a shorter prompt."""
         preset = request.speaker.preset
         try:
             return await self._generate_once(request)
@@ -223,7 +223,7 @@ class ModelRequests:
         return replace(receipt, check=check.notes, is_withheld=check.is_refused)
 
     async def check_text(self, message: IncomingMessage, provider: str, text: str) -> str:
-        """Check a model's text; return it, or the sentence shown instead."""
+        """Check a model's text; return the text or, if refused, the sentence to show."""
         check = await self.create_check(message.scopes, provider)
         if check is None:
             return text
@@ -231,7 +231,7 @@ class ModelRequests:
         return shown_instead(message.locale) if await check.refuses(text) else text
 
     async def create_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
-        """Return the check for an answer of a provider; None: nothing is checked here."""
+        """Return the check for a provider's answers, or None if nothing has to be checked."""
         settings = self.access.chat_settings
         found = await settings.resolve((*scopes, INSTALLATION), WORDS_KEY)
         names = [one for one in (provider, *self.backends) if one in self.backends]
@@ -273,7 +273,7 @@ def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[st
 def _run_scripts(
     answer: GeneratedAnswer, preset: Preset, message: IncomingMessage
 ) -> GeneratedAnswer:
-    """Apply the preset's scripts to the answer, unless they would empty it."""
+    """Return the answer with the preset's regex scripts applied, unless the result is empty."""
     if not preset.regex_scripts:
         return answer
     expand = reply_macros(preset, message, seeded_random(answer.text)).expand
@@ -284,7 +284,7 @@ def _run_scripts(
 async def _checked(
     check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, message: IncomingMessage
 ) -> GeneratedAnswer:
-    """Return the answer as changed by plug-ins, or the sentence shown and kept instead."""
+    """Return the answer as changed by plug-ins or, if refused, with the stock sentence."""
     shown = [answer.text, answer.thoughts if preset.thoughts == "folded" else ""]
     text, thoughts = shown = [await check.apply_hooks(one) for one in shown]
     if await check.refuses("\n\n".join(shown)):
@@ -296,7 +296,7 @@ async def _checked(
 def _reaction_as_text(
     answer: GeneratedAnswer, preset: Preset, context: TurnContext
 ) -> GeneratedAnswer:
-    """Give a wordless answer its reaction as text, if there is one."""
+    """Return the answer; if it has no words, with its emoji reaction as text."""
     reaction = _reaction_text(preset, context)
     if reaction is None or is_visible(answer.text):
         return answer
@@ -323,7 +323,7 @@ def _check(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> N
 
 
 def _show_wait(stop: StopFlag, live_reply: LiveReply | None, waiting: Waiting) -> None:
-    """Show what the answer is waiting for; new messages do not interrupt a rate-limit wait."""
+    """Show why the answer is waiting, and keep a rate-limit wait from being interrupted."""
     if isinstance(waiting, RateLimitWait):
         stop.keep()
     if live_reply is not None:
@@ -331,4 +331,4 @@ def _show_wait(stop: StopFlag, live_reply: LiveReply | None, waiting: Waiting) -
 
 
 def _discard(_shown: object) -> None:
-    """Show nothing, because the answer is sent as a whole."""
+    """Ignore partial text, because the answer is sent when it is complete."""

@@ -1,4 +1,4 @@
-"""Handle button presses: retry, continue, switch version, delete, choose from a menu."""
+"""Handle button presses and reactions: retry, continue, switch version, delete, menu choices."""
 
 from dataclasses import replace
 from functools import partial
@@ -56,13 +56,13 @@ _REACTIONS = {Reaction.RETRY: ButtonAction.RETRY, Reaction.DELETE: ButtonAction.
 
 
 ChosenCommand: TypeAlias = tuple[CommandRequest, CommandResult, CommandResult]
-"""A choice from a menu that does what a command does: the command, its result (nothing, if only
-another menu is shown), and what takes the place of the menu."""
+"""A menu choice that runs a command: the command, its result (empty if only another menu is
+shown), and the content that replaces the menu."""
 
 
 @value_class
 class Presses:
-    """Computes the effect of a press; nothing is stored before the result is finished."""
+    """Computes the effects of presses and reactions; stores only confirmations."""
 
     stages: TurnStages
     edits: Edits
@@ -70,9 +70,9 @@ class Presses:
     async def handle(
         self, group: MessageGroup, pressed: Pressed
     ) -> TurnResult | AskedQuestion | ChosenCommand:
-        """Return the effect of a press, a question to answer, or a command; raises `UserError`."""
+        """Return a press's result, question to answer, or command. Raises `UserError`."""
         data = parse_button(pressed)
-        if data is None or data.action is ButtonAction.STOP:  # a signal has stopped the answer
+        if data is None or data.action is ButtonAction.STOP:  # its signal stopped the answer
             return TurnResult()
         exchange = await self._find(pressed, data)
         if exchange is None:
@@ -102,7 +102,7 @@ class Presses:
     async def react(
         self, group: MessageGroup, reacted: Reacted
     ) -> TurnResult | AskedQuestion | ChosenCommand:
-        """Keep what a person thinks of an answer, or do what its button does, for who may."""
+        """Return a reaction's effect: feedback to store, or the same as pressing a button."""
         turns = await self.stages.conversations.find_turns(group.claim, [reacted.message_id])
         answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
         if answer is None:
@@ -116,7 +116,7 @@ class Presses:
             return TurnResult(feedback=given)
         try:
             return TurnResult() if reacted.is_removed else await self.handle(group, pressed)
-        except UserError as error:  # anybody may react, so nobody is told
+        except UserError as error:  # anybody may react, so a refusal is not shown
             _log.info("reaction_ignored", by=reacted.author.id, reason=str(error))
             return TurnResult()
 
@@ -127,12 +127,12 @@ class Presses:
         found = await receipts.of_answer(group.claim.conversation, answer.at.timestamp())
         same = (one for one, receipt in found if receipt.answer == answer.text)
         number = next(same, None)
-        if number is None:  # it was edited since, or its receipt is deleted
+        if number is None:  # edited in the meantime, or its receipt is deleted
             return None
         return Feedback(number, reacted.author.id, reacted.reaction, reacted.is_removed)
 
     async def _find(self, pressed: Pressed, data: ButtonData) -> Exchange | None:
-        """Return the pressed button's exchange; None if it should be deleted and already is."""
+        """Return the pressed button's exchange, or None if it is already deleted as wanted."""
         try:
             return await self.stages.buttons.find_to_change(pressed, data)
         except UserError as error:
@@ -147,7 +147,7 @@ class Presses:
     async def _confirm(
         self, pressed: Pressed, action: ButtonAction, exchange: Exchange
     ) -> Text | None:
-        """Do what a person was asked about; None if their question can be answered now."""
+        """Apply a confirmation; return a notice, or None if the question can be answered."""
         match action:
             case ButtonAction.FORGET:
                 is_off = await self.stages.forgetting.request_person_deletion(pressed)
@@ -165,7 +165,7 @@ class Presses:
         commands, result, problem = self.stages.commands, CommandResult(""), ""
         author = exchange.question.turn.speaker
         if author is not None and is_the_group(author, pressed.address):
-            # The change names its author, and who wrote as the group stays anonymous.
+            # The public notice must not name a person who wrote as the group.
             pressed = replace(pressed, author=replace(pressed.author, name=author.name))
         message, part = _as_typed(pressed, ""), exchange.parts[0]
         asked = CommandRequest(Command(""), message, active, (), pressed.at, part=part)
@@ -193,7 +193,7 @@ class Presses:
         question = exchange.question.turn
         asked = ask_again(_as_typed(pressed, ""), question, exchange.before.turns)
         speakers = pick_speakers(active, [one.turn for one in exchange.answers])
-        if not exchange.answers:  # its answer has failed: nothing of it is in the history
+        if not exchange.answers:  # the answer failed, so the history has no turns of it
             return AskedQuestion(asked, speakers, exchange.parts, tuple(exchange.before.turns))
         return await self.edits.answer_in_place(
             group, asked, pressed.at, exchange, active, speakers, {}
@@ -235,7 +235,7 @@ class Presses:
                 names = tuple(name_part(one.part) for one in shown)
                 versions[answer.id] = replace(chosen.turn, sent_as=names)
                 restored.append(chosen.id)
-        if not versions:  # it is shown already
+        if not versions:  # the chosen version is already shown
             return TurnResult()
         change = HistoryChange(versions=versions, restored=restored)
         count = len(exchange.versions[-1])
@@ -245,7 +245,7 @@ class Presses:
 
 
 def _delete(data: ButtonData, exchange: Exchange) -> TurnResult:
-    """Delete the answer above the button, but no other character's."""
+    """Return a result that deletes the answer above the button, but not other characters'."""
     parts, deleted = exchange.parts, exchange.versions
     for versions in exchange.versions if len(exchange.versions) > 1 else ():
         names = {name for one in versions for name in one.turn.sent_as}
@@ -256,10 +256,10 @@ def _delete(data: ButtonData, exchange: Exchange) -> TurnResult:
 
 
 def _as_typed(pressed: Pressed, text: str) -> IncomingMessage:
-    """Return a text as if the person had typed it instead of pressing a button."""
+    """Return a message with this text, as if the person had typed it."""
     return IncomingMessage(**_origin_of(pressed), message_id=None, text=text, wake=WakeReason.DM)
 
 
 def _origin_of(event: Pressed | Reacted) -> dict[str, Any]:
-    """Return an event's fields about its author and place."""
+    """Return an event's fields about its author, time and place."""
     return {name: getattr(event, name) for name in _ORIGIN}

@@ -64,27 +64,27 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _Read = TypeVar("_Read")
-_READ_SECONDS = 3.0  # the answer waits for it
+_READ_SECONDS = 3.0  # the answer waits for this
 
 
 @dataclass(eq=False)
 class ChannelReader:
-    """Reads the channel's messages before the one that woke the bot, as observed turns."""
+    """Reads messages of a channel that the bot did not receive, as observed turns."""
 
     read_before: Callable[[IncomingMessage, int], Awaitable[Sequence[IncomingMessage]]]
-    """Lists the newest messages before one, up to a limit, oldest first; raises `PlatformError`."""
+    """Returns up to a number of messages before one, oldest first; raises `PlatformError`."""
     read_thread_start: Callable[[IncomingMessage], Awaitable[IncomingMessage | None]]
-    """Returns what a thread was opened about; raises `PlatformError`."""
+    """Returns the message that a thread was opened from; raises `PlatformError`."""
     retention_start: Callable[[], float]
-    """Returns since when this installation keeps messages, in Unix seconds."""
+    """Returns the time before which messages are not kept, in Unix seconds."""
 
     async def read(
         self, message: IncomingMessage, active: ActiveCharacters, known: Sequence[Turn] = ()
     ) -> tuple[Turn, ...]:
-        """Return earlier messages that are not stored, oldest first; empty if unreadable."""
+        """Return earlier messages that are not stored, oldest first; empty on failure."""
         if message.wake is WakeReason.DM or not active.reads_all:
             return ()
-        if message.address.history:  # what was said in the channel belongs to others
+        if message.address.history:  # the channel's messages belong to other histories
             return ()
         found = await _read(message, self.read_before(message, MAX_EARLIER_MESSAGES)) or ()
         ids = {turn.message_id for turn in known}
@@ -93,7 +93,7 @@ class ChannelReader:
     async def read_start(
         self, message: IncomingMessage, active: ActiveCharacters, known: Sequence[Turn]
     ) -> tuple[Turn, ...]:
-        """Return the messages that a new thread was opened about, unless they are stored."""
+        """Return the message that a new thread was opened from, unless it is stored."""
         is_new_thread = message.in_thread and not any(turn.role == "assistant" for turn in known)
         if not (is_new_thread and active.reads_all):
             return ()
@@ -126,14 +126,14 @@ def _observed_turn(message: IncomingMessage) -> Turn:
     return Turn("user", text, message.author, message.at, message_id=message_id, observed=True)
 
 
-_MANY_ENTRIES = 100  # of a lorebook: a thousand of them are searched in ten milliseconds
+_MANY_ENTRIES = 100  # of a lorebook: searching 1,000 entries takes 10 ms
 _MAX_TURNS = 400
-_MIN_TOKENS_PER_TURN = 10  # on average, with its frame; more turns than fit are not loaded
+_MIN_TOKENS_PER_TURN = 10  # on average; limits the number of loaded turns
 
 
 @value_class
 class TurnContext:
-    """The data that a turn's speakers share, and the answers so far."""
+    """The data that all speakers of a turn share, and the answers so far."""
 
     claim: Claim
     message: InboxMessage
@@ -141,37 +141,37 @@ class TurnContext:
     active: ActiveCharacters
     session: Session
     character_names: Mapping[str, str]
-    """By preset: of all active characters, and of those in the history."""
+    """The names of active characters and of those in the history, by preset."""
     personas: Mapping[str, str]
-    """How people describe themselves, by user id."""
+    """People's descriptions of themselves, by user id."""
     files: AttachedFiles = NO_FILES
     earlier: tuple[Turn, ...] = ()
-    """Those turns of the session that are not stored yet: what a new channel was read for."""
+    """Turns of the session that are not stored yet: messages read from a new channel."""
     first_part: int = 0
-    """The number of the answer's first part; earlier ones belong to a dropped answer."""
+    """The number of the answer's first part; earlier parts belong to a dropped answer."""
     in_place_of: tuple[str, ...] = ()
-    """The names of parts that were sent before, whose messages this answer gets."""
+    """The names of earlier parts whose messages this answer replaces."""
     replaces_answers: bool = False
-    """The question was answered before, and another answer is wanted."""
+    """Whether the question was answered before and the new answer should be different."""
     opened: list[int] = field(default_factory=list)
-    """The numbers of the parts that were opened while they were written."""
+    """The numbers of the parts whose messages were sent during generation."""
     turns: list[Turn] = field(default_factory=list)
     parts: list[OutgoingPart] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     shown: list[LiveReply] = field(default_factory=list)
     notices: list[Text] = field(default_factory=list)
-    """What the service says after the answers."""
+    """Notices by the service, sent after the answers."""
     reactions: dict[str, str] = field(default_factory=dict)
-    """The reaction that a preset's model chose, by preset; at most one per message."""
+    """The emoji reaction that a model chose, by preset; at most one per message."""
 
     @property
     def next_part(self) -> int:
-        """The number of the next character's first part, after all opened parts."""
+        """The number of the next character's first part, after all parts so far."""
         opened = [number + 1 for number in messages_of(self.opened)]
         return max(self.first_part + len(messages_of(one.part for one in self.parts)), *opened, 0)
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
-        """Return the speakers' answers as a result."""
+        """Return the answers so far as a result."""
         return TurnResult(
             self.turns,
             self.parts,
@@ -187,7 +187,7 @@ class TurnContext:
 
 @value_class
 class PromptSources:
-    """The sources of prompts: history, names, personas, stories and summaries."""
+    """Loads everything a prompt needs: history, names, personas, stories and summaries."""
 
     conversations: Conversations
     resolver: PresetResolver
@@ -200,7 +200,7 @@ class PromptSources:
     """By provider."""
     index: SqlHistoryIndex
     may_spend: bool = True
-    """Whether an embedding service may be asked for stories."""
+    """Whether searching for stories may use a paid embedding service."""
 
     async def load(
         self,
@@ -211,21 +211,21 @@ class PromptSources:
         before: Session | None = None,
         first_part: int = 0,
     ) -> TurnContext:
-        """Load the speaker-independent data; pictures only if a speaker's model accepts them."""
+        """Load the data shared by the speakers; pictures only if a speaker's model sees them."""
         incoming, speakers, gathered = asked.incoming, asked.speakers, asked.earlier
         claim, message = group.claim, group.message
         max_turns = _turns_to_load(speakers)
         session = before or await self._load_session(claim, max_turns, removed)
         if len(session.turns) > max_turns:
             session = replace(session, turns=session.turns[-max_turns:])
-        # What was put away or forgotten ended the first session: its beginning is not read again.
+        # Later sessions start after /new or /forget, so that earlier messages must not be read.
         is_new_question = before is None and removed is None and session.number == 1
         is_whole = len(session.turns) < max_turns
         is_new_channel = is_new_question and is_whole and not session.is_answered
         speakers_before = [one.speaker.id for one in session.turns if one.speaker]
         off = await self.resolver.off([*person_ids_in(incoming), *speakers_before])
         readable = withhold_message(incoming, off) if off else incoming
-        if readable is None or readable.is_withheld:  # they switched it off a moment ago
+        if readable is None or readable.is_withheld:  # the author opted out a moment ago
             raise PrivateError(OFF_FOR_AUTHOR)
         if off:
             session = replace(session, turns=without_turns_of(off, session.turns))
@@ -248,7 +248,7 @@ class PromptSources:
             session = replace(session, turns=(*start, *known, *gathered))
         files = NO_FILES
         own_files = incoming.attachments or incoming.earlier_files or incoming.repeated_files
-        if own_files or incoming.quote or "://" in incoming.text:  # else there is nothing to read
+        if own_files or incoming.quote or "://" in incoming.text:  # there may be files
             sees_images = any(self._sees_images(one.preset) for one in speakers)
             files = await self.attachment_reader.read(incoming, with_images=sees_images)
         in_history = {turn.preset for turn in session.turns if turn.preset}
@@ -287,7 +287,7 @@ class PromptSources:
     async def _without_forgotten_quote(
         self, message: IncomingMessage, session: Session
     ) -> IncomingMessage:
-        """Remove the text of a quoted answer that no history of the channel holds any more."""
+        """Remove the text of a quoted answer that was forgotten in all histories."""
         quote = message.quote
         if quote is None or not quote.is_ours or quote.message_id is None:
             return message
@@ -300,7 +300,7 @@ class PromptSources:
     async def fit(
         self, preset: Preset, context: TurnContext, tools: Sequence[ToolSpec] = ()
     ) -> FittedPrompt:
-        """Compose one speaker's prompt, and fit it and its tools to the budget and the model.
+        """Compose a speaker's prompt, and fit it with its tools into the token budget.
 
         Raises `UserError` if the required parts do not fit, `BackendError` if counting fails.
         """
@@ -316,7 +316,7 @@ class PromptSources:
     async def compose(
         self, preset: Preset, context: TurnContext, model_limit: int | None = None
     ) -> Draft:
-        """Compose one speaker's whole prompt, before anything is dropped from it."""
+        """Compose a speaker's complete prompt, before anything is dropped to fit it."""
         message, files = context.incoming, context.files
         if files.images and not self._sees_images(preset):
             files = replace(files, images=())
@@ -354,7 +354,7 @@ async def _add_plugin_parts(
     message: IncomingMessage,
     hooks: Mapping[str, Callable[..., object]],
 ) -> Draft:
-    """Add plug-ins' texts before the newest message; the receipt notes failures."""
+    """Add plug-ins' texts before the newest message; record failures for the receipt."""
     where = (preset.name, message.address.platform, message.address.channel)
     context = plugins.HookContext(*where, message.author.name, message.text, message.at)
     parts: list[PromptPart] = []
@@ -372,7 +372,7 @@ async def _add_plugin_parts(
 
 
 def _without_old_greetings(session: Session, active: ActiveCharacters) -> Session:
-    """Drop opening greetings that were followed by a change of preset."""
+    """Drop greetings of characters that were replaced before the first question."""
     begun = takewhile(lambda one: one.observed or one.role != "user", session.turns)
     greetings = [at for at, one in enumerate(begun) if one.role == "assistant"]
     if not greetings:
@@ -394,22 +394,22 @@ _MAX_SEARCHED_TURNS = 500
 
 @value_class
 class AnswerTools:
-    """Makes the tools that read the channel's history and the character's stories."""
+    """Creates the tools for answers, such as searching the history and stories."""
 
     conversations: Conversations
     retrieve_stories: RetrieveStories
     clock: Clock
     random_number: Callable[[], float]
     servers: Mapping[str, ToolServer]
-    """By the name that presets give."""
+    """Tool servers by the name used in presets."""
     readable: TurnFilter
-    """Leaves out background of people who do not want to be observed."""
+    """Returns the turns without observed messages of people who opted out."""
     limits: Callable[[Address], Limits]
 
     async def create_toolbox(
         self, preset: Preset, backend: Backend, context: TurnContext
     ) -> Toolbox | None:
-        """Return the tools for an answer; None if there are none or the backend supports none."""
+        """Return the tools for an answer, or None if the preset or backend uses no tools."""
         if not preset.calls_tools:
             return None
         if not await backend.calls_tools(preset.model, template_of(preset)):
@@ -426,12 +426,12 @@ class AnswerTools:
         names = [one for one in offered if one != REACT or self._may_react(context)]
         tools = [made[name]() for name in names if name in made]
         tools += plugin_tools([name for name in names if name not in made])
-        # One that failed at the start is not there.
+        # Servers that failed to start are missing.
         servers = [self.servers[name] for name in preset.mcp_servers if name in self.servers]
         for server in servers:
             await server.wait_until_tried()
         tools += server_tools(servers)
-        # Even without tools, a model may call one that it remembers, and gets an error.
+        # Even without tools, the model may call a tool from memory, which must return an error.
         return Toolbox(tools, self.clock, lambda: preset.name in context.reactions)
 
     def _may_react(self, context: TurnContext) -> bool:

@@ -1,7 +1,7 @@
-"""Signals about arriving events: /stop, its button, edits and deletions end running answers.
+"""Interrupt running answers when a /stop, a stop button, an edit or a deletion arrives.
 
-These events are also stored in the inbox and handled in order. The signal only tells the process
-that is generating the answer sooner. A signal may be lost, so `MissedSignals` polls.
+These events are also stored in the inbox and handled in order. Signals only inform the process that
+is generating the answer sooner. They may be lost, so `MissedSignals` polls the inbox.
 """
 
 import asyncio
@@ -41,15 +41,15 @@ _encode = msgspec.json.Encoder().encode
 @dataclass(slots=True)
 class _AnswerInProgress:
     asked: IncomingMessage
-    """The newest message that is answered."""
+    """The newest message that the answer covers."""
     turn: str
     askers: Collection[str]
-    """The ids of everybody who may stop it."""
+    """The ids of the people who may stop it."""
     flag: StopFlag
     at: datetime
-    """When it was asked, or edited to what it is."""
+    """When the message was sent or last edited."""
     is_alone: bool = False
-    """Whether it answers this message only, and ends if that is deleted."""
+    """Whether it answers this message only, so that deleting the message ends the answer."""
 
 
 @value_class
@@ -58,18 +58,18 @@ class _EditSignal:
     message_id: str
     at: datetime
     digest: str = ""
-    """A hash of the message's text and addressees; empty if unknown."""
+    """A hash of the message's text and addressees; empty: unknown."""
 
 
 @dataclass(eq=False)
 class StopRequests:
-    """Finds the answer that a /stop refers to, and stops it for its asker and for admins."""
+    """Stops running answers on request of their askers and of admins."""
 
     signals: Signals
     is_admin: Callable[[Request], Awaitable[bool | None]]
-    """Decides about others' answers; returns None if the platform could not be asked."""
+    """Returns whether a person is an admin; None: the platform could not be asked."""
     audit: Callable[[Request, str], Awaitable[None]]
-    """Notes in the audit log what an admin has done."""
+    """Records an admin's action in the audit log."""
 
     def __post_init__(self) -> None:
         self._answers: dict[str, _AnswerInProgress] = {}
@@ -79,7 +79,7 @@ class StopRequests:
         self.find_events_after: (
             Callable[[Claim, InboxMessage], Awaitable[Sequence[Incoming]]] | None
         )
-        """Returns what waits behind a message in its conversation."""
+        """Returns the events that wait after a message in its conversation."""
         self.find_events_after = None
         self._undecided: asyncio.Queue[Request] = asyncio.Queue()
         self._handlers: dict[str, Callable[[Any], None]] = {}
@@ -99,14 +99,14 @@ class StopRequests:
         self.signals.subscribe(topic, receive)
 
     def announce(self, messages: Sequence[Incoming]) -> None:
-        """Publish the stops, edits and deletions among these messages to every process."""
+        """Signal the stops, edits and deletions among these events to all processes."""
         for one in messages:
             topic, signal = _to_signal(one)
             if topic:
                 self.signals.publish(topic, [_encode(signal).decode()])
 
     def handle_missed(self, events: Sequence[Incoming]) -> None:
-        """Handle stops, edits and deletions whose signals may have been lost."""
+        """Handle the stops, edits and deletions among events whose signals may be lost."""
         for one in events:
             topic, signal = _to_signal(one)
             if topic:
@@ -120,9 +120,9 @@ class StopRequests:
         asked: IncomingMessage,
         edited_at: datetime | None = None,
     ) -> AsyncIterator[StopFlag]:
-        """Let a stop, an edit or a deletion end the answer to a message during the block.
+        """While the block generates an answer, let a stop, edit or deletion interrupt it.
 
-        Events already waiting behind it count. `asked` is its current text, edited at `edited_at`.
+        This includes events that already wait. `asked` is the current text, edited at `edited_at`.
         """
         conversation, flag = asked.address.conversation, StopFlag()
         turn, at = f"{asked.address.source}:{asked.external_key}", edited_at or asked.at
@@ -135,22 +135,22 @@ class StopRequests:
             del self._answers[conversation]
 
     def extend(self, asked: IncomingMessage, askers: Collection[str], *, is_alone: bool) -> None:
-        """Extend the running answer to a newer message; all `askers` (ids) may stop it."""
+        """Let the running answer cover a newer message; the people `askers` may stop it."""
         answer = self._answers[asked.address.conversation]
         if asked.message_id != answer.asked.message_id:
             answer.asked, answer.at = asked, asked.at
         answer.askers, answer.is_alone = askers, is_alone
 
     def stop_outcome(self, command: IncomingMessage) -> StopOutcome:
-        """Return the outcome of a /stop for its reply; from now on it stops no later answer."""
+        """Return the outcome of a /stop, which will not stop any later answer from now on."""
         return self._outcomes.setdefault(_key(command), StopOutcome.NOTHING)
 
     def was_edited(self, message_id: str | None, conversation: str) -> bool:
-        """Return whether an edit ended the answer to this message."""
+        """Return whether an edit interrupted the answer to this message."""
         return (conversation, message_id or "") in self._edited
 
     def was_deleted(self, message: IncomingMessage) -> bool:
-        """Return whether a waiting message was deleted, as far as this process knows."""
+        """Return whether this process knows that the message was deleted."""
         return (message.address.lane, message.message_id or "") in self._deleted
 
     @property
@@ -163,13 +163,13 @@ class StopRequests:
         return answer is not None and answer.asked.external_key == event.external_key
 
     async def run(self) -> None:
-        """Check the /stops of people other than the asker, until cancelled."""
+        """Handle /stop from people other than the asker, until cancelled."""
         while True:
             command = await self._undecided.get()
             if self._decide(command, _OUTCOMES[await self.is_admin(command)]):
                 try:
                     await self.audit(command, "stop answer")
-                except StoreError as error:  # the answer has ended: that is not taken back
+                except StoreError as error:  # the answer is stopped all the same
                     _log.warning("stop_not_noted", by=command.author.id, reason=str(error))
 
     def _handle_press(self, pressed: Pressed) -> None:
@@ -178,7 +178,7 @@ class StopRequests:
             self._handle_request(pressed)
 
     def _handle_request(self, request: Request) -> None:
-        """Accept the asker's /stop at once; queue others for an admin check."""
+        """Apply an asker's /stop immediately; queue others for an admin check."""
         answer = self._answers.get(request.address.conversation)
         if answer is None or _key(request) in self._outcomes:
             return
@@ -191,23 +191,23 @@ class StopRequests:
         answer = self._answers.get(edit.conversation)
         if answer is None or answer.asked.message_id != edit.message_id:
             return
-        # An edit that is delivered again is not newer than what is being answered (Telegram counts
-        # whole seconds); one that changed a preview or the formatting leaves the question as it is.
+        # A repeated edit is not newer than the text being answered (Telegram counts whole seconds).
+        # An edit that changed only a preview or the formatting has the same digest.
         if edit.at >= answer.at and edit.digest != _hash_edit(answer.asked):
             answer.flag.request()
             self._edited[edit.conversation, edit.message_id] = None
 
     def _handle_deletion(self, deleted: Deleted) -> None:
         for message_id in deleted.message_ids:
-            self._deleted[deleted.address.lane, message_id] = None  # each chat has its ids
+            self._deleted[deleted.address.lane, message_id] = None  # ids are unique per chat
         answer = self._answers.get(deleted.address.conversation)
         if answer and answer.is_alone and answer.asked.message_id in deleted.message_ids:
             answer.flag.withdraw()
 
     def _decide(self, command: Request, outcome: StopOutcome) -> bool:
-        """Apply the outcome of a /stop; return whether it is what stopped the answer."""
+        """Apply the outcome of a /stop; return whether this request stopped the answer."""
         answer = self._answers.get(command.address.conversation)
-        if answer is None:  # it has ended meanwhile
+        if answer is None:  # the answer has ended in the meantime
             return False
         stops = outcome is StopOutcome.STOPPED and not answer.flag.requested
         if outcome is StopOutcome.STOPPED:
@@ -217,7 +217,7 @@ class StopRequests:
 
 
 def _to_signal(event: Incoming) -> tuple[str, object]:
-    """Return an event's topic and signal; the topic is empty if it is not announced."""
+    """Return the topic and value of an event's signal; the topic is "" if it needs none."""
     match event:
         case IncomingMessage() if _is_stop(event):
             return _STOPS, event
@@ -233,8 +233,8 @@ def _to_signal(event: Incoming) -> tuple[str, object]:
 
 
 def _hash_edit(message: IncomingMessage) -> str:
-    """Return a hash by which an edit without effect is recognized."""
-    # Only the history knows whose webhook it was, see `recognize_reply`.
+    """Return a hash that stays the same when an edit has no effect on the answer."""
+    # Whether the webhook is ours is only known from the history, see `recognize_reply`.
     is_addressed = message.wake is not None or (
         message.quote is not None and message.quote.by_webhook
     )
@@ -252,7 +252,7 @@ def _is_stop(incoming: IncomingMessage) -> bool:
 
 
 def _stopped_turn(pressed: Pressed) -> str | None:
-    """Return the turn whose answer a press stops; None for other buttons."""
+    """Return the turn whose answer a press stops, or None if it is not a stop button."""
     data = parse_button(pressed)
     if data is None or data.action is not ButtonAction.STOP:
         return None
@@ -264,11 +264,11 @@ def _key(event: Incoming) -> tuple[str, str]:
 
 
 CONVERSATIONS = "conversations"
-"""The topic of the signals that wake conversations."""
+"""The topic of the signals that events have arrived in conversations."""
 
 
 class ArrivalSignals:
-    """Tracks arrivals for the conversations in progress here."""
+    """Tracks which of this process's conversations have received new events."""
 
     def __init__(self, signals: Signals) -> None:
         self._watched: dict[str, bool] = {}  # whether something arrived
@@ -276,7 +276,7 @@ class ArrivalSignals:
         signals.subscribe(CONVERSATIONS, self.note_arrivals)
 
     def watch(self, conversations: Collection[str]) -> None:
-        """Start watching; call it before reading the database."""
+        """Start watching conversations. Call this before reading their events."""
         for key in conversations:
             self._watched[key] = False
 
@@ -285,11 +285,11 @@ class ArrivalSignals:
             self._watched.pop(key, None)
 
     def has_arrived(self, conversation: str) -> bool:
-        """Return whether anything has arrived since the conversation was first watched."""
+        """Return whether an event has arrived since the last call of `watch`."""
         return self._watched.get(conversation, False)
 
     def subscribe(self, conversation: str, on_arrival: Callable[[], None]) -> Callable[[], None]:
-        """Call `on_arrival`, which must not block, at each arrival; return a function to stop."""
+        """Call `on_arrival`, which must not block, at each arrival; return the unsubscriber."""
         listeners = self._listeners[conversation]
         listeners.append(on_arrival)
         if self.has_arrived(conversation):
@@ -303,7 +303,7 @@ class ArrivalSignals:
         return unsubscribe
 
     def note_arrivals(self, conversations: Sequence[str]) -> None:
-        """Record that events arrived for these conversations."""
+        """Record that events have arrived in these conversations."""
         for key in conversations:
             if key in self._watched:
                 self._watched[key] = True
@@ -314,12 +314,12 @@ class ArrivalSignals:
 _LOOK_SECONDS = 2.0
 _MAX_EVENTS = 500
 _MAX_OF_CONVERSATION = 20
-"""A long queue in one of them hides no stop in another one."""
+"""The limit per conversation, so that a long queue does not hide a /stop in another one."""
 
 
 @dataclass(eq=False)
 class MissedSignals:
-    """Polls the inbox of all running answers every two seconds, in one query."""
+    """Polls the inbox every two seconds for events that concern running answers."""
 
     inbox: SqlInbox
     stops: StopRequests
@@ -338,7 +338,7 @@ class MissedSignals:
                 _log.warning("store_failed", reason=str(error))
 
     async def poll(self) -> None:
-        """Handle stops, edits and new messages whose signals were lost."""
+        """Handle new events of running answers whose signals were lost."""
         conversations = list(self.stops.in_progress)
         events: Sequence[Incoming] = ()
         if conversations:

@@ -1,8 +1,8 @@
-"""Claim a conversation and process its inbox: decide, handle and finish each message.
+"""Claim conversations and process their inbox messages: decide, handle and finish each one.
 
-One transaction, `Conversations.finish`, finishes a message, and nothing is stored before it: after
-a crash the next claim finds the message unfinished and starts over, and a worker that was too slow
-is fenced by its epoch.
+`Conversations.finish` stores all results of a message in one transaction, and nothing is stored
+before it. After a crash, the next claim finds the message unfinished and starts over. A worker that
+lost its claim cannot store anything, because its epoch is outdated.
 """
 
 import asyncio
@@ -76,10 +76,10 @@ from bot.turn.presses import ChosenCommand, Presses
 
 _log = structlog.get_logger(__name__)
 TURNS_FOR_ROUTING = 40
-"""Earlier turns do not matter to who speaks next."""
+"""The number of newest turns that influence which character speaks next."""
 _SECONDS_BETWEEN_EDITS = 1.0
 _MAX_LATER = 50
-"""A stop further back has its signal."""
+"""The most waiting events that are read; a /stop behind them arrives as a signal."""
 _MAX_COUNTED_TURNS = 10_000
 _SECONDS_BETWEEN_OFF_NOTICES = 600.0
 _SET_ASIDE = translatable(
@@ -90,14 +90,14 @@ _BUG = translatable("Something went wrong on my side. The error was logged; plea
 
 
 class ConversationWorker:
-    """Processes many conversations at once as `owner`, each one alone and in order."""
+    """Processes many conversations concurrently as `owner`, the messages of each in order."""
 
     def __init__(self, stages: TurnStages, owner: str, leases: LeaseKeeper | None = None) -> None:
         self._stages = stages
         self._conversations, self._clock = stages.conversations, stages.clock
         self._owner = owner
         self.leases = leases or LeaseKeeper(stages.conversations, stages.clock)
-        """Of all conversations in progress."""
+        """Renews the leases of all conversations in progress."""
         self._gate = IsolationGate(stages.clock)
         self._starts = WakeUps()
         self._finisher = TurnFinisher(stages)
@@ -108,11 +108,11 @@ class ConversationWorker:
         stages.stops.find_events_after = self._find_later
 
     def stop_after_current(self) -> None:
-        """Take no more messages, because the process is shutting down."""
+        """Process no messages after the current ones, because the process is shutting down."""
         self._finisher.stopping = True
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
-        """Claim the conversations that are ready, each with its oldest message."""
+        """Claim conversations, and return the claimed ones, each with its oldest message."""
         arrivals = self._stages.arrivals
         arrivals.watch(keys)
         begun: dict[str, ClaimedMessage] = {}
@@ -126,7 +126,7 @@ class ConversationWorker:
         return begun
 
     async def work(self, claimed: ClaimedMessage) -> None:
-        """Process a claimed conversation's messages in order until none are left."""
+        """Process a claimed conversation's messages in order until none is left."""
         claim = claimed.claim
         message: InboxMessage | None = claimed.message
         try:
@@ -136,7 +136,7 @@ class ConversationWorker:
         except Fenced as error:
             FENCED.labels("conversations").inc()
             _log.warning("fenced", conversation=claim.conversation, reason=str(error))
-        except (asyncio.CancelledError, StoreError):  # others need not wait for the lease to expire
+        except (asyncio.CancelledError, StoreError):  # so that nobody waits for the lease to expire
             with contextlib.suppress(Fenced, StoreError):
                 await self._conversations.release(claim)
             raise
@@ -147,7 +147,7 @@ class ConversationWorker:
         group = MessageGroup(claim, message)
         try:
             return await self._process_admitted(group)
-        except (asyncio.CancelledError, StoreError):  # neither is the message's fault
+        except (asyncio.CancelledError, StoreError):  # not the message's fault
             with contextlib.suppress(Fenced, StoreError):
                 await self._conversations.record_attempt(claim, group.message, Attempt.NONE)
             raise
@@ -236,7 +236,7 @@ class ConversationWorker:
         return await self._finisher.finish_forgetting(group, gone)
 
     async def _greet(self, group: MessageGroup, arrival: Joined) -> InboxMessage | None:
-        """Greet a new group once, or confirm in an opened chat that its conversation continues."""
+        """Greet a new group, or say in a reopened chat that its conversation continues."""
         active = await self._stages.resolver.resolve(arrival.scopes)
         if arrival.opens_chat:
             session = await self._conversations.load_session(group.claim, _MAX_COUNTED_TURNS)
@@ -288,7 +288,7 @@ class ConversationWorker:
         if is_withheld or await self._is_superseded(group, edited):
             return "superseded", await self._finisher.finish(group, TurnResult())
         if self._stages.is_paused(group.claim.conversation):
-            # The text changes, nobody is answered.
+            # During a pause the stored text changes, but no answer is generated.
             edited = replace(edited, said=replace(edited.said, is_late=True))
         result = await self._edits.handle(group, edited)
         if isinstance(result, IncomingMessage):
@@ -310,7 +310,7 @@ class ConversationWorker:
         return bool(await self._later_edits(group, edited.message_id))
 
     async def _find_later(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
-        """Return the events after a message and its gathered messages, in order."""
+        """Return the waiting events after a message and those gathered with it, in order."""
         arrivals = self._stages.arrivals
         if not (message.has_messages_waiting or arrivals.has_arrived(claim.conversation)):
             return ()
@@ -409,7 +409,7 @@ class ConversationWorker:
     async def _explain_opt_out(
         self, group: MessageGroup, asked: IncomingMessage | Pressed
     ) -> InboxMessage | None:
-        """Tell people who are off that they are, in a group only now and then."""
+        """Tell people who opted out that they are ignored; in groups only now and then."""
         name = f"off:{asked.address.channel}:{asked.author.id}"
         is_told = asked.is_private or asked.interaction is not None
         if is_told or await self._stages.notices.is_due(name, _SECONDS_BETWEEN_OFF_NOTICES):
@@ -431,13 +431,13 @@ class ConversationWorker:
     async def _decide_next(
         self, active: ActiveCharacters, recent: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
-        """Decide on a message that may be answered with the one before it."""
+        """Decide whether the current answer also covers this later message."""
         readable = withhold_message(message, await self._stages.resolver.off([message.author.id]))
         if readable is None:
             return Ignore()
         if await self._stages.access.refusal(readable) is None:
             return await self._decide(active, recent, readable)
-        # One that addresses the bot is not gathered, and refused when its turn comes.
+        # A message that addresses the bot is not gathered; it is refused when its turn comes.
         return Ignore() if message.wake is None else Unreadable(())
 
     async def _recent(self, claim: Claim) -> Sequence[Turn]:

@@ -202,7 +202,7 @@ def _ignore_changes() -> None:
         return TurnResult()
 
     Edits.handle = handle  # type: ignore[assignment] # on purpose
-    Presses.follow = handle  # type: ignore[assignment] # on purpose
+    Presses.handle = handle  # type: ignore[assignment] # on purpose
 
 
 def _forget_gathered() -> None:

@@ -1,1 +1,1 @@
-"""Limits on answers: rate, concurrency and cost."""
+"""Limits on answers: rate, concurrency and cost; and refusals."""

@@ -1,4 +1,4 @@
-"""Rate limits for questions and commands, and for the notices about them."""
+"""Rate limits for answers, commands and notices."""
 
 from dataclasses import KW_ONLY, dataclass, replace
 
@@ -16,7 +16,7 @@ from bot.texts.text import Text, translatable, translatable_count
 
 
 class LimitSettings(BaseModel, extra="forbid"):
-    """Limits on answers per person and channel, and on waiting messages."""
+    """Limits on answers, waiting messages, and people's own characters."""
 
     answers_per_person: int = Field(
         15,
@@ -70,16 +70,16 @@ _SECONDS_BETWEEN_NOTICES = 60.0
 
 @dataclass(eq=False)
 class NoticeLimiter:
-    """Remembers which notices were shown recently, to limit repeats."""
+    """Limits how often the same notice is shown."""
 
     rates: RateLimits
 
     async def is_due_in(self, channel: str) -> bool:
-        """Return whether a channel may get a notice: one per minute, whatever its subject."""
+        """Return whether a channel may get a notice of any kind; at most one per minute."""
         return await self.is_due(f"notice:{channel}", _SECONDS_BETWEEN_NOTICES)
 
     async def is_due(self, name: str, seconds: float) -> bool:
-        """Return whether a notice is due; it is shown at most once per `seconds`."""
+        """Return whether the notice `name` may be shown, at most once in `seconds`."""
         return await self.rates.take([Rate(f"told:{name}", 1, seconds)]) <= 0
 
 
@@ -90,7 +90,7 @@ _SECONDS_BETWEEN_ANSWER_NOTICES = 600.0
 
 @dataclass(eq=False)
 class AnswerLimits:
-    """Counts the answers that each person and channel requests, before any work is done."""
+    """Limits the rate of answers per person and channel, before any work is done."""
 
     rates: RateLimits
     clock: Clock
@@ -100,7 +100,7 @@ class AnswerLimits:
         self._notices = NoticeLimiter(self.rates)
 
     async def admit(self, message: IncomingMessage, stop: StopFlag) -> tuple[bool, Text | None]:
-        """Wait until a message may be answered or is stopped; return whether, and any notice."""
+        """Wait for the rate limit; return whether to answer the message, and a notice if due."""
         rates = self._applicable_rates(message)
         if not rates or await self._admits_any_asker(message):
             return True, None
@@ -118,7 +118,7 @@ class AnswerLimits:
         return not is_refused, notice
 
     async def _admits_any_asker(self, message: IncomingMessage) -> bool:
-        """Charge an answer to several people to the newest of them within the limit."""
+        """Charge an answer to the newest asker within the limit; False if there is none."""
         people = message.charged_people
         for person in people if len(people) > 1 else ():
             if await self.rates.take(self._applicable_rates(message, person)) <= 0:
@@ -126,7 +126,7 @@ class AnswerLimits:
         return False
 
     async def admits_voice(self, message: IncomingMessage) -> bool:
-        """Count a voice message, which costs as much as an answer, before it is transcribed."""
+        """Count a voice message like an answer; return whether it may be transcribed."""
         rates = [replace(one, key=f"voice:{one.key}") for one in self._applicable_rates(message)]
         if not rates or await self.rates.take(rates) <= 0:
             return True
@@ -136,7 +136,7 @@ class AnswerLimits:
         return False
 
     def _applicable_rates(self, message: IncomingMessage, person: str | None = None) -> list[Rate]:
-        """Return the rate limits that apply; in a private chat, person and channel are the same."""
+        """Return the rate limits of the person and of the channel."""
         counted = {
             f"person:{person or message.charged_person}": self.settings.answers_per_person,
             f"channel:{message.address.channel}": self.settings.answers_per_channel,
@@ -181,12 +181,12 @@ _NEVER_REFUSED = frozenset(
 
 @dataclass(eq=False)
 class CommandLimits:
-    """Counts each person's commands and presses, across all channels and processes."""
+    """Limits the rate of each person's commands and presses, across all channels."""
 
     rates: RateLimits
     _: KW_ONLY
     per_person: int
-    """Burst size in commands and presses."""
+    """The burst size: the number of commands and presses."""
     seconds: float
     """The time in which a burst refills."""
 
@@ -195,14 +195,14 @@ class CommandLimits:
 
     @classmethod
     def from_settings(cls, rates: RateLimits, settings: LimitSettings) -> "CommandLimits":
-        """Allow two commands or presses per answer, and always 30 in 30 s."""
+        """Return limits of two commands or presses per allowed answer, but at least 30 in 30 s."""
         count, seconds = _COMMANDS_PER_ANSWER * settings.answers_per_person, settings.seconds
         if count / seconds < _ALWAYS_ADMITTED / _ALWAYS_SECONDS:
             count, seconds = _ALWAYS_ADMITTED, _ALWAYS_SECONDS
         return cls(rates, per_person=count, seconds=seconds)
 
     async def admit(self, message: IncomingMessage, command: Command) -> None:
-        """Count a command; over the limit, raise `UserError`, or `AlreadyNotified` for a repeat."""
+        """Count a command; over the limit, raise `UserError`, then `AlreadyNotified`."""
         if command.name == "stop":
             return
         kind = "deletions" if command.name == "forget" else "commands"
@@ -217,7 +217,7 @@ class CommandLimits:
         raise AlreadyNotified
 
     async def should_report_unreadable(self, message: IncomingMessage) -> bool:
-        """Return whether to tell an author that nothing in the message can be read."""
+        """Return whether to tell an author that the message has no readable content."""
         kinds = ",".join(sorted({one.kind for one in message.attachments}))
         name = f"unreadable:{message.address.channel}:{message.author.id}:{kinds}"
         is_told = await self._notices.is_due(name, _SECONDS_BETWEEN_UNREADABLE)
@@ -228,7 +228,7 @@ class CommandLimits:
         return is_told
 
     async def press_refusal(self, pressed: Pressed) -> Text | None:
-        """Count a press before anything is loaded for it; return why it is refused, or None."""
+        """Count a press; return the reason for refusing it, or None if it is allowed."""
         data = parse_button(pressed)
         if data is None or data.action in _NEVER_REFUSED:
             return None

@@ -1,4 +1,4 @@
-"""Reasons not to answer, and the notices about them: failures, pauses, restores, full queues."""
+"""Notices and checks for not answering normally: failures, pauses, restores, full queues."""
 
 import asyncio
 import contextlib
@@ -34,20 +34,20 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(eq=False)
 class OperatorNotes:
-    """Messages the operators in private, at most every six hours about the same problem."""
+    """Sends private notes to operators, at most every six hours about the same problem."""
 
     notices: NoticeLimiter
     operators: Sequence[str] = ()
-    """The ids of the people in TROUPE_ADMINS."""
+    """The ids of the people in `TROUPE_ADMINS`."""
     surfaces: Mapping[str, Surface] = field(default_factory=dict)
-    """By `Address.source`; these must not wait."""
+    """By `Address.source`; sending must not wait for rate limits."""
     private_chats: Mapping[str, PrivateChats] = field(default_factory=dict)
-    """By `Address.source` as well, of the platforms that have some."""
+    """By `Address.source`, for the platforms with private chats."""
 
     async def note_fallback(
         self, preset: Preset, failure: BackendError, message: IncomingMessage
     ) -> Text | None:
-        """Report that another model answers; return a public note if no operator got the report."""
+        """Tell operators that a fallback model answers; if impossible, return a public note."""
         note = translatable(
             "⚠ For the admins here: another model answers in place of {preset}'s own, which"
             " failed: “{reason}” More: /settings why",
@@ -66,7 +66,7 @@ class OperatorNotes:
         if message.address.source not in self.private_chats:
             return []
         if message.is_private and message.author.id in self.operators:
-            return []  # nobody else reads what stands under the answer
+            return []  # the note can be shown under the answer
         return [one for one in self.operators if one.startswith(f"{message.address.platform}:")]
 
     async def _send(self, incoming: IncomingMessage, note: Text) -> bool:
@@ -94,7 +94,7 @@ _LOOK_SECONDS = 2.0
 
 @dataclass(eq=False)
 class AnsweringPauses:
-    """The pauses that this process has read."""
+    """The current pauses, as last read by this process."""
 
     pauses: Pauses
     signals: Signals
@@ -105,7 +105,7 @@ class AnsweringPauses:
         self.signals.subscribe(PAUSES_TOPIC, lambda _keys: self._changed.set())
 
     def covers(self, conversation: str) -> bool:
-        """Return whether a conversation, given by its key, is paused."""
+        """Return whether the conversation with this key is paused."""
         return any(one.covers(conversation) for one in self._current)
 
     async def refresh(self) -> None:
@@ -118,7 +118,7 @@ class AnsweringPauses:
             _log.info("answering_resumed", paused=scopes)
 
     async def run(self) -> None:
-        """Poll the rows until cancelled."""
+        """Keep the pauses up to date until cancelled."""
         while True:
             self._changed.clear()
             try:
@@ -132,7 +132,7 @@ class AnsweringPauses:
 
 @dataclass(eq=False)
 class RestoredMessages:
-    """Recognizes messages from before the database was restored."""
+    """Recognizes messages that were handled before the database was restored."""
 
     read_restore: Callable[[], Awaitable[Restore | None]]
 
@@ -140,31 +140,31 @@ class RestoredMessages:
         self._newest: Restore | None = None
 
     async def load(self) -> None:
-        """Load the newest restore, if any; raises `StoreError`."""
+        """Load the most recent restore, if any; raises `StoreError`."""
         newest = await self.read_restore()
-        if newest is not None:  # histories of one channel share its messages
+        if newest is not None:  # a channel's histories share its messages
             forgotten = {(parse_address(key).channel, name) for key, name in newest.forgotten}
             newest = replace(newest, forgotten=frozenset(forgotten))
         self._newest = newest
 
     def is_context_only(self, message: InboxMessage) -> bool:
-        """Return whether a message may have been answered before the restore."""
+        """Return whether the message may have been answered before the restore."""
         newest = self._newest
         return newest is not None and message.incoming.at.timestamp() <= newest.answered_until
 
     def is_obsolete(self, message: IncomingMessage) -> bool:
-        """Return whether to ignore a message that was handled or forgotten before the restore."""
+        """Return whether the message was handled or forgotten before the restore."""
         newest = self._newest
         if newest is None or (at := message.at.timestamp()) > newest.answered_until:
             return False
         if message.wake is not None and message.text.startswith("/"):
-            return True  # its effect is in the backup or in the tombstones, or is nothing to repeat
+            return True  # a command must not run twice
         channel, key = message.address.channel, message.address.conversation
         until = max(newest.forgotten_until.get(one, 0.0) for one in (key, channel))
         return at <= until or self._is_forgotten(channel, message.message_id)
 
     def keep(self, event: Incoming) -> Incoming | None:
-        """Return the event as it should be stored; None if it should be dropped."""
+        """Return the event without forgotten quotes, or None if it must not be stored."""
         if self._newest is None or not isinstance(event, IncomingMessage):
             return event
         if self.is_obsolete(event):
@@ -180,29 +180,29 @@ class RestoredMessages:
 
 
 _CHECK_SECONDS = 1.0
-"""The delay before arrivals are counted, so that a burst is counted once."""
+"""The delay before waiting messages are counted, so that a burst is counted once."""
 BUSY = translatable(
     "⏳ I am busy: too many messages are waiting here. I have read the newest ones, but will not"
     " answer them. Please write again later."
 )
 _COUNTED_BEYOND = 100
-"""How many messages beyond the limit one poll finds; the next finds the others."""
+"""The most messages over the limit that one query reads; the next one reads further."""
 
 
 @value_class
 class QueueLimit:
-    """Limits how many messages wait in each conversation while one is answered."""
+    """Limits the number of waiting messages in a conversation during an answer."""
 
     conversations: Conversations
     arrivals: ArrivalSignals
     replies: LiveReplies
     clock: Clock
     most: int
-    """How many may wait."""
+    """The maximum number of waiting messages."""
 
     @contextlib.asynccontextmanager
     async def enforced(self, group: MessageGroup, gathers_at_most: int) -> AsyncIterator[None]:
-        """Refuse the newest messages over the limit while the block runs."""
+        """During the block, refuse the newest waiting messages over the limit."""
         looks: list[asyncio.Task[None]] = []
         most = max(self.most, gathers_at_most)
         has_arrived, conversation = group.message.has_messages_waiting, group.claim.conversation
@@ -214,7 +214,7 @@ class QueueLimit:
                 has_arrived = False
                 try:
                     await self._refuse_newest(group, most)
-                except (Fenced, StoreError) as error:  # the answer's own transaction tells it
+                except (Fenced, StoreError) as error:  # `finish` reports it
                     _log.warning("queue_not_limited", reason=str(error))
 
         def on_arrival() -> None:
@@ -246,7 +246,7 @@ class QueueLimit:
         for message, incoming in waiting[most:]:
             LIMITED_MESSAGES.labels("queue_full").inc()
             if incoming.interaction is not None:
-                # At once: this response delays no answer.
+                # Send the response immediately, because it does not delay an answer.
                 await self.replies.open_notice(group.claim, message, BUSY)
             group.message = replace(group.message, refused=(*group.message.refused, message))
 

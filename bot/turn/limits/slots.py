@@ -1,4 +1,4 @@
-"""Each provider's concurrency limit, and the queue for its slots."""
+"""Limits on concurrent requests per provider, called slots, and the queue for slots."""
 
 import asyncio
 import contextlib
@@ -22,30 +22,30 @@ _MAX_CHATS_REMEMBERED = 1000
 
 
 class Urgency(IntEnum):
-    """The urgency of a request; the lowest value goes first."""
+    """The urgency of a model request; lower values go first."""
 
     QUESTION = 0
-    """Somebody has addressed the bot and waits for its answer."""
+    """An answer to a person who addressed the bot and waits."""
     REACTION = 1
-    """A character takes part in what others talk about."""
+    """A character joins a conversation without being addressed."""
     BACKGROUND = 2
-    """Nobody in a chat waits for it: summaries, and what the operator tries out."""
+    """A request that nobody in a chat waits for: summaries and operators' trials."""
 
 
 @dataclass(eq=False, slots=True)
 class SlotRequest:
-    """A request for a provider's slot."""
+    """A request for a slot of a provider."""
 
     provider: str
     limit: int
-    """The most slots of the provider."""
+    """The number of slots of the provider."""
     chat: str = ""
-    """Empty: it counts for no chat."""
+    """The lane of the chat that the slot counts for; empty: none."""
     urgency: Urgency = Urgency.QUESTION
     holder: str = field(default_factory=partial(secrets.token_hex, 8))
     number: int = 0
     may_try: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while the next free slot is for this request, and once it has waited long enough."""
+    """Set while the request is next in line, and when it has waited too long."""
     has_waited_long: bool = False
 
     @property
@@ -54,15 +54,15 @@ class SlotRequest:
 
     @property
     def is_shared(self) -> bool:
-        """Whether chats share the provider's slots, each with its own quota."""
+        """Whether each chat has a quota of the provider's slots."""
         return bool(self.chat) and self.limit >= FEWEST_SHARED
 
 
 class SlotQueue:
-    """Lets one waiting request at a time try for a slot.
+    """Orders requests that wait for a slot; only the first one may try to get it.
 
-    Among equally urgent requests, the chat that was served the longest ago goes first: a hundred
-    people asking in one chat delay another chat by one answer, not by a hundred.
+    Among equally urgent requests, the chat that got a slot the longest ago goes first: a hundred
+    people asking in one chat delay another chat by one answer, not by a hundred answers.
     """
 
     def __init__(self) -> None:
@@ -81,15 +81,15 @@ class SlotQueue:
         self._select_next()
 
     def leave(self, request: SlotRequest, *, is_served: bool) -> None:
-        """Remove a request that got a slot or gave up."""
+        """Remove a request that got a slot (`is_served`) or gave up."""
         self._waiting.remove(request)
-        self._full_chats.discard(request.chat)  # perhaps nobody else would look again
+        self._full_chats.discard(request.chat)  # so that another request of the chat tries again
         if is_served:
             self._set_served(request.chat)
         self._select_next()
 
     def note_served(self, chat: str) -> None:
-        """Record that a chat got a slot, here or in another process, so that others go first."""
+        """Record that a chat got a slot in any process, so that other chats go first."""
         self._set_served(chat)
         self._select_next()
 
@@ -98,12 +98,12 @@ class SlotQueue:
         self._served_at[chat] = self._count
 
     def allow_last_try(self, request: SlotRequest) -> None:
-        """Let a request that has waited long try once more out of turn."""
+        """Let a request that has waited too long try a last time, out of order."""
         request.has_waited_long = True
         request.may_try.set()
 
     def set_full(self, chat: str, *, is_full: bool) -> None:
-        """Record whether a chat holds its maximum of slots, so that others go first."""
+        """Record whether a chat has used up its quota, so that other chats go first."""
         if is_full:
             self._full_chats.add(chat)
         else:
@@ -111,7 +111,7 @@ class SlotQueue:
         self._select_next()
 
     def position(self, request: SlotRequest) -> int:
-        """Return a request's position; 1 is the next."""
+        """Return a request's position in the queue, from 1."""
         own = self._sort_key(request)
         return 1 + sum(self._sort_key(each) < own for each in self._waiting)
 
@@ -129,13 +129,13 @@ class SlotQueue:
 
 
 FREED_SLOTS = "provider_slots"
-"""The topic of signals: providers of which a process has given back a slot."""
+"""The topic of signals about freed slots; each contains the provider."""
 TAKEN_SLOTS = "taken_provider_slots"
-"""The topic of signals: provider, how many slots other chats hold, and the chat that got one."""
+"""The topic of signals about taken slots: provider, slots held by other chats, and the chat."""
 _POLL_SECONDS = 0.1
-"""How often free slots are looked for, should a signal be lost."""
+"""The interval of checks for free slots, in case a signal is lost."""
 _MISSED_POLLS = 5
-"""Missed polls after which a process loses its turn."""
+"""The number of missed checks after which a process loses its place in line."""
 _MAX_WAIT_SECONDS = 60.0
 _WAITING_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
 _ANY_NUMBER = 1_000_000
@@ -144,32 +144,32 @@ _BUSY = translatable("Too many people are asking at once. Please try again in a 
 
 @dataclass(eq=False)
 class ProviderSlots:
-    """Limits requests in flight; the others wait, by urgency and taking turns among chats."""
+    """Limits concurrent requests; others wait, ordered by urgency and fairly between chats."""
 
     rates: RateLimits
     clock: Clock
     limits: Mapping[str, int]
-    """The most requests at once, by provider; those without one are not limited."""
+    """The maximum number of concurrent requests, by provider; others are unlimited."""
     lease_seconds: float
-    """When the slot of a dead process is freed."""
+    """The time after which a dead process's slot is freed."""
     max_waiting: int = 0
-    """How many requests may wait for a provider, over all processes; 0: any number."""
+    """The maximum number of requests waiting for a provider in all processes; 0: unlimited."""
     signals: Signals = field(default_factory=InProcessSignals)
-    """Tell the other processes of slots that are taken and given back."""
+    """Inform other processes about taken and freed slots."""
 
     def __post_init__(self) -> None:
         self._queues: defaultdict[str, SlotQueue] = defaultdict(SlotQueue)
         self._counted: Counter[str] = Counter()
-        """The requests of this process that count as waiting, by provider."""
+        """The number of this process's waiting requests, by provider."""
         self._pauses: defaultdict[str, dict[asyncio.Event, None]] = defaultdict(dict)
-        """The events that end the pauses of waiting requests, by provider."""
+        """Events that make waiting requests check for a free slot, by provider."""
         self._shares = {name: ChatShares(self.clock, limit) for name, limit in self.limits.items()}
-        self._name = secrets.token_hex(8)  # as a waiter among other processes
+        self._name = secrets.token_hex(8)  # identifies this process as a `Waiter`
         self.signals.subscribe(FREED_SLOTS, self._wake_waiting)
         self.signals.subscribe(TAKEN_SLOTS, self._note_taken)
 
     def waiting(self, provider: str) -> int:
-        """Return how many requests of this process wait for a slot."""
+        """Return the number of this process's requests that wait for a slot."""
         return len(self._queues[provider])
 
     @contextlib.asynccontextmanager
@@ -182,7 +182,7 @@ class ProviderSlots:
         chat: str = "",
         urgency: Urgency = Urgency.QUESTION,
     ) -> AsyncIterator[None]:
-        """Hold a slot during the block; raises `BackendUnavailable` after at most a minute."""
+        """Hold a slot during the block; raises `BackendUnavailable` after waiting a minute."""
         limit = self.limits.get(provider)
         if limit is None:
             yield
@@ -207,7 +207,7 @@ class ProviderSlots:
     def _note_taken(self, taken: Sequence[str]) -> None:
         for one in taken:
             provider, held_by_others, chat = one.split(" ", 2)
-            if provider in self._shares:  # the others may have other settings
+            if provider in self._shares:  # other processes may have other providers
                 self._shares[provider].record_slot(chat, int(held_by_others))
                 self._queues[provider].note_served(chat)
 
@@ -230,7 +230,7 @@ class ProviderSlots:
 
     @contextlib.asynccontextmanager
     async def _counted_as_waiting(self, asked: SlotRequest) -> AsyncIterator[int]:
-        """Count a request as waiting, or refuse it; yield how many wait in other processes."""
+        """Count a request as waiting, or refuse it; yield the number waiting elsewhere."""
         key, most = f"{asked.provider} waiting", self.max_waiting or _ANY_NUMBER
         try:
             waiting = await self.rates.acquire(key, most, asked.holder, _WAITING_LEASE_SECONDS)
@@ -249,7 +249,7 @@ class ProviderSlots:
                 yield max(0, waiting - self._counted[asked.provider])
             finally:
                 self._counted[asked.provider] -= 1
-        finally:  # it may be counted although this was cancelled before it was told
+        finally:  # after a cancellation it may still be counted
             await self.rates.release(key, asked.holder)
 
     async def _wait(self, asked: SlotRequest) -> None:

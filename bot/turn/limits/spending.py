@@ -1,4 +1,4 @@
-"""Budgets for answers, embeddings and summaries."""
+"""Prices and budgets of answers, embeddings and summaries."""
 
 import contextlib
 import math
@@ -26,8 +26,8 @@ from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_CHARS_PER_TOKEN = 3  # for what a provider does not count; few, so that it costs rather more
-_REASONING_TOKENS = 32_000  # the most that a model with a reasoning parameter may add
+_CHARS_PER_TOKEN = 3  # for estimates, rather too high
+_REASONING_TOKENS = 32_000  # the most that a reasoning model may add
 _OF_MODEL = (
     *("provider", "model", "parameters", "max_input_tokens", "max_output_tokens"),
     *("token_counter", "template", "fallbacks"),
@@ -47,11 +47,11 @@ class BudgetRules:
     """The configured budgets; nothing is limited by default."""
 
     limits: Mapping[tuple[BudgetKind, Period], int]
-    """In millionths of a US dollar."""
+    """Maximum spending in millionths of a US dollar."""
     cheaper: Preset | None = None
-    """Whose model answers when a budget is used up for another one."""
+    """The preset whose model answers when the budget for another model is used up."""
     max_output_tokens: int = 4096
-    """Of presets without a limit of their own, where there is a budget."""
+    """The output limit where a budget applies, for presets without their own limit."""
 
 
 _NO_RULES = BudgetRules({})
@@ -62,23 +62,23 @@ class Reservation:
     """An answer's maximum cost, and its actual cost once known."""
 
     prompt: Prompt
-    """With a limit for the answer, where there is a budget."""
+    """The prompt, with an output limit if a budget applies."""
     charge: AnswerCharge
     spent: int | None = None
     caps: Sequence[BudgetCap] = ()
-    """The budgets it counts against; none where nothing is limited."""
+    """The budgets it counts against; empty: no budget applies."""
     amount: int = 0
-    """What one request may cost at most."""
+    """The maximum cost of one request."""
     reserved: int = 0
-    """The same for all requests that may be made."""
+    """The amount reserved for all requests so far."""
 
 
 @dataclass(eq=False)
 class Spending:
-    """Knows model prices, and the budgets of people, channels, servers and presets."""
+    """Charges answers to the budgets of people, channels, servers and presets."""
 
     providers: Mapping[str, ProviderSettings]
-    """With the prices of their models."""
+    """Providers by name, with the prices of their models."""
     clock: Clock
     budgets: Budgets
     notices: NoticeLimiter
@@ -113,7 +113,7 @@ class Spending:
             await self._settle(caps, reservation.reserved, reservation.spent or 0)
 
     async def reserve_continuation(self, reservation: Reservation) -> bool:
-        """Reserve the cost of another request for the same answer; False if over budget."""
+        """Reserve the cost of another request for the answer; return False if over budget."""
         if not reservation.caps:
             return True
         try:
@@ -129,7 +129,7 @@ class Spending:
     def with_output_limit(
         self, preset: Preset, message: IncomingMessage, fitted: FittedPrompt
     ) -> FittedPrompt:
-        """Return a prompt with the output limit that `reserved` would set, without reserving."""
+        """Return a prompt with the output limit that `reserved` sets, without reserving."""
         if not self.caps(message, preset):
             return fitted
         return replace(fitted, prompt=self._with_output_limit(fitted.prompt))
@@ -137,7 +137,7 @@ class Spending:
     def record_charge(
         self, reservation: Reservation, preset: Preset, usages: Iterable[Usage]
     ) -> AnswerCharge:
-        """Return the cost of an answer, and record it for settling the reservation."""
+        """Return the charge of an answer, and record its cost for settling the reservation."""
         price = self._price(preset.provider, reservation.prompt.model)
         if price is None:
             return reservation.charge
@@ -145,7 +145,7 @@ class Spending:
         return replace(reservation.charge, cost=reservation.spent)
 
     def caps(self, message: IncomingMessage, preset: Preset) -> list[BudgetCap]:
-        """Return the budgets that an answer counts against."""
+        """Return the budgets that an answer to a message counts against."""
         if not self._limits_anything(preset):
             return []
         owners = _budget_owners(message.scopes, server_scope(message))
@@ -155,7 +155,7 @@ class Spending:
         return caps + [replace(cap, owner=one) for one in others for cap in of_people]
 
     def channel_caps(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
-        """Return the budgets that apply to a channel with these scopes, for any author."""
+        """Return the budgets that apply to all answers in a channel with these scopes."""
         return self._caps(preset, _budget_owners(scopes, scopes[-1] if len(scopes) > 1 else None))
 
     def _limits_anything(self, preset: Preset) -> bool:
@@ -182,21 +182,21 @@ class Spending:
         ]
 
     def cheaper(self, preset: Preset) -> Preset | None:
-        """Return a preset with the cheaper preset's model; None if there is none."""
+        """Return the preset with the configured cheaper model, or None if there is none."""
         other = self.rules.cheaper
         if other is None or (other.provider, other.model) == (preset.provider, preset.model):
             return None
         return preset.model_copy(update={name: getattr(other, name) for name in _OF_MODEL})
 
     async def cheaper_model_notice(self, message: IncomingMessage) -> Text | None:
-        """Return the notice that a cheaper model answers; None if it was shown recently."""
+        """Return the notice that a cheaper model answers, or None if shown recently."""
         name = f"budget:{message.address.conversation}"
         if not await self.notices.is_due(name, _SECONDS_BETWEEN_NOTICES):
             return None
         return translatable("⚠ A budget is used up, so a cheaper model answers for the time being.")
 
     def describe_used_up(self, cap: BudgetCap) -> Text:
-        """Describe which budget is used up and when it resets."""
+        """Return a text saying which budget is used up and when it is renewed."""
         now = datetime.fromtimestamp(self.clock.now(), UTC)
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
         renewed = midnight + timedelta(days=1)
@@ -224,7 +224,7 @@ class Spending:
         return None if settings is None else settings.price_of(self._model(provider, model))
 
     async def _reserve(self, caps: Sequence[BudgetCap], amount: int) -> list[BudgetCap]:
-        """Reserve an amount for the first person within budget; return the charged budgets."""
+        """Reserve an amount for the first person within budget; return the budgets used."""
         people = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
         exceeded, of_all = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
         for person in people or [""]:
@@ -240,30 +240,30 @@ class Spending:
     async def _settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
         try:
             await self.budgets.settle(caps, reserved, spent)
-        except StoreError as error:  # what was reserved stays counted as spent
+        except StoreError as error:  # the reserved amount stays counted
             _log.warning("budget_not_settled", reason=str(error))
 
 
 def _budget_owners(scopes: Sequence[str], server: str | None) -> dict[BudgetKind, str | None]:
-    """Return the channel and server to charge; a thread is charged to its parent channel."""
+    """Return the channel and server to charge; for a thread, its parent channel."""
     return {BudgetKind.CHANNEL: scopes[max(0, len(scopes) - 2)], BudgetKind.SERVER: server}
 
 
 def server_scope(message: IncomingMessage) -> str | None:
-    """Return the widest scope, a server or group with all its topics; None in private."""
+    """Return the key of a message's server or group, or None for a private chat."""
     return None if message.is_private else message.scopes[-1]
 
 
 def list_usages(answer: GeneratedAnswer, prompt_tokens: int) -> Iterator[Usage]:
-    """Yield the usage of each request made for an answer."""
+    """Yield the usage of each model request for an answer."""
     written = answer.text + answer.thoughts
     yield usage_or_estimate(answer.usage, prompt_tokens, written)
-    if answer.begun:  # what was cut off, before the model went on
+    if answer.begun:  # the first request, which was cut off
         yield usage_or_estimate(Usage(), prompt_tokens, answer.begun)
 
 
 def usage_or_estimate(usage: Usage, prompt_tokens: int, written: str) -> Usage:
-    """Return the usage, estimated if the provider reports none."""
+    """Return the reported usage, or an estimate if the provider reports none."""
     if usage.prompt_tokens or usage.output_tokens:
         return usage
     return Usage(prompt_tokens, output_tokens=math.ceil(len(written) / _CHARS_PER_TOKEN))
@@ -279,19 +279,19 @@ def _maximum_cost(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:
 
 @dataclass(eq=False)
 class BudgetedSummaries:
-    """Reserves and settles the cost of summaries, and logs their usage with that of answers."""
+    """Charges summaries to budgets, and logs their usage like that of answers."""
 
     spending: Spending
     log: UsageLog
     slots: ProviderSlots
     urgency: Urgency = Urgency.BACKGROUND
-    """QUESTION also counts it as a request of the chat."""
+    """With QUESTION, the request also counts against the quota of the chat."""
 
     @contextlib.asynccontextmanager
     async def paid(
         self, preset: Preset, message: IncomingMessage, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[SummaryRequest]:
-        """Reserve a summary's cost during the block, and record the real cost; see `PaySummary`."""
+        """Reserve a summary's cost during the block, then record the actual cost."""
         async with self.spending.reserved(preset, message, prompt, prompt_tokens) as reservation:
             request = SummaryRequest(reservation.prompt)
             urgency = self.urgency
