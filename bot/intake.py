@@ -236,7 +236,7 @@ class HistoryRouter:
                 replace(
                     edited,
                     external_key=f"{edited.external_key}@{one}",
-                    message=replace(_in_history(message, one), is_late=True),
+                    said=replace(_in_history(message, one), is_late=True),
                 )
                 for one in copies
             ),

@@ -77,7 +77,7 @@ class StoredTurns(ClockStore):
         """Return the ids of a person's turns and their answers; all turns if nobody else wrote."""
         asked = {"of": claim.conversation, "person": person_id}
         if not (yield SQL["turn_of_others"].query(asked)):
-            return [row[0] for row in (yield SQL["keep_all_turns"].query(asked))]
+            return [row[0] for row in (yield SQL["all_turns"].query(asked))]
         # An answer follows the question, or another answer to it; versions follow the same turn.
         gone: set[int] = set()
         answered_together: set[int] = set()

@@ -176,15 +176,12 @@ class ModelRequests:
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
         urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
         most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
-        async with self.spending.reserved(
-            preset, message, fitted.prompt, most_tokens
-        ) as reservation:
-            async with self.slots.hold(
-                preset.provider, stop, show_wait, chat=message.address.lane, urgency=urgency
-            ):
-                prompt = reservation.prompt
-                if request.has_fallback:
-                    prompt = replace(prompt, has_fallback=True)
+        reserving = self.spending.reserved(preset, message, fitted.prompt, most_tokens)
+        async with reserving as reservation:
+            lane = message.address.lane
+            slot = self.slots.hold(preset.provider, stop, show_wait, chat=lane, urgency=urgency)
+            async with slot:
+                prompt = replace(reservation.prompt, has_fallback=request.has_fallback)
                 queued = self.clock.now() - message.at.timestamp()
                 with logged_steps(composed, fitted.tokens, self.clock), ExitStack() as stack:
                     if not context.in_place_of and message.wake is not None:
@@ -211,9 +208,8 @@ class ModelRequests:
         is_reaction = answer.text == _reaction_text(preset, context)
         if check is not None and answer.text and not is_reaction:
             answer = await _checked(check, answer, preset, message)
-        version = request.speaker.version
         receipt = build_receipt(
-            *(answer, fitted, preset, version, charge, message.scopes),
+            *(answer, fitted, preset, request.speaker.version, charge, message.scopes),
             queued_seconds=max(composed, queued),
             composed_seconds=composed,
             received_at=message.at.timestamp(),

@@ -231,11 +231,8 @@ class PromptSources:
             session = replace(session, turns=without_turns_of(off, session.turns))
         session = _without_old_greetings(session, active)
         incoming = await self._without_forgotten_quote(readable, session)
-        oldest = (
-            message.incoming
-            if gathered and isinstance(message.incoming, IncomingMessage)
-            else incoming
-        )
+        first = message.incoming if gathered else incoming
+        oldest = first if isinstance(first, IncomingMessage) else incoming
         earlier = await self._read_channel(oldest, active, session) if is_new_channel else ()
         known = session.turns
         if earlier:
@@ -253,11 +250,7 @@ class PromptSources:
             files = await self.attachment_reader.read(incoming, with_images=sees_images)
         in_history = {turn.preset for turn in session.turns if turn.preset}
         return TurnContext(
-            claim,
-            message,
-            incoming,
-            active,
-            session,
+            *(claim, message, incoming, active, session),
             self.resolver.character_names(active.names | in_history),
             await self.personas.of_speakers(session, incoming),
             files,

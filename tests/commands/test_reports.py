@@ -171,7 +171,7 @@ async def test_usage_and_budgets_of_the_asker() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         replace(make_incoming(wake=WakeReason.COMMAND), is_private=True),
         replace(make_incoming(wake=WakeReason.COMMAND, chat="-7"), interaction="t"),

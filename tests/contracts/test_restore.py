@@ -197,7 +197,7 @@ def said_at(moment: float, text: str = "hi", key: str = "5:1") -> IncomingMessag
 
 
 @pytest.mark.parametrize(
-    ("said", "kept", "is_context_only"),
+    ("message", "kept", "is_context_only"),
     [
         (said_at(NOW - 10), True, True),
         (said_at(NOW + 10), True, False),

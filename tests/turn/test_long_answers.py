@@ -106,7 +106,7 @@ async def test_long_answer_is_sent_in_parts_where_there_are_no_threads(database:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [replace(make_incoming(), in_thread=True), replace(make_incoming(), is_private=True)],
     ids=["in a thread", "in private"],
 )
