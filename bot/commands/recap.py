@@ -14,7 +14,7 @@ from bot.chat.outgoing import Limits
 from bot.chat.session import StoredTurn, Turn
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import BackendError, UserError
-from bot.memory import Summarizer
+from bot.memory.summaries import Summarizer
 from bot.routing.decide import MODEL_NOT_GIVEN, AccessRules
 from bot.texts.text import joined, marked, translatable, translatable_count
 

@@ -16,7 +16,7 @@ from bot.commands.reports import ContextView, UsageView
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
 from bot.media.voice_messages import VoiceMessages
-from bot.memory import Summarizer
+from bot.memory.summaries import Summarizer
 from bot.ports import ConversationMemory, HistoryReader
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.messaging import MessagingContainer

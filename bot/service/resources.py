@@ -14,7 +14,7 @@ from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, SettingsError
 from bot.extras import import_extra
 from bot.importers.character_files import read_character_folder
-from bot.memory import RetrieveStories, StoryRetriever, index_stories, no_stories
+from bot.memory.stories import RetrieveStories, StoryRetriever, index_stories, no_stories
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, ChatSettings, RateLimits, Signals, Stories, ToolServer
 from bot.prompting.compose.instructions import story_queries_for

@@ -32,7 +32,8 @@ from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError, PluginFailed, PrivateError
 from bot.intake import storable_message, withhold_message
 from bot.media.attachment_reader import AttachmentReader
-from bot.memory import RetrieveStories, Summarizer
+from bot.memory.stories import RetrieveStories
+from bot.memory.summaries import Summarizer
 from bot.ports import Backend, Clock, ToolServer
 from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend, template_of
 from bot.prompting.draft import Draft, PromptPart

@@ -26,7 +26,7 @@ from bot.console.operator_requests import (
 from bot.console.prompt_preview import DraftComposer
 from bot.console.routes import Caller
 from bot.errors import BackendUnavailable, UserError
-from bot.memory import RetrievedStories
+from bot.memory.stories import RetrievedStories
 from bot.ports import TextTokenCounter
 from bot.prompting.fit import tokens_by_span
 from bot.prompting.presets.preset import Preset

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.memory import index_stories
+from bot.memory.stories import index_stories
 from bot.prompting.embedding import DEFAULT_EMBEDDER
 from bot.storage.database import Database
 from bot.storage.stories import SqlStories

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from bot.chat.story import PackedVector
 from bot.errors import EmbeddingError
-from bot.memory import StoryRetriever, index_stories, no_stories
+from bot.memory.stories import StoryRetriever, index_stories, no_stories
 from bot.prompting.presets.preset import Preset
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
@@ -83,7 +83,7 @@ async def test_queries_of_people_are_dropped(
     await retriever.retrieve(nora(), "storm")
     await retriever.retrieve(nora(), "storm")  # of the next character
     assert embedder.queries == ["storm", "tea"]
-    monkeypatch.setattr("bot.memory._MESSAGE_SECONDS", 0.0)
+    monkeypatch.setattr("bot.memory.stories._MESSAGE_SECONDS", 0.0)
     await retriever.retrieve(nora(), "storm")
     await wait_until(lambda: "storm" not in retriever._cached_vectors)
     assert list(retriever._cached_vectors) == ["tea"]

@@ -15,7 +15,7 @@ from bot.chat.incoming import IncomingMessage, Person
 from bot.chat.prompt import Finish, FinishReason, Prompt, ReasoningDelta, Usage
 from bot.chat.session import Claim, HistoryChange, InboxMessage, StoredTurn, Turn, TurnResult
 from bot.errors import BackendUnavailable, BudgetUsedUp
-from bot.memory import Summarizer, SummaryRequest, transcript
+from bot.memory.summaries import Summarizer, SummaryRequest, transcript
 from bot.ports import ConversationMemory
 from bot.prompting.presets.preset import Preset, SummaryChoice
 from bot.runtime.clock import SystemClock

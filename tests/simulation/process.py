@@ -14,7 +14,7 @@ from typing_extensions import override
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
 from bot.delivery.pacing import DeliverySettings
 from bot.errors import StoreError
-from bot.memory import no_stories
+from bot.memory.stories import no_stories
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Clock, Intake, Platform, Surface
 from bot.prompting.presets.preset import Preset

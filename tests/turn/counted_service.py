@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.engine import make_url
 from typing_extensions import override
 
-from bot.memory import no_stories
+from bot.memory.stories import no_stories
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.ports import Platform
 from bot.prompting.presets.preset import Preset

@@ -28,7 +28,7 @@ from bot.console.prompt_preview import PromptPreview
 from bot.delivery.pacing import DeliverySettings
 from bot.errors import PlatformError, StoreError
 from bot.intake import InboxIntake
-from bot.memory import RetrieveStories, no_stories
+from bot.memory.stories import RetrieveStories, no_stories
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, ConversationMemory, Delivery, ToolServer
 from bot.prompting.presets.preset import Preset

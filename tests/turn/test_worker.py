@@ -16,7 +16,7 @@ from bot.chat.session import Claim
 from bot.chat.story import Story
 from bot.errors import BackendUnavailable, Fenced, StoreError
 from bot.intake import InboxIntake
-from bot.memory import RetrievedStories
+from bot.memory.stories import RetrievedStories
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.conversations import Conversations

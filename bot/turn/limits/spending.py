@@ -13,7 +13,7 @@ from bot.chat.incoming import IncomingMessage
 from bot.chat.prompt import Prompt, Usage
 from bot.chat.usage import MICROS, AnswerCharge, BudgetCap, BudgetKind, Period, format_cost
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
-from bot.memory import SummaryRequest
+from bot.memory.summaries import SummaryRequest
 from bot.ports import Clock
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset

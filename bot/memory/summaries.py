@@ -1,4 +1,4 @@
-"""Characters' memory: stories close to a message, and summaries of turns that do not fit.
+"""Summaries of turns that do not fit into the prompt.
 
 Turns are summarized in the background, after the answer: each summary is generated from the
 previous one and the turns dropped since. If a turn it covers was edited or deleted, it becomes
@@ -6,10 +6,9 @@ invalid, and the next one starts from the beginning.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -28,17 +27,14 @@ from bot.chat.prompt import (
     Usage,
 )
 from bot.chat.session import StoredTurn, Summary, TurnFilter, fingerprint_turns, keep_all_turns
-from bot.chat.story import PackedVector, Story, StoryVector
-from bot.errors import BackendError, EmbeddingError, StoreError, UserError
-from bot.ports import Backend, Clock, ConversationMemory, Embedder, Stories, TextTokenCounter
+from bot.errors import BackendError, StoreError, UserError
+from bot.ports import Backend, ConversationMemory, TextTokenCounter
 from bot.prompting.compose.inputs import lower_limit
-from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.draft import PromptPart
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.tokens import counter_for_model
-from bot.runtime.in_process import BoundedDict
 from bot.storage.summaries import SqlSummaries
 from bot.telemetry.metrics import record_usage
 from bot.telemetry.secret_masker import mask_pasted_tokens
@@ -291,106 +287,3 @@ def _summary_prompt(
         max_output_tokens=max_tokens,
     )
     return (settings and settings.provider) or preset.provider, prompt
-
-
-_BATCH_SIZE = 32  # some seconds of work, lost if the process ends
-_FIRST_PAUSE_SECONDS = 1.0
-_MAX_PAUSE_SECONDS = 60.0
-RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
-"""By query; best first, with their scores."""
-
-RetrieveStories: TypeAlias = Callable[[Preset, str, bool], Awaitable[RetrievedStories | None]]
-"""Retrieves stories for a preset and the newest message; None if it has none.
-
-Unless the third argument says that money may be spent, no embedding service is asked."""
-
-_TIMEOUT_SECONDS = 10.0  # far more than a busy machine takes: load alone changes no prompt
-_MAX_CACHED_QUERIES = 512  # the fixed queries of a persona repeat with every message
-_MESSAGE_SECONDS = 30.0
-"""A query with people's words is kept for the characters that answer at once, and no longer:
-`/forget` has to reach it within a minute."""
-
-
-async def index_stories(
-    stories_by_character: Mapping[str, Sequence[str]],
-    embedder: Embedder,
-    stories: Stories,
-    clock: Clock,
-) -> None:
-    """Index each character's stories, retrying failed ones until all are indexed."""
-    pause = _FIRST_PAUSE_SECONDS
-    pending = dict(stories_by_character)
-    while pending:
-        for name, texts in list(pending.items()):
-            try:
-                await _index(name, texts, embedder, stories)
-                del pending[name]
-            except (EmbeddingError, StoreError) as error:
-                _log.warning("stories_not_indexed", character=name, reason=str(error))
-        if pending:
-            await clock.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
-
-
-async def _index(
-    character: str, texts: Sequence[str], embedder: Embedder, stories: Stories
-) -> None:
-    missing = await stories.replace_stories(character, texts, embedder.model_id)
-    for start in range(0, len(missing), _BATCH_SIZE):
-        batch = missing[start : start + _BATCH_SIZE]
-        vectors = await embedder.embed_documents(batch)
-        rows = [StoryVector(*one) for one in zip(batch, vectors, strict=True)]
-        await stories.save_vectors(character, embedder.model_id, rows)
-        done = start + len(batch)
-        _log.info("stories_indexed", character=character, done=done, of=len(missing))
-
-
-async def no_stories(
-    _preset: Preset, _newest: str, _may_spend: bool = True
-) -> RetrievedStories | None:
-    """Return no stories, because no preset has any."""
-    return None
-
-
-@dataclass(eq=False, repr=False)
-class StoryRetriever:
-    """Retrieves stories of these characters, which are named like their presets."""
-
-    embedder: Embedder
-    stories: Stories
-    characters: Collection[str]
-
-    def __post_init__(self) -> None:
-        self._cached_vectors = BoundedDict[str, PackedVector](_MAX_CACHED_QUERIES)
-
-    async def retrieve(
-        self, preset: Preset, newest: str, may_spend: bool = True
-    ) -> RetrievedStories | None:
-        """Retrieve stories for each query that can be embedded; raises `StoreError`."""
-        if preset.name not in self.characters:
-            return None
-        found: dict[str, Sequence[Story]] = {}
-        fixed = story_queries_for(preset, "").keys()
-        drop_later = partial(asyncio.get_running_loop().call_later, _MESSAGE_SECONDS)
-        try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS):
-                for query, limit in story_queries_for(preset, newest).items():
-                    vector = await self._embed(query, may_spend=may_spend)
-                    if query not in fixed:
-                        drop_later(self._cached_vectors.pop, query, None)
-                    found[query] = await self.stories.nearest(
-                        preset.name, vector, self.embedder.model_id, limit
-                    )
-        except (EmbeddingError, TimeoutError) as error:
-            reason = str(error) or "too slow"
-            _log.warning("stories_not_retrieved", preset=preset.name, reason=reason)
-        return found
-
-    async def _embed(self, query: str, *, may_spend: bool) -> PackedVector:
-        vector = self._cached_vectors.pop(query, None)
-        if vector is None:
-            if self.embedder.is_metered and not may_spend:
-                raise EmbeddingError("no embedding service is asked for a preview")
-            vector = await self.embedder.embed_query(query)
-        self._cached_vectors[query] = vector
-        return vector

@@ -1,0 +1,1 @@
+"""The memory of characters: stories, summaries, and what is known of people and places."""
