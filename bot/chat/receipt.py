@@ -81,6 +81,8 @@ class Receipt:
     charge: AnswerCharge = field(default_factory=AnswerCharge)
     scopes: tuple[str, ...] = ()
     """The scopes whose settings apply in its channel, narrowest first."""
+    memories: tuple[int, ...] = ()
+    """The ids of the memories in the prompt."""
     check: str = ""
     """Why the answer was withheld or not checked, in English; empty: neither."""
     is_withheld: bool = False

@@ -1,6 +1,7 @@
 """Histories, and the right to process them: each step of a message is one unit of work."""
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
@@ -230,6 +231,7 @@ class Conversations(StoredTurns):
         address = parse_address(claim.conversation)
         channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
         values = {"of": claim.conversation, **channel, "content": b"", "moment": now}
+        values["until"] = math.inf
         for name in FORGET_CONVERSATION:
             yield SQL[name].query(values)
         return len((yield SQL["forget_turns"].query(values)))

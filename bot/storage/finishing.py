@@ -18,7 +18,7 @@ from bot.chat.outgoing import (
 )
 from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
 from bot.errors import Fenced
-from bot.storage import histories, outbox
+from bot.storage import histories, memories, outbox
 from bot.storage.database import Moment
 from bot.storage.functions import FUNCTIONS
 from bot.storage.receipts import USAGE_COLUMNS
@@ -160,6 +160,8 @@ def _finish_by_steps(
         if turns is not None:
             found = {"of": claim.conversation, "of_session": session}
             yield SQL[name].query({**found, "count": turns.count, "newer": turns.newer})
+    if rows.result.removes or rows.result.supersedes:
+        yield from memories.delete_stale(claim.conversation, (), at.now)
     if rows.turns:
         of = {"conversation": claim.conversation, "session": session}
         yield SQL["append_turn"].query_many([{**of, **row} for row in rows.turns])

@@ -50,6 +50,8 @@ class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ids of turns of the conversation."""
     messages: tuple[str, ...] = ()
     """The platform's ids of the messages that were those turns."""
+    memories: tuple[int, ...] = ()
+    """The ids of memories that were deleted one by one."""
     person: str | None = None
     """The person whose descriptions were deleted."""
     consent_of: str | None = None
@@ -132,9 +134,11 @@ class PersonalData(ClockStore):
             gone = [id_ for id_, kind, payload in rows if _is_by(person_id, kind, payload)]
             yield SQL["drop_messages_set_aside"].query(rows=json.dumps(gone))
             for name in FORGET_PERSON:
-                yield SQL[name].query(person=person_id, until=math.inf)
+                values = {"until": math.inf, "moment": now, "content": b""}
+                yield SQL[name].query({"person": person_id, **values})
 
-        self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
+        now = self._clock.now()
+        self._record_tombstone(Tombstone(now, person=person_id))
         await self._database.run(unit)
         await self._database.truncate_log()
 

@@ -169,6 +169,12 @@ END IF;
 IF _superseded_count > 0 THEN
     {supersede_turns of_session=_session count=_superseded_count newer=_superseded_newer};
 END IF;
+IF _removed_count + _superseded_count > 0 THEN
+    {mark_stale_memories rows='[]'};
+    {note_memories_gone moment=_at};
+    {empty_receipts_of_memories content=''};
+    {delete_gone_memories};
+END IF;
 FOR _one IN
     SELECT * FROM json_to_recordset(_turns) AS one(
         role text, speaker_id text, speaker_name text, text text, at double precision, preset text,
@@ -183,7 +189,8 @@ FOR _one IN
         unnest(_receipts),
         json_to_recordset(_usages) AS (
             person text, server text, preset text, provider text, model text,
-            prompt_tokens bigint, cached_tokens bigint, output_tokens bigint, cost bigint
+            prompt_tokens bigint, cached_tokens bigint, output_tokens bigint, cost bigint,
+            memories text
         )
     ) AS one(content)
 LOOP

@@ -7,6 +7,7 @@ from typing import Any
 
 from bot.chat.incoming import parse_address, to_storable_text
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, Session, StoredTurn
+from bot.storage import memories
 from bot.storage.database import ClockStore, transaction
 from bot.storage.rows import (
     TURN_COLUMNS,
@@ -200,6 +201,7 @@ def apply(conversation: str, change: HistoryChange, now: float) -> Unit[None]:
     for turn_id, is_observed in change.observed.items():
         yield SQL["set_observed"].query(row=turn_id, observed=is_observed)
     yield from _change_versions(change)
+    yield from memories.delete_stale(conversation, touched, now)
     if change.deleted:
         yield from _delete(conversation, change.deleted, since)
         yield SQL["note_forgotten"].query(of=conversation, moment=now)

@@ -28,12 +28,13 @@ def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict
         "content": _compress(_encode(one)),
         **usage_columns(one.preset, one.provider, one.charge, one.usage),
         "prompt_tokens": one.usage.prompt_tokens or one.tokens,
+        "memories": f" {' '.join(map(str, one.memories))} " if one.memories else None,
     }
 
 
 USAGE_COLUMNS = (
     *("person", "server", "preset", "provider", "model"),
-    *("prompt_tokens", "cached_tokens", "output_tokens", "cost"),
+    *("prompt_tokens", "cached_tokens", "output_tokens", "cost", "memories"),
 )
 
 

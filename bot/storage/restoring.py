@@ -15,11 +15,12 @@ from bot.chat.incoming import parse_address
 from bot.chat.operation import Restore
 from bot.chat.session import HistoryChange
 from bot.errors import StoreError
-from bot.storage import histories
+from bot.storage import histories, memories
 from bot.storage.copying import copy_file
 from bot.storage.data_kinds import FORGET_PERSON
 from bot.storage.database import Database
 from bot.storage.forgetting import Tombstone
+from bot.storage.memories import DELETE_GONE
 from bot.storage.statements import SQL, Unit
 
 _PREPARE = (
@@ -32,7 +33,7 @@ _FORGET_PERSON = (
 )
 _FORGET_CHANNEL = (
     *("forget_sent_messages", "forget_messages_until", "forget_rows_of_channel"),
-    "forget_descriptions_of_channel",
+    *("forget_descriptions_of_channel", "mark_memories_of_conversation", *DELETE_GONE),
 )
 
 
@@ -73,10 +74,13 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
             yield SQL["set_choice"].query({**of, **chosen, "conversation": ""})
         else:
             yield SQL["reset_choice"].query(of)
+        yield from memories.follow_consent(tombstone.consent_of)
+    if tombstone.memories:
+        yield from memories.delete_gone(tombstone.memories, now)
     if person is not None:
         of = {"person": person, "person_anywhere": f"{person}@"}
         for name in _FORGET_PERSON:
-            yield SQL[name].query({**of, "until": until})
+            yield SQL[name].query({**of, "until": until, "moment": now, "content": b""})
     if key is None:
         return
     found = [row[0] for row in (yield SQL["turns_until_moment"].query(of=key, until=until))]
@@ -88,8 +92,9 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
     if is_whole:
         address = parse_address(key)
         channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
+        emptied = {"moment": now, "content": b""}
         for name in _FORGET_CHANNEL:
-            yield SQL[name].query({"of": key, "until": until, **channel})
+            yield SQL[name].query({"of": key, "until": until, **channel, **emptied})
 
 
 _MATTERS_SECONDS = 30 * 86_400.0

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from bot.chat.incoming import parse_address, source_name
 from bot.ports import Clock
+from bot.storage import memories
 from bot.storage.database import Database
 from bot.storage.statements import SQL, Rows, Statement, Unit
 
@@ -126,13 +127,14 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
     A summary that covers a deleted turn is deleted, so histories are trimmed only once a day. A
     conversation that is being answered is skipped until the next time.
     """
-    moment = _start_of_day(await database.now(clock), days)
+    now = await database.now(clock)
+    moment = _start_of_day(now, days)
     deleted = last = 0
     while True:
         rows = await database.fetch(SQL["page_of_turns"], last=last)
         for key, expired in _by_conversation(rows, moment).items():
             deleted += await database.run(
-                lambda key=key, expired=expired: _delete_turns_of(key, expired)  # type: ignore[misc]
+                lambda key=key, old=expired: _delete_turns_of(key, old, now)  # type: ignore[misc]
             )
         # Ids grow with time: what follows on a row that is young is younger.
         if not rows or rows[-1][3] >= moment:
@@ -148,7 +150,7 @@ def _by_conversation(rows: Rows, moment: float) -> Mapping[str, Rows]:
     return found
 
 
-def _delete_turns_of(key: str, expired: Rows) -> Unit[int]:
+def _delete_turns_of(key: str, expired: Rows, now: float) -> Unit[int]:
     of = {"of": key}
     if not (yield SQL["skip_epoch"].query(of)) and (yield SQL["conversation_exists"].query(of)):
         return 0
@@ -158,4 +160,5 @@ def _delete_turns_of(key: str, expired: Rows) -> Unit[int]:
     names = json.dumps(sorted({part.rpartition("/")[0] for part in parts}))
     yield SQL["delete_sent_messages"].query(channel=parse_address(key).channel, names=names)
     yield SQL["delete_turns"].query(_list_values(row[0] for row in expired))
+    yield from memories.delete_stale(key, (), now)
     return len(expired)

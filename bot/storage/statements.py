@@ -124,7 +124,8 @@ def read_sections(*files: str) -> dict[str, str]:
 SQL = {
     name: Statement(text)
     for name, text in read_sections(
-        "statements.sql", "histories.sql", "content.sql", "settings.sql", "operation.sql"
+        *("statements.sql", "histories.sql", "content.sql", "settings.sql", "operation.sql"),
+        "memories.sql",
     ).items()
 }
 """All statements, by name."""

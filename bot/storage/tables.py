@@ -292,9 +292,11 @@ receipt = _numbered_table(
     Column("cached_tokens", BigInteger),
     Column("output_tokens", BigInteger),
     Column("cost", BigInteger),  # in millionths of a US dollar; NULL: the price is not known
+    Column("memories", Text),  # the ids of memories in its content, each between spaces
     Index("ix_receipt_conversation", "conversation", "id"),
     Index("ix_receipt_person", "person", "at"),
     _partial_index("ix_receipt_content", "length(content) > 0", "at"),
+    _partial_index("ix_receipt_memories", "memories IS NOT NULL AND length(content) > 0", "id"),
 )
 
 # What people think of answers, by the number of the receipt.
@@ -420,6 +422,40 @@ summary = _table(
     Column("turns", Integer, nullable=False),  # how many turns are covered
     Column("fingerprint", Text, nullable=False),
     Column("text", EncryptableText(), nullable=False),
+)
+
+# Memories of people, characters, places and scenes (bot/chat/memory.py).
+memory = _numbered_table(
+    "memory",
+    Column("subject_kind", Text, nullable=False),  # person | character | place | scene
+    Column("subject", Text, nullable=False),
+    Column("subject_name", EncryptableText(), nullable=False),
+    Column("text", EncryptableText(), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("said_by", Text, nullable=False),
+    Column("told_by", Text),
+    Column("told_by_name", EncryptableText()),
+    Column("present", Text, nullable=False),  # presets, each between line breaks; "": all
+    Column("conversation", Text, nullable=False),
+    Column("turns", Text, nullable=False),  # ids as a JSON list
+    Column("is_derived", Boolean, nullable=False),
+    # who may hear it, and who may without a consent that widens it: "channel discord:123"
+    Column("audience", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("server", Text, nullable=False),
+    Column("is_widened", Boolean, nullable=False),
+    Column("state", Text, nullable=False),  # proposed | kept | retired | gone, in a transaction
+    Column("is_pinned", Boolean, nullable=False),
+    Column("since", Float, nullable=False),
+    Column("until", Float),
+    Column("model", Text, nullable=False),
+    Column("embedding", EncryptableBytes()),  # float32, little-endian
+    Index("ix_memory_audience", "audience", "state", "id"),
+    Index("ix_memory_subject", "subject", "audience"),
+    Index("ix_memory_said_by", "said_by"),
+    Index("ix_memory_origin", "origin"),
+    Index("ix_memory_conversation", "conversation"),
+    _partial_index("ix_memory_gone", "state = 'gone'", "id"),
 )
 
 # One row: the oldest revision whose version of Troupe may use these tables (`revisions`).

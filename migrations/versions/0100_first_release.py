@@ -148,6 +148,40 @@ def upgrade() -> None:
     )
     op.create_index("ix_lane_due", "lane", ["due_at"], **where("due_at IS NOT NULL"))
     op.create_table(
+        "memory",
+        sa.Column("id", ID, nullable=False),
+        sa.Column("subject_kind", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("subject_name", sa.Text(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("said_by", sa.Text(), nullable=False),
+        sa.Column("told_by", sa.Text(), nullable=True),
+        sa.Column("told_by_name", sa.Text(), nullable=True),
+        sa.Column("present", sa.Text(), nullable=False),
+        sa.Column("conversation", sa.Text(), nullable=False),
+        sa.Column("turns", sa.Text(), nullable=False),
+        sa.Column("is_derived", sa.Boolean(), nullable=False),
+        sa.Column("audience", sa.Text(), nullable=False),
+        sa.Column("origin", sa.Text(), nullable=False),
+        sa.Column("server", sa.Text(), nullable=False),
+        sa.Column("is_widened", sa.Boolean(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("is_pinned", sa.Boolean(), nullable=False),
+        sa.Column("since", sa.Float(), nullable=False),
+        sa.Column("until", sa.Float(), nullable=True),
+        sa.Column("model", sa.Text(), nullable=False),
+        sa.Column("embedding", sa.LargeBinary(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_memory"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_memory_audience", "memory", ["audience", "state", "id"])
+    op.create_index("ix_memory_subject", "memory", ["subject", "audience"])
+    op.create_index("ix_memory_said_by", "memory", ["said_by"])
+    op.create_index("ix_memory_origin", "memory", ["origin"])
+    op.create_index("ix_memory_conversation", "memory", ["conversation"])
+    op.create_index("ix_memory_gone", "memory", ["id"], **where("state = 'gone'"))
+    op.create_table(
         "message_note",
         sa.Column("id", ID, nullable=False),
         sa.Column("key", sa.Text(), nullable=False),
@@ -266,12 +300,19 @@ def upgrade() -> None:
         sa.Column("cached_tokens", sa.BigInteger(), nullable=True),
         sa.Column("output_tokens", sa.BigInteger(), nullable=True),
         sa.Column("cost", sa.BigInteger(), nullable=True),
+        sa.Column("memories", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_receipt"),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_receipt_content", "receipt", ["at"], **where("length(content) > 0"))
     op.create_index("ix_receipt_conversation", "receipt", ["conversation", "id"])
     op.create_index("ix_receipt_person", "receipt", ["person", "at"])
+    op.create_index(
+        "ix_receipt_memories",
+        "receipt",
+        ["id"],
+        **where("memories IS NOT NULL AND length(content) > 0"),
+    )
     op.create_table(
         "restore",
         sa.Column("id", ID, nullable=False),

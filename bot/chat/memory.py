@@ -1,0 +1,209 @@
+"""Memories: facts about people, characters, places, and scenes, each with its audience.
+
+A memory that is derived from turns of a conversation is deleted with them: by /forget, an edit, a
+deletion, retention, or `/settings me off`. One that was made by hand stays until its author, its
+subject, or an admin of its place deletes it.
+"""
+
+from dataclasses import field
+from enum import StrEnum
+
+from bot.chat.incoming import Address, Person
+from bot.chat.session import Consent
+from bot.chat.story import PackedVector
+from bot.value_class import value_class
+
+MAX_PER_SUBJECT = 25
+"""How many memories of one person or character a server or a private chat keeps."""
+MAX_PER_CHANNEL = 200
+"""How many memories from one channel or private chat are kept, whoever they are about."""
+
+
+class SubjectKind(StrEnum):
+    """What a memory is about; the values are stored."""
+
+    PERSON = "person"
+    CHARACTER = "character"
+    PLACE = "place"
+    SCENE = "scene"
+
+
+class MemoryKind(StrEnum):
+    """The kind of a memory; the values are stored."""
+
+    FACT = "fact"
+    PREFERENCE = "preference"
+    EVENT = "event"
+    PROMISE = "promise"
+    RELATIONSHIP = "relationship"
+
+
+class MemoryState(StrEnum):
+    """Whether a memory is used; the values are stored."""
+
+    PROPOSED = "proposed"
+    """An admin has not approved it yet: no prompt has it."""
+    KEPT = "kept"
+    RETIRED = "retired"
+    """A newer memory contradicts it: no prompt has it, its author can still see it."""
+
+
+class Reach(StrEnum):
+    """How far a memory may travel, narrowest first; the values are stored."""
+
+    PRIVATE = "private"
+    """The private chat in which it was said."""
+    CHANNEL = "channel"
+    """The channel, thread, or topic in which it was said."""
+    SERVER = "server"
+    """The whole server; on Telegram the group with all its topics."""
+    EVERYWHERE = "everywhere"
+    """All servers and private chats of this installation where its subject is present."""
+
+
+@value_class
+class Audience:
+    """Who may hear a memory."""
+
+    reach: Reach
+    key: str = ""
+    """The private chat (`Address.lane`), the channel (`Address.channel`), or the server (the widest
+    of an event's scopes); empty for everywhere."""
+
+    @property
+    def stored(self) -> str:
+        """The audience as one column: "channel discord:123"; "everywhere"."""
+        return f"{self.reach} {self.key}".rstrip()
+
+    @classmethod
+    def read(cls, stored: str) -> "Audience":
+        """Parse `stored`; raises `ValueError`."""
+        reach, _, key = stored.partition(" ")
+        return cls(Reach(reach), key)
+
+
+@value_class
+class MemoryPlace:
+    """A place where people talk: memories come from one, and are recalled in one."""
+
+    channel: str
+    """`Address.channel`"""
+    server: str
+    """The widest of an event's scopes; the chat itself where there is no server."""
+    is_private: bool
+
+    @classmethod
+    def at(cls, address: Address, scopes: tuple[str, ...], *, is_private: bool) -> "MemoryPlace":
+        """Return the place of an event with these values."""
+        # A private chat is one place with all its topics.
+        channel = address.lane if is_private else address.channel
+        return cls(channel, address.lane if is_private else scopes[-1], is_private)
+
+    @property
+    def own_audience(self) -> Audience:
+        """The narrowest audience of what is said here."""
+        return Audience(Reach.PRIVATE if self.is_private else Reach.CHANNEL, self.channel)
+
+    def audience(self, reach: Reach) -> Audience:
+        """Return an audience that hears what is said here, if it may travel this far."""
+        match reach:
+            case Reach.PRIVATE | Reach.CHANNEL:
+                return self.own_audience
+            case Reach.SERVER:
+                # Nothing that is said in private has a server.
+                wider = Audience(Reach.SERVER, self.server)
+                return self.own_audience if self.is_private else wider
+            case Reach.EVERYWHERE:
+                return Audience(Reach.EVERYWHERE)
+
+    def audience_for(self, *consents: Consent) -> Audience:
+        """Return the widest audience that everybody concerned consents to."""
+        if self.is_private or Consent.HERE in consents or Consent.OFF in consents:
+            return self.own_audience
+        is_for_server = Consent.SERVER in consents
+        return self.audience(Reach.SERVER if is_for_server else Reach.EVERYWHERE)
+
+
+@value_class
+class MemorySubject:
+    """What a memory is about."""
+
+    kind: SubjectKind
+    key: str
+    """A person's id, a preset's name, a channel's or server's key, a scene's conversation."""
+    name: str = ""
+    """The name that prompts and lists show."""
+
+
+@value_class
+class Memory:
+    """One memory."""
+
+    subject: MemorySubject
+    text: str
+    """One sentence about the subject, in the language of its source."""
+    said_by: str
+    """The id of the person who said or wrote it, or the name of the preset; for a correction, of
+    the person who corrected it."""
+    place: MemoryPlace
+    """Where it was said."""
+    kind: MemoryKind = MemoryKind.FACT
+    told_by: Person | None = None
+    """Who told it about somebody else: hearsay; None: it is first-hand. A character has its
+    preset's name as id."""
+    present: tuple[str, ...] = ()
+    """The presets that heard it, or were told; only these recall it. Empty: all."""
+    conversation: str = ""
+    """The key of the conversation that it comes from, even if it was made by hand there."""
+    turns: tuple[int, ...] = ()
+    """The ids of the turns that it is derived from; it is deleted with any of them."""
+    is_derived: bool = True
+    """Whether it is derived from turns; else it was made by hand."""
+    audience: Audience | None = None
+    """None, for a new memory: what the consent of its people allows (`audience_for`)."""
+    is_widened: bool = False
+    """Whether its author chose the audience; else it follows the consent of its people."""
+    state: MemoryState = MemoryState.KEPT
+    is_pinned: bool = False
+    since: float = 0.0
+    """When it was said, in Unix seconds."""
+    until: float | None = None
+    """Since when it is no longer true, in Unix seconds."""
+    model: str = ""
+    """The embedding model of the vector."""
+    vector: PackedVector | None = None
+    id: int = 0
+    """0: it is not stored yet."""
+
+
+@value_class
+class MemoryReader:
+    """Who reads memories, and where."""
+
+    person: str
+    """The id of the person who asks for them."""
+    place: MemoryPlace
+    is_admin: bool = False
+    """Whether the person is an admin of the place, and may change its memories."""
+
+
+@value_class
+class MemoryListener:
+    """For whom memories are recalled: a character that answers in a place."""
+
+    place: MemoryPlace
+    preset: str
+    """Memories that this character neither witnessed nor was told are left out."""
+    asker: str
+    """The author of the message."""
+    people: tuple[str, ...] = ()
+    """The ids of people who take part in the conversation or are mentioned, asker included."""
+
+
+@value_class
+class HeardMemories:
+    """The memories that a listener may hear, not ranked, and the number that it may not."""
+
+    memories: tuple[Memory, ...] = ()
+    private: tuple[int, ...] = field(default=())
+    """The ids of the asker's own memories from private chats, which stay there."""

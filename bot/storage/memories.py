@@ -1,0 +1,393 @@
+"""Memories in SQL: each statement filters by audience before anything is ranked or limited.
+
+Deletion has two steps in one transaction: memories are marked as gone, then they are deleted, with
+the content of every receipt whose prompt contains one (`delete_gone`).
+"""
+
+import json
+from array import array
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from operator import mul
+from typing import Any
+
+from bot.chat.incoming import Person, make_storable
+from bot.chat.memory import (
+    MAX_PER_CHANNEL,
+    MAX_PER_SUBJECT,
+    Audience,
+    HeardMemories,
+    Memory,
+    MemoryKind,
+    MemoryListener,
+    MemoryPlace,
+    MemoryReader,
+    MemoryState,
+    MemorySubject,
+    Reach,
+    SubjectKind,
+)
+from bot.chat.session import CONSENT_KEY, Consent, StoredTurn
+from bot.errors import UserError
+from bot.ports import Clock
+from bot.storage.database import ClockStore, Database, reading, transaction
+from bot.storage.forgetting import Tombstone, record_nothing
+from bot.storage.rows import decode, decode_all, encode_parts
+from bot.storage.statements import SQL, StartUnit, Unit
+from bot.texts.text import translatable
+
+_MAX_LISTED = 1000
+_SAME_COSINE = 0.95
+"""E5 models rate unrelated sentences at 0.75 and paraphrases at 0.93."""
+_SAME_TRIGRAMS = 0.7
+DELETE_GONE = ("note_memories_gone", "empty_receipts_of_memories", "delete_gone_memories")
+
+
+class SqlMemories(ClockStore):
+    """Stores memories; whoever asks gets and changes only what they may.
+
+    Methods that change a memory return None if it does not exist or the reader may not change it:
+    its author and its subject may, and admins of its place as far as they can see it.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        record_tombstone: Callable[[Tombstone], None] = record_nothing,
+    ) -> None:
+        super().__init__(database, clock)
+        self._record_tombstone = record_tombstone
+
+    @transaction
+    def add(
+        self, new: Memory, sources: Sequence[StoredTurn] = (), retires: Collection[int] = ()
+    ) -> Unit[Memory | None]:
+        """Store a memory and return it; a near duplicate by the same author is replaced.
+
+        `sources` are the turns that a derived memory comes from, as they were read; its `turns` are
+        set from them. `retires` lists memories of the same subject and place that the new one
+        contradicts. An `audience` of None follows the consent of author and subject.
+
+        Returns None if the author or the subject is off, a source has changed or is gone, or the
+        same was already said by hand. Raises `UserError` if the memory is made by hand and there
+        are too many of those already; the oldest derived ones are deleted to stay below the limits.
+        """
+        if new.conversation:  # else a turn may be changed meanwhile
+            yield SQL["locked_session"].query(of=new.conversation)
+        if new.is_derived and not (yield from _are_current(new.conversation, sources)):
+            return None
+        new = replace(new, turns=tuple(one.id for one in sources) if new.is_derived else ())
+        consents = yield from _consents(new)
+        if Consent.OFF in consents:
+            return None
+        if new.audience is None:
+            new = replace(new, audience=new.place.audience_for(*consents))
+        row = _to_row(new)
+        known = decode_all("memory", (yield SQL["similar_memories"].query(row)), _to_memory)
+        same = next((one for one in known if is_same(one, new)), None)
+        if same is not None:
+            if new.is_derived and not same.is_derived:
+                return None
+            new = _merged(same, new)
+            yield SQL["change_memory"].query(_to_row(new))
+        else:
+            [[number]] = yield SQL["add_memory"].query(row)
+            new = replace(new, id=number)
+        if retires:
+            others = json.dumps([one for one in retires if one != new.id])
+            yield SQL["retire_memories"].query({**row, "ids": others, "moment": new.since})
+        return new if (yield from _limit(new)) else None
+
+    @reading
+    def hear(self, listener: MemoryListener) -> Unit[HeardMemories]:
+        """Return what a character may recall in a place, in one query; not ranked."""
+        place, character = listener.place, encode_parts([listener.preset])
+        subjects = [*listener.people, listener.asker, listener.preset, place.channel, place.server]
+        rows = yield SQL["memories_for_listener"].query_alone(
+            {
+                "here": place.own_audience.stored,
+                "in_server": place.audience(Reach.SERVER).stored,
+                "subjects": json.dumps(subjects),
+                "character": character,
+                "asker": listener.asker,
+            }
+        )
+        heard = [row for row in rows if not row[-1]]
+        private = tuple(row[0] for row in rows if row[-1])
+        return HeardMemories(tuple(decode_all("memory", heard, _to_memory)), private)
+
+    @reading
+    def visible(self, reader: MemoryReader, subject: str = "") -> Unit[Sequence[Memory]]:
+        """Return the memories that a reader may see, pinned and newest first.
+
+        These are what the reader said anywhere, and what may be heard in the reader's place.
+        `subject` limits them to one person, character, place, or scene.
+        """
+        asked = {**_reader_values(reader), "subject": subject, "most": _MAX_LISTED}
+        return decode_all("memory", (yield SQL["visible_memories"].query_alone(asked)), _to_memory)
+
+    async def correct(
+        self, number: int, reader: MemoryReader, text: str, embedding: tuple[str, bytes] | None
+    ) -> Memory | None:
+        """Replace a memory's text by what the reader wrote; it counts as made by hand by them.
+
+        `embedding` is the embedding model and the vector of the new text. Prompts in receipts lose
+        the old text.
+        """
+        model, vector = embedding or ("", None)
+
+        def unit() -> Unit[Memory | None]:
+            old = yield from _changeable(number, reader)
+            if old is None:
+                return None
+            new = replace(
+                old,
+                text=text,
+                said_by=reader.person,
+                told_by=None,
+                turns=(),
+                is_derived=False,
+                model=model,
+                vector=vector,
+                since=self._clock.now(),
+            )
+            if not new.is_widened:
+                consents = [*(yield from _consents(old)), *(yield from _consents(new))]
+                new = replace(new, audience=new.place.audience_for(*consents))
+            yield from delete_gone([old.id], self._clock.now())
+            [[new_number]] = yield SQL["add_memory"].query(_to_row(new))
+            return replace(new, id=new_number)
+
+        return await self._delete(number, reader, unit)
+
+    @transaction
+    def pin(self, number: int, reader: MemoryReader, *, on: bool) -> Unit[Memory | None]:
+        """Pin a memory, so that it is recalled before all others, or unpin it."""
+        return (yield from _change(number, reader, is_pinned=on))
+
+    @transaction
+    def widen(
+        self, number: int, reader: MemoryReader, audience: Audience | None
+    ) -> Unit[Memory | None]:
+        """Set who may hear a memory; only its author may. None: what their consent allows."""
+        old = yield from _changeable(number, reader)
+        if old is None or old.said_by != reader.person:
+            return None
+        chosen = audience or old.place.audience_for(*(yield from _consents(old)))
+        new = replace(old, audience=chosen, is_widened=audience is not None)
+        yield SQL["change_memory"].query(_to_row(new))
+        return new
+
+    @transaction
+    def set_state(
+        self, number: int, reader: MemoryReader, state: MemoryState
+    ) -> Unit[Memory | None]:
+        """Approve or retire a memory."""
+        return (yield from _change(number, reader, state=state))
+
+    async def forget(self, number: int, reader: MemoryReader) -> Memory | None:
+        """Delete a memory, and the content of all receipts whose prompts contain it."""
+
+        def unit() -> Unit[Memory | None]:
+            old = yield from _changeable(number, reader)
+            if old is not None:
+                yield from delete_gone([old.id], self._clock.now())
+            return old
+
+        return await self._delete(number, reader, unit)
+
+    async def _delete(
+        self, number: int, reader: MemoryReader, unit: StartUnit[Memory | None]
+    ) -> Memory | None:
+        """Run a unit that deletes a memory, if the reader may; record the deletion before."""
+        if await self._database.run_reading(lambda: _changeable(number, reader)) is None:
+            return None
+        self._record_tombstone(Tombstone(self._clock.now(), memories=(number,)))
+        changed = await self._database.run(unit)
+        await self._database.truncate_log()
+        return changed
+
+    @transaction
+    def follow_consent(self, person: str) -> Unit[None]:
+        """Give memories that a person said, or that are about them, the audience they consent to.
+
+        Call it after the consent was stored. Audiences that the author chose stay.
+        """
+        yield from follow_consent(person)
+
+
+def follow_consent(person: str) -> Unit[None]:
+    rows = yield SQL["memories_of_person"].query(person=person)
+    for one in decode_all("memory", rows, _to_memory):
+        if not one.is_widened:
+            audience = one.place.audience_for(*(yield from _consents(one)))
+            if audience != one.audience:
+                yield SQL["set_audience"].query(id=one.id, audience=audience.stored)
+
+
+def delete_gone(ids: Collection[int], now: float) -> Unit[None]:
+    """Delete memories, and the prompts that contain them."""
+    yield SQL["mark_listed_memories"].query(ids=json.dumps(list(ids)))
+    for name in DELETE_GONE:
+        yield SQL[name].query(moment=now, content=b"")
+
+
+def delete_stale(conversation: str, changed: Collection[int], now: float) -> Unit[None]:
+    """Delete what was derived from these turns, or from turns that are gone."""
+    yield SQL["mark_stale_memories"].query(of=conversation, rows=json.dumps(list(changed)))
+    for name in DELETE_GONE:
+        yield SQL[name].query(moment=now, content=b"")
+
+
+def is_same(one: Memory, other: Memory) -> bool:
+    """Return whether two memories say the same, in nearly the same words."""
+    if one.vector and other.vector and one.model == other.model:
+        if len(one.vector) != len(other.vector):
+            return False
+        ours, theirs = array("f", one.vector), array("f", other.vector)
+        return bool(sum(map(mul, ours, theirs)) >= _SAME_COSINE)
+    ours_, theirs_ = _trigrams(one.text), _trigrams(other.text)
+    shared = len(ours_ & theirs_)
+    return shared >= _SAME_TRIGRAMS * (len(ours_) + len(theirs_) - shared)
+
+
+def _trigrams(text: str) -> set[str]:
+    plain = "".join(one for one in text.casefold() if one.isalnum())
+    return {plain[at : at + 3] for at in range(max(1, len(plain) - 2))}
+
+
+def _merged(old: Memory, new: Memory) -> Memory:
+    """Return the newer wording in the place of the older one."""
+    return replace(
+        new,
+        id=old.id,
+        audience=old.audience if old.is_widened else new.audience,
+        is_widened=old.is_widened or new.is_widened,
+        is_pinned=old.is_pinned or new.is_pinned,
+        state=old.state if old.state is MemoryState.KEPT else new.state,
+    )
+
+
+def _are_current(conversation: str, sources: Sequence[StoredTurn]) -> Unit[bool]:
+    ids = json.dumps([one.id for one in sources])
+    rows = yield SQL["texts_of_active_turns"].query(of=conversation, rows=ids)
+    texts = {row[0]: row[1] for row in rows}
+    return bool(sources) and all(texts.get(one.id) == one.turn.text for one in sources)
+
+
+def _consents(one: Memory) -> Unit[list[Consent]]:
+    """Return the consents of a memory's author and subject, locked until the commit."""
+    people = {one.said_by}
+    if one.subject.kind is SubjectKind.PERSON:
+        people.add(one.subject.key)
+    found = []
+    for person in sorted(people):
+        rows = yield SQL["locked_choice"].query(scope=person, key=CONSENT_KEY)
+        value = decode(lambda row: str(row[0]), rows[0]) if rows else ""
+        found.append(Consent(value) if value in list(Consent) else Consent.HERE)
+    return found
+
+
+def _limit(new: Memory) -> Unit[bool]:
+    """Delete surplus memories; return whether the new one is among those that stay."""
+    row, gone = _to_row(new), set[int]()
+    limits = {"surplus_of_channel": MAX_PER_CHANNEL}
+    if new.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}:
+        limits["surplus_of_subject"] = MAX_PER_SUBJECT
+    for name, most in limits.items():
+        for number, may_go in (yield SQL[name].query({**row, "most": most})):
+            if not may_go:
+                raise UserError(
+                    translatable(
+                        "I keep at most {count} memories of {name} here, and all were made by hand."
+                        " Forget one first: /memory list.",
+                        count=most,
+                        name=new.subject.name or new.subject.key,
+                    )
+                )
+            gone.add(number)
+    if gone:
+        yield SQL["delete_memories"].query(ids=json.dumps(sorted(gone)))
+    return new.id not in gone
+
+
+def _reader_values(reader: MemoryReader) -> dict[str, object]:
+    return {
+        "person": reader.person,
+        "here": reader.place.own_audience.stored,
+        "in_server": reader.place.audience(Reach.SERVER).stored,
+        "server": reader.place.server,
+        "is_admin": reader.is_admin,
+    }
+
+
+def _changeable(number: int, reader: MemoryReader) -> Unit[Memory | None]:
+    rows = yield SQL["changeable_memory"].query({**_reader_values(reader), "id": number})
+    return decode(_to_memory, rows[0]) if rows else None
+
+
+def _change(number: int, reader: MemoryReader, **changes: Any) -> Unit[Memory | None]:
+    old = yield from _changeable(number, reader)
+    if old is None:
+        return None
+    new = replace(old, **changes)
+    yield SQL["change_memory"].query(_to_row(new))
+    return new
+
+
+def _to_row(one: Memory) -> dict[str, object]:
+    teller = one.told_by
+    return {
+        "id": one.id,
+        "subject_kind": one.subject.kind,
+        "subject": one.subject.key,
+        "subject_name": make_storable(one.subject.name),
+        "text": make_storable(one.text),
+        "kind": one.kind,
+        "said_by": one.said_by,
+        "told_by": teller.id if teller else None,
+        "told_by_name": make_storable(teller.name) if teller else None,
+        "present": encode_parts(one.present) or "",
+        "conversation": one.conversation,
+        "turns": json.dumps(one.turns),
+        "is_derived": one.is_derived,
+        "audience": (one.audience or one.place.own_audience).stored,
+        "origin": one.place.own_audience.stored,
+        "server": one.place.server,
+        "is_widened": one.is_widened,
+        "state": one.state,
+        "is_pinned": one.is_pinned,
+        "since": one.since,
+        "until": one.until,
+        "model": one.model,
+        "embedding": one.vector,
+    }
+
+
+def _to_memory(row: Sequence[Any]) -> Memory:
+    number, subject_kind, subject, name, text, kind, said_by, told_by, told_by_name, *rest = row
+    present, conversation, turns, is_derived, audience, origin, server, is_widened, *rest = rest
+    state, is_pinned, since, until, model, vector = rest[:6]
+    place = Audience.read(origin)
+    return Memory(
+        MemorySubject(SubjectKind(subject_kind), subject, name),
+        text,
+        said_by,
+        MemoryPlace(place.key, server, place.reach is Reach.PRIVATE),
+        MemoryKind(kind),
+        Person(told_by, told_by_name) if told_by else None,
+        tuple(one for one in present.split("\n") if one),
+        conversation,
+        tuple(json.loads(turns)),
+        bool(is_derived),
+        Audience.read(audience),
+        bool(is_widened),
+        MemoryState(state),
+        bool(is_pinned),
+        since,
+        until,
+        model,
+        vector,
+        number,
+    )

@@ -1,0 +1,152 @@
+-- The statements of memories (memories.py).
+
+-- name: memory_columns
+id, subject_kind, subject, subject_name, text, kind, said_by, told_by, told_by_name, present,
+    conversation, turns, is_derived, audience, origin, server, is_widened, state, is_pinned, since,
+    until, model, embedding
+
+-- name: memories_for_listener
+-- Everything that a character may hear in a place: what was said there, what may be heard in the
+-- whole server of the people who are present, and the newest of others in the server. Of the
+-- asker's words in other private chats only the ids. The filter stands before each limit.
+WITH hearable AS (
+    SELECT id FROM (
+        SELECT id FROM memory
+        WHERE audience = :here AND state = 'kept'
+            AND (present = '' OR strpos(present, :character) > 0)
+        ORDER BY is_pinned DESC, id DESC LIMIT 250
+    ) AS said_here
+    UNION
+    SELECT id FROM (
+        SELECT id FROM memory
+        WHERE subject IN (SELECT value FROM jsonb_array_elements_text(:subjects))
+            AND audience IN (:in_server, 'everywhere') AND state = 'kept'
+            AND (present = '' OR strpos(present, :character) > 0)
+        ORDER BY is_pinned DESC, id DESC LIMIT 250
+    ) AS of_present
+    UNION
+    SELECT id FROM (
+        SELECT id, present FROM memory WHERE audience = :in_server AND state = 'kept'
+        ORDER BY id DESC LIMIT 100
+    ) AS newest WHERE present = '' OR strpos(present, :character) > 0
+)
+SELECT {memory_columns}, false FROM memory WHERE id IN (SELECT id FROM hearable)
+UNION ALL
+SELECT id, subject_kind, subject, '', '', kind, said_by, NULL, NULL, present, '', '[]', is_derived,
+    audience, origin, server, is_widened, state, is_pinned, since, until, '', NULL, true
+FROM memory
+WHERE said_by = :asker AND strpos(audience, 'private ') = 1 AND audience <> :here
+    AND state = 'kept' AND (present = '' OR strpos(present, :character) > 0)
+
+-- name: is_visible
+-- What a person said themselves, and what may be heard in the place where they ask. Memories that
+-- may be heard everywhere are listed only in the server that they come from.
+(
+    said_by = :person OR audience = :here OR audience = :in_server
+        OR audience = 'everywhere' AND server = :server
+)
+
+-- name: visible_memories
+SELECT {memory_columns} FROM memory
+WHERE {is_visible} AND (:subject = '' OR subject = :subject)
+ORDER BY is_pinned DESC, state, id DESC LIMIT :most
+
+-- name: changeable_memory
+SELECT {memory_columns} FROM memory
+WHERE id = :id AND {is_visible}
+    AND (said_by = :person OR subject = :person OR :is_admin AND server = :server) FOR UPDATE
+
+-- name: similar_memories
+SELECT {memory_columns} FROM memory
+WHERE subject = :subject AND subject_kind = :subject_kind AND origin = :origin
+    AND said_by = :said_by AND present = :present AND state <> 'retired'
+
+-- name: texts_of_active_turns
+SELECT id, text FROM turn
+WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:rows))
+    AND conversation = :of AND active
+
+-- name: add_memory
+INSERT INTO memory (
+    subject_kind, subject, subject_name, text, kind, said_by, told_by, told_by_name, present,
+    conversation, turns, is_derived, audience, origin, server, is_widened, state, is_pinned, since,
+    until, model, embedding
+)
+VALUES (
+    :subject_kind, :subject, :subject_name, :text, :kind, :said_by, :told_by, :told_by_name,
+    :present, :conversation, :turns, :is_derived, :audience, :origin, :server, :is_widened, :state,
+    :is_pinned, :since, :until, :model, :embedding
+)
+RETURNING id
+
+-- name: change_memory
+UPDATE memory SET subject_name = :subject_name, text = :text, kind = :kind, said_by = :said_by,
+    told_by = :told_by, told_by_name = :told_by_name, conversation = :conversation,
+    turns = :turns, is_derived = :is_derived, audience = :audience, is_widened = :is_widened,
+    state = :state, is_pinned = :is_pinned, since = :since, until = :until, model = :model,
+    embedding = :embedding
+WHERE id = :id
+
+-- name: retire_memories
+UPDATE memory SET state = 'retired', until = :moment
+WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:ids))
+    AND subject = :subject AND origin = :origin AND state = 'kept'
+
+-- name: surplus_of_subject
+SELECT id, is_derived OR state = 'retired' FROM memory
+WHERE subject = :subject AND subject_kind = :subject_kind AND server = :server
+ORDER BY state = 'retired', is_pinned DESC, is_derived, id DESC LIMIT 1000 OFFSET :most
+
+-- name: surplus_of_channel
+SELECT id, is_derived OR state = 'retired' FROM memory
+WHERE origin = :origin
+ORDER BY state = 'retired', is_pinned DESC, is_derived, id DESC LIMIT 1000 OFFSET :most
+
+-- name: delete_memories
+DELETE FROM memory WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:ids))
+
+-- name: memories_of_person
+SELECT {memory_columns} FROM memory
+WHERE said_by = :person OR subject = :person AND subject_kind = 'person'
+ORDER BY id
+
+-- name: set_audience
+UPDATE memory SET audience = :audience WHERE id = :id
+
+-- === deletion: mark memories as gone, then delete them with the prompts that contain them ===
+
+-- name: mark_listed_memories
+UPDATE memory SET state = 'gone'
+WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:ids))
+
+-- name: mark_stale_memories
+-- What was derived from turns that are deleted, no longer active, or among those that change.
+UPDATE memory SET state = 'gone'
+WHERE conversation = :of AND is_derived AND EXISTS (
+    SELECT 1 FROM jsonb_array_elements_text(memory.turns::jsonb)
+    WHERE value::bigint IN (SELECT changed.value::bigint FROM jsonb_array_elements_text(:rows) AS changed)
+        OR NOT EXISTS (SELECT 1 FROM turn WHERE turn.id = value::bigint AND turn.active)
+)
+
+-- name: mark_memories_of_person
+UPDATE memory SET state = 'gone'
+WHERE (said_by = :person OR subject = :person AND subject_kind = 'person') AND since <= :until
+
+-- name: mark_memories_of_conversation
+UPDATE memory SET state = 'gone' WHERE conversation = :of AND since <= :until
+
+-- name: receipt_of_gone
+memories IS NOT NULL AND length(content) > 0 AND EXISTS (
+    SELECT 1 FROM memory WHERE state = 'gone' AND strpos(memories, ' ' || memory.id || ' ') > 0
+)
+
+-- name: note_memories_gone
+-- Processes and model servers keep prompts of these conversations.
+INSERT INTO forgotten (conversation, at)
+SELECT DISTINCT conversation, :moment FROM receipt WHERE {receipt_of_gone}
+
+-- name: empty_receipts_of_memories
+UPDATE receipt SET content = :content, preset = {unnamed_preset} WHERE {receipt_of_gone}
+
+-- name: delete_gone_memories
+DELETE FROM memory WHERE state = 'gone'

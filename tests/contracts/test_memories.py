@@ -1,0 +1,296 @@
+"""Contract of memories, on SQLite and on PostgreSQL: who hears, sees, and changes what."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from bot.chat.memory import (
+    MAX_PER_CHANNEL,
+    MAX_PER_SUBJECT,
+    Audience,
+    Memory,
+    MemoryListener,
+    MemoryPlace,
+    MemoryReader,
+    MemoryState,
+    MemorySubject,
+    Reach,
+    SubjectKind,
+)
+from bot.chat.session import CONSENT_KEY, Consent, HistoryChange, StoredTurn, TurnRange
+from bot.errors import UserError
+from bot.runtime.clock import SystemClock
+from bot.storage.forgetting import PersonalData
+from bot.storage.memories import SqlMemories
+from bot.storage.receipts import Receipts
+from bot.storage.retention import delete_expired_turns
+from bot.storage.summaries import SqlSummaries
+from bot.storage.tables import memory, receipt
+from tests.samples import ALICE, BOB, make_incoming
+from tests.support.store import (
+    LANE,
+    RECEIPT,
+    Store,
+    finish,
+    present,
+    said,
+    store_answer,
+    take_message,
+)
+
+HERE = MemoryPlace(LANE, "telegram:guild", is_private=False)
+NEXT_DOOR = MemoryPlace("telegram:6", "telegram:guild", is_private=False)
+ELSEWHERE = MemoryPlace("telegram:7", "telegram:7", is_private=False)
+PRIVATE = MemoryPlace("telegram:1", "telegram:1", is_private=True)
+PLACES = (HERE, NEXT_DOOR, ELSEWHERE, PRIVATE)
+ABOUT_ALICE = MemorySubject(SubjectKind.PERSON, ALICE.id, ALICE.name)
+BY_HAND = Memory(ABOUT_ALICE, "Alice keeps bees", ALICE.id, HERE, is_derived=False, since=1.0)
+DERIVED = replace(BY_HAND, is_derived=True, conversation=LANE)
+
+
+@pytest.fixture
+def memories(store: Store) -> SqlMemories:
+    return SqlMemories(store.database, SystemClock())
+
+
+async def turns_of(store: Store) -> Sequence[StoredTurn]:
+    return (await SqlSummaries(store.database).load_turns(LANE)).turns
+
+
+async def add_derived(store: Store, memories: SqlMemories, **changes: Any) -> Memory:
+    """Store a question, and a memory that is derived from it."""
+    await finish(store, turns=[said("I keep bees"), said("and cats")])
+    source, _ = await turns_of(store)
+    return present(await memories.add(replace(DERIVED, **changes), [source]))
+
+
+async def heard(memories: SqlMemories, place: MemoryPlace, preset: str = "nora") -> list[str]:
+    found = await memories.hear(MemoryListener(place, preset, BOB.id, (ALICE.id,)))
+    return sorted(one.text for one in found.memories)
+
+
+async def consent(store: Store, memories: SqlMemories, person: str, choice: Consent) -> None:
+    await store.chat_settings.set(person, CONSENT_KEY, choice, person)
+    await memories.follow_consent(person)
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (Consent.HERE, {HERE}),
+        (Consent.SERVER, {HERE, NEXT_DOOR}),
+        (Consent.EVERYWHERE, set(PLACES)),
+    ],
+)
+@pytest.mark.parametrize("is_before", [True, False])
+async def test_memory_is_heard_as_far_as_its_author_consents(
+    store: Store,
+    memories: SqlMemories,
+    choice: Consent,
+    expected: set[MemoryPlace],
+    *,
+    is_before: bool,
+) -> None:
+    if is_before:
+        await consent(store, memories, ALICE.id, choice)
+    await memories.add(BY_HAND)
+    if not is_before:
+        await consent(store, memories, ALICE.id, choice)
+    assert {one for one in PLACES if await heard(memories, one)} == expected
+    await consent(store, memories, ALICE.id, Consent.HERE)
+    assert {one for one in PLACES if await heard(memories, one)} == {HERE}
+
+
+async def test_private_words_stay_in_private_whatever_their_author_consents_to(
+    store: Store, memories: SqlMemories
+) -> None:
+    await consent(store, memories, ALICE.id, Consent.EVERYWHERE)
+    kept = present(await memories.add(replace(BY_HAND, place=PRIVATE)))
+    assert {one for one in PLACES if await heard(memories, one)} == {PRIVATE}
+    own = await memories.hear(MemoryListener(HERE, "nora", ALICE.id))
+    others = await memories.hear(MemoryListener(HERE, "nora", BOB.id, (ALICE.id,)))
+    assert (own.memories, own.private) == ((), (kept.id,))
+    assert (others.memories, others.private) == ((), ())
+
+
+async def test_author_widens_one_memory_and_takes_that_back(memories: SqlMemories) -> None:
+    kept = present(await memories.add(replace(BY_HAND, place=PRIVATE)))
+    alice, wide = MemoryReader(ALICE.id, HERE), Audience(Reach.SERVER, HERE.server)
+    assert await memories.widen(kept.id, MemoryReader(BOB.id, PRIVATE, is_admin=True), wide) is None
+    assert present(await memories.widen(kept.id, alice, wide)).audience == wide
+    assert {one for one in PLACES if await heard(memories, one)} == {HERE, NEXT_DOOR}
+    await memories.widen(kept.id, alice, None)
+    assert {one for one in PLACES if await heard(memories, one)} == {PRIVATE}
+
+
+async def test_subject_has_to_consent_as_well(store: Store, memories: SqlMemories) -> None:
+    await consent(store, memories, ALICE.id, Consent.EVERYWHERE)
+    about_bob = MemorySubject(SubjectKind.PERSON, BOB.id, "Bob")
+    await memories.add(replace(BY_HAND, subject=about_bob))
+    assert {one for one in PLACES if await heard(memories, one)} == {HERE}
+    await consent(store, memories, BOB.id, Consent.OFF)
+    assert await memories.add(replace(BY_HAND, subject=about_bob, text="Bob sings")) is None
+
+
+async def test_character_recalls_what_it_was_present_for(memories: SqlMemories) -> None:
+    await memories.add(replace(BY_HAND, present=("nora", "basil")))
+    await memories.add(replace(BY_HAND, text="Alice is afraid of wasps", present=("basil",)))
+    await memories.add(replace(BY_HAND, text="The inn has a new owner"))
+    assert len(await heard(memories, HERE, "nora")) == 2
+    assert len(await heard(memories, HERE, "basil")) == 3
+    assert await heard(memories, HERE, "asil") == ["The inn has a new owner"]
+
+
+async def test_reader_sees_own_words_and_those_of_the_place(memories: SqlMemories) -> None:
+    for number, place in enumerate(PLACES):
+        await memories.add(replace(BY_HAND, text=f"{number} bees", place=place))
+    for place in PLACES:
+        assert len(await memories.visible(MemoryReader(ALICE.id, place))) == len(PLACES)
+        [seen] = await memories.visible(MemoryReader(BOB.id, place))
+        assert seen.place == place
+
+
+async def test_only_author_subject_and_admins_change_a_memory(memories: SqlMemories) -> None:
+    for reader, may in (
+        (MemoryReader(ALICE.id, ELSEWHERE), True),
+        (MemoryReader(BOB.id, HERE), False),
+        (MemoryReader(BOB.id, HERE, is_admin=True), True),
+        (MemoryReader(BOB.id, ELSEWHERE, is_admin=True), False),
+    ):
+        kept = present(await memories.add(BY_HAND))
+        assert (await memories.pin(kept.id, reader, on=True) is not None) == may
+        retired = await memories.set_state(kept.id, reader, MemoryState.RETIRED)
+        assert (retired is not None) == may
+        assert await heard(memories, HERE) == ([] if may else [BY_HAND.text])
+        corrected = await memories.correct(kept.id, reader, "Alice keeps wasps", None)
+        assert (corrected is not None) == may
+        number = corrected.id if corrected else kept.id
+        assert (await memories.forget(number, reader) is not None) == may
+
+
+async def test_near_duplicate_replaces_the_older_and_hand_made_ones_stay(
+    store: Store, memories: SqlMemories
+) -> None:
+    first = present(await memories.add(BY_HAND))
+    again = present(await memories.add(replace(BY_HAND, text="Alice keeps bees!", since=2.0)))
+    assert again.id == first.id
+    assert await heard(memories, HERE) == ["Alice keeps bees!"]
+    await finish(store, turns=[said("I keep bees")])
+    assert await memories.add(DERIVED, await turns_of(store)) is None
+    near, far = (bytes(3072), b"\0\0\x80?" + bytes(3068))
+    vectors = replace(BY_HAND, text="She has hives", model="m", vector=far)
+    await memories.add(vectors)
+    await memories.add(replace(vectors, text="Honey is what she sells"))
+    await memories.add(replace(vectors, text="Sheep are her neighbors", vector=near))
+    assert len(await heard(memories, HERE)) == 3
+
+
+async def test_newer_memory_retires_the_one_that_it_contradicts(memories: SqlMemories) -> None:
+    old = present(await memories.add(BY_HAND))
+    new = replace(BY_HAND, text="All hives were sold in May", since=5.0)
+    await memories.add(new, retires=[old.id])
+    assert await heard(memories, HERE) == [new.text]
+    seen = await memories.visible(MemoryReader(ALICE.id, HERE))
+    assert [(one.state, one.until) for one in seen] == [
+        (MemoryState.KEPT, None),
+        (MemoryState.RETIRED, 5.0),
+    ]
+
+
+async def test_oldest_derived_memories_make_room(store: Store, memories: SqlMemories) -> None:
+    derived = await add_derived(store, memories)
+    texts = [f"{chr(97 + number) * 9} {number}" for number in range(MAX_PER_SUBJECT)]
+    for text in texts:
+        await memories.add(replace(BY_HAND, text=text))
+    assert await heard(memories, HERE) == sorted(texts)
+    with pytest.raises(UserError, match="25"):
+        await memories.add(replace(BY_HAND, text="one too many"))
+    assert await memories.add(replace(BY_HAND, place=ELSEWHERE)) is not None
+    assert derived.text not in await heard(memories, HERE)
+
+
+async def test_channel_keeps_a_limited_number(memories: SqlMemories) -> None:
+    for number in range(MAX_PER_CHANNEL):
+        who = MemorySubject(SubjectKind.PERSON, f"telegram:9{number}", "")
+        await memories.add(replace(BY_HAND, subject=who, said_by=who.key))
+    with pytest.raises(UserError, match="200"):
+        await memories.add(BY_HAND)
+
+
+@pytest.mark.parametrize(
+    "way", ["edit", "delete", "supersede", "undo", "retry", "expire", "forget"]
+)
+async def test_derived_memory_is_deleted_with_its_turn(
+    store: Store, memories: SqlMemories, way: str
+) -> None:
+    kept = await add_derived(store, memories)
+    await memories.add(replace(BY_HAND, text="Written by hand", conversation=""))
+    assert len(await heard(memories, HERE)) == 2
+    [source] = kept.turns
+    match way:
+        case "edit":
+            await finish(store, "5:2", change=HistoryChange({source: "I keep wasps"}))
+        case "delete":
+            await finish(store, "5:2", change=HistoryChange(deleted=[source]))
+        case "supersede":
+            await finish(store, "5:2", change=HistoryChange(superseded=[source]))
+        case "undo":
+            await finish(store, "5:2", removes=TurnRange(0, 2))
+        case "retry":
+            await finish(store, "5:2", supersedes=TurnRange(0, 2))
+        case "expire":
+            await delete_expired_turns(store.database, SystemClock(), -1)
+        case _:
+            claim, _ = await take_message(store, "5:2")
+            await store.conversations.forget(claim)
+    assert await heard(memories, HERE) == ["Written by hand"]
+    assert await store.scalars(select(memory.c.is_derived)) == [False]
+
+
+async def test_memory_stays_while_other_turns_change(store: Store, memories: SqlMemories) -> None:
+    kept = await add_derived(store, memories)
+    await finish(store, "5:2", change=HistoryChange({kept.turns[0] + 1: "and dogs"}))
+    await finish(store, "5:3", removes=TurnRange(0, 1))
+    assert await heard(memories, HERE) == [kept.text]
+
+
+async def test_memory_of_a_turn_that_changed_meanwhile_is_refused(
+    store: Store, memories: SqlMemories
+) -> None:
+    await finish(store, turns=[said("I keep bees")])
+    [read] = await turns_of(store)
+    await finish(store, "5:2", change=HistoryChange({read.id: "I keep nothing"}))
+    assert await memories.add(DERIVED, [read]) is None
+    assert await memories.add(DERIVED, ()) is None
+
+
+async def test_everything_of_a_person_is_deleted_with_them(
+    store: Store, memories: SqlMemories
+) -> None:
+    await memories.add(BY_HAND)
+    await memories.add(replace(BY_HAND, said_by=BOB.id, text="She sings, says Bob"))
+    about_bob = MemorySubject(SubjectKind.PERSON, BOB.id, "Bob")
+    await memories.add(replace(BY_HAND, subject=about_bob, said_by=BOB.id, text="Bob sings"))
+    await PersonalData(store.database, SystemClock()).forget_outside_histories(ALICE.id)
+    assert await heard(memories, HERE) == ["Bob sings"]
+
+
+async def test_forgotten_memory_leaves_the_receipts_that_quote_it(
+    store: Store, memories: SqlMemories
+) -> None:
+    kept = present(await memories.add(BY_HAND))
+    quoting = replace(RECEIPT, memories=(kept.id, 10 * kept.id))
+    await store_answer(store.database, quoting, replace(RECEIPT, memories=(10 * kept.id,)))
+    await store_answer(store.database, RECEIPT, incoming=make_incoming(key="5:2"))
+    assert [one.memories for _, one in await Receipts(store.database).newest(LANE)] == [()]
+    stored = await store.scalars(select(receipt.c.memories).order_by(receipt.c.id))
+    assert stored == [f" {kept.id} {10 * kept.id} ", f" {10 * kept.id} ", None]
+    data = PersonalData(store.database, SystemClock())
+    assert LANE not in (await data.forgotten_since(0.0)).values()
+    await memories.forget(kept.id, MemoryReader(ALICE.id, HERE))
+    contents = await store.scalars(select(receipt.c.content).order_by(receipt.c.id))
+    assert [bool(one) for one in contents] == [False, True, True]
+    assert LANE in (await data.forgotten_since(0.0)).values()
