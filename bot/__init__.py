@@ -25,7 +25,6 @@ tests/turn/test_message_path.py checks the order:
     commands/personas.py             how people describe themselves
     turn/model_requests.py           the preset's model, within its budgets
     prompting/compose/compose.py     compose, for what the backend reads
-    memory/stories.py                stories near to the message
     memory/summaries.py              the summary of dropped turns
     prompting/fit.py                 fit: whole messages are dropped, the oldest first
     replying/generate.py             generate: filter, time, and stop where somebody asks for it

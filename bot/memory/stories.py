@@ -69,13 +69,6 @@ async def _index(
         _log.info("stories_indexed", character=character, done=done, of=len(missing))
 
 
-async def no_stories(
-    _preset: Preset, _newest: str, _may_spend: bool = True
-) -> RetrievedStories | None:
-    """Return no stories, because no preset has any."""
-    return None
-
-
 @dataclass(eq=False, repr=False)
 class StoryRetriever:
     """Retrieves stories of these characters, which are named like their presets."""

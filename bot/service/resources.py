@@ -14,7 +14,7 @@ from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, SettingsError
 from bot.extras import import_extra
 from bot.importers.character_files import read_character_folder
-from bot.memory.stories import RetrieveStories, StoryRetriever, index_stories, no_stories
+from bot.memory.stories import RetrieveStories, StoryRetriever, index_stories
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, ChatSettings, RateLimits, Signals, Stories, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
@@ -52,7 +52,8 @@ class Models:
     renderer: Renderer
     backends: dict[str, Backend]
     """By provider; a preset that is published later may add one."""
-    retrieve_stories: RetrieveStories
+    retrieve_stories: RetrieveStories | None = None
+    """None: no preset has stories."""
     tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
     """By the names in presets."""
     session_key: bytes = b""
@@ -86,10 +87,10 @@ async def _preload(backend: Backend, default: Preset) -> None:
 @contextlib.asynccontextmanager
 async def open_story_retriever(
     settings: Settings, stories_by_character: Mapping[str, Sequence[str]], database: Database
-) -> AsyncIterator[RetrieveStories]:
+) -> AsyncIterator[RetrieveStories | None]:
     """Index presets' stories while the block runs; raises `SettingsError`."""
     if not stories_by_character:
-        yield no_stories
+        yield None
         return
     embedder = make_embedder(settings.embedding, settings.data_dir)
     stories: Stories = import_extra("bot.storage.stories", "a preset with stories").SqlStories(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from operator import mul
 from typing import Any
 
-from bot.chat.incoming import Person, make_storable
+from bot.chat.incoming import Person, to_storable_text
 from bot.chat.memory import (
     MAX_PER_CHANNEL,
     MAX_PER_SUBJECT,
@@ -342,12 +342,12 @@ def _to_row(one: Memory) -> dict[str, object]:
         "id": one.id,
         "subject_kind": one.subject.kind,
         "subject": one.subject.key,
-        "subject_name": make_storable(one.subject.name),
-        "text": make_storable(one.text),
+        "subject_name": to_storable_text(one.subject.name),
+        "text": to_storable_text(one.text),
         "kind": one.kind,
         "said_by": one.said_by,
         "told_by": teller.id if teller else None,
-        "told_by_name": make_storable(teller.name) if teller else None,
+        "told_by_name": to_storable_text(teller.name) if teller else None,
         "present": encode_parts(one.present) or "",
         "conversation": one.conversation,
         "turns": json.dumps(one.turns),

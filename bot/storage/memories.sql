@@ -143,7 +143,7 @@ memories IS NOT NULL AND length(content) > 0 AND EXISTS (
 -- name: note_memories_gone
 -- Processes and model servers keep prompts of these conversations.
 INSERT INTO forgotten (conversation, at)
-SELECT DISTINCT conversation, :moment FROM receipt WHERE {receipt_of_gone}
+SELECT DISTINCT conversation, :moment::float8 FROM receipt WHERE {receipt_of_gone}
 
 -- name: empty_receipts_of_memories
 UPDATE receipt SET content = :content, preset = {unnamed_preset} WHERE {receipt_of_gone}

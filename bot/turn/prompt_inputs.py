@@ -193,7 +193,8 @@ class PromptSources:
     conversations: Conversations
     resolver: PresetResolver
     personas: UserPersonas
-    retrieve_stories: RetrieveStories
+    retrieve_stories: RetrieveStories | None
+    """None: no preset has stories."""
     summarizer: Summarizer
     channel_reader: ChannelReader
     attachment_reader: AttachmentReader
@@ -314,7 +315,8 @@ class PromptSources:
         message, files = context.incoming, context.files
         if files.images and not self._sees_images(preset):
             files = replace(files, images=())
-        stories = await self.retrieve_stories(preset, message.text, self.may_spend)
+        retrieve = self.retrieve_stories
+        stories = await retrieve(preset, message.text, self.may_spend) if retrieve else None
         summary = await self.summarizer.load_part(preset, context.claim.conversation)
         compose_now = partial(
             compose,
@@ -391,7 +393,7 @@ class AnswerTools:
     """Creates the tools for answers, such as searching the history and stories."""
 
     conversations: Conversations
-    retrieve_stories: RetrieveStories
+    retrieve_stories: RetrieveStories | None
     clock: Clock
     random_number: Callable[[], float]
     servers: Mapping[str, ToolServer]
@@ -463,7 +465,8 @@ class AnswerTools:
 
     def _story_tool(self, preset: Preset, context: TurnContext) -> Tool:
         async def search(about: str) -> Sequence[Story]:
-            found = await self.retrieve_stories(preset, about, True) or {}
+            retrieve = self.retrieve_stories
+            found = (await retrieve(preset, about, True) if retrieve else None) or {}
             stories = {one.id: one for found_of_one in found.values() for one in found_of_one}
             return sorted(stories.values(), key=lambda one: -one.score)
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from bot.chat.story import PackedVector
 from bot.errors import EmbeddingError
-from bot.memory.stories import StoryRetriever, index_stories, no_stories
+from bot.memory.stories import StoryRetriever, index_stories
 from bot.prompting.presets.preset import Preset
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
@@ -55,7 +55,6 @@ async def test_preset_without_stories_or_placeholders_embeds_nothing(database: D
     other = nora().model_copy(update={"name": "marlowe"})
 
     assert await retriever.retrieve(other, "storm") is None
-    assert await no_stories(nora(), "storm") is None
     assert await retriever.retrieve(nora("You keep a light."), "storm") == {}
     assert embedder.queries == []
 

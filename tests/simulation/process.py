@@ -14,7 +14,6 @@ from typing_extensions import override
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
 from bot.delivery.pacing import DeliverySettings
 from bot.errors import StoreError
-from bot.memory.stories import no_stories
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Clock, Intake, Platform, Surface
 from bot.prompting.presets.preset import Preset
@@ -215,6 +214,6 @@ class SimulatedProcess:
         signals = SimulatedSignals(self.process, bus)
         settings = SqlChatSettings(database, self.clock)
         resolver = PresetResolver({"tester": _PRESET}, "tester", settings, {"tester": 1})
-        models = Models(Renderer(), {"test": SimulatedModel(rng)}, no_stories)
+        models = Models(Renderer(), {"test": SimulatedModel(rng)})
         resources = Resources(database, {}, signals, settings, resolver, models)
         self.run = SimulatedContainer(resources, name, platforms, self.clock).run

@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy.engine import make_url
 from typing_extensions import override
 
-from bot.memory.stories import no_stories
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.ports import Platform
 from bot.prompting.presets.preset import Preset
@@ -187,7 +186,7 @@ async def running_parts(
     chat_settings = make_chat_settings(database, signals, has_remote_signals=pool is not None)
     resolver = PresetResolver({NORA.name: NORA}, NORA.name, chat_settings)
     async with Renderer() as renderer:
-        models = Models(renderer, {"p": backend}, no_stories)
+        models = Models(renderer, {"p": backend})
         resources = Resources(database, {}, signals, chat_settings, resolver, models)
         clock, settings = FakeClock(), Settings(data_dir=folder, admins=frozenset({ALICE.id}))
         container = Container(settings, resources, [QUIET], pytest.fail, RunOptions(), clock)

@@ -28,7 +28,7 @@ from bot.console.prompt_preview import PromptPreview
 from bot.delivery.pacing import DeliverySettings
 from bot.errors import PlatformError, StoreError
 from bot.intake import InboxIntake
-from bot.memory.stories import RetrieveStories, no_stories
+from bot.memory.stories import RetrieveStories
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, ConversationMemory, Delivery, ToolServer
 from bot.prompting.presets.preset import Preset
@@ -138,7 +138,7 @@ class Setup(Delivery):
         clock: FakeClock | None = None,
         others: Sequence[dict[str, object]] = (),
         dice: Callable[[], float] = lambda: 0.99,
-        retrieve_stories: RetrieveStories = no_stories,
+        retrieve_stories: RetrieveStories | None = None,
         fallback: FakeBackend | None = None,
         tool_servers: Mapping[str, ToolServer] | None = None,
         settings: Mapping[str, Any] | None = None,
