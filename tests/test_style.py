@@ -15,7 +15,7 @@ from tests.checkout import CHECKOUT
 
 BOT = CHECKOUT / "bot"
 TOP_LEVEL_MODULES = {
-    *("__init__", "__main__", "contracts", "errors", "extras", "intake", "memory", "ports"),
+    *("__init__", "__main__", "contracts", "errors", "extras", "intake", "ports"),
     *("settings", "setup", "tools", "value_class"),
 }
 MAX_FUNCTION_LINES = 60

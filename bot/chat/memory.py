@@ -63,7 +63,7 @@ class Reach(StrEnum):
 
 @value_class
 class Audience:
-    """Who may hear a memory."""
+    """Who may recall a memory."""
 
     reach: Reach
     key: str = ""
@@ -152,7 +152,7 @@ class Memory:
     """Who told it about somebody else: hearsay; None: it is first-hand. A character has its
     preset's name as id."""
     present: tuple[str, ...] = ()
-    """The presets that heard it, or were told; only these recall it. Empty: all."""
+    """The presets that witnessed it, or were told; only these recall it. Empty: all."""
     conversation: str = ""
     """The key of the conversation that it comes from, even if it was made by hand there."""
     turns: tuple[int, ...] = ()
@@ -201,8 +201,8 @@ class MemoryListener:
 
 
 @value_class
-class HeardMemories:
-    """The memories that a listener may hear, not ranked, and the number that it may not."""
+class RecalledMemories:
+    """The memories that a listener may recall, not ranked, and the number that it may not."""
 
     memories: tuple[Memory, ...] = ()
     private: tuple[int, ...] = field(default=())

@@ -14,7 +14,7 @@ import tempfile
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import import_module  # noqa: TID251 # the client of Redis takes long to import
 from pathlib import Path
@@ -39,6 +39,7 @@ from bot.chat.incoming import (
     Reaction,
     WakeReason,
 )
+from bot.chat.memory import Memory, MemoryPlace, MemorySubject, SubjectKind
 from bot.chat.outgoing import Limits, OutgoingMessage
 from bot.chat.session import Summary, fingerprint_turns
 from bot.errors import Refused, StoreError
@@ -57,6 +58,7 @@ from bot.storage.data_kinds import KEPT_IDS
 from bot.storage.database import Database
 from bot.storage.forgetting import FILE_NAME
 from bot.storage.leases import read_installation_id
+from bot.storage.memories import SqlMemories
 from bot.storage.statements import SQL
 from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import metadata
@@ -68,7 +70,7 @@ MARK = "troupe-drill"
 PLACES = (
     *("turn.text", "inbox.payload", "outbox.text", "receipt.content", "receipt.preset"),
     *("feedback.person", "choice.value", "preset_version.content", "message_note.content"),
-    *("summary.text", "file slots", "memory"),
+    *("summary.text", "memory.text", "file slots", "memory"),
 )
 """Where the person must be found before they are forgotten."""
 _PERSON, _WORDS = Person(f"drill:{MARK}-person", f"{MARK}-name"), f"{MARK}-words"
@@ -254,6 +256,12 @@ class _Drill:
         covered = (read.session, read.turns[-1].id, fingerprint_turns(read.turns))
         await summaries.save(key, Summary(*covered, f"They said {_WORDS}"))
         folder, clock = self.container.settings.data_dir / "slots", self.container.clock
+        memories = SqlMemories(self._database, clock)
+        about = MemorySubject(SubjectKind.PERSON, _PERSON.id, _PERSON.name)
+        place = MemoryPlace.at(_PRIVATE, private, is_private=True)
+        derived = Memory(about, f"They like {_WORDS}", _PERSON.id, place, conversation=key)
+        await memories.add(derived, read.turns[-1:])
+        await memories.add(replace(derived, text=f"I am {_WORDS}", is_derived=False))
         slots = SlotStore(folder, "model", clock, limit_bytes=1, limit_seconds=1)
         slots.open()
         (folder / slots.file_of(SlotOwner(key, MARK))).write_text(_WORDS)

@@ -165,8 +165,7 @@ def _finish_by_steps(
     if rows.turns:
         of = {"conversation": claim.conversation, "session": session}
         yield SQL["append_turn"].query_many([{**of, **row} for row in rows.turns])
-    if rows.receipts:
-        yield SQL["add_receipt"].query_many(rows.receipts)
+    yield from _add_receipts(rows.receipts)
     if (given := rows.result.feedback) is not None:
         name = "drop_feedback" if given.is_removed else "keep_feedback"
         yield SQL[name].query({**asdict(given), "at": at.now})
@@ -179,6 +178,13 @@ def _finish_by_steps(
         return (yield from next_message(claim)), taken
     yield from release(claim)
     return None, taken
+
+
+def _add_receipts(receipts: Sequence[dict[str, Any]]) -> Unit[None]:
+    for row in receipts:
+        yield SQL["add_receipt"].query(row)
+        if row["memories"]:
+            yield SQL["note_memory_uses"].query(row)
 
 
 def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Unit[tuple[int, bool]]:

@@ -173,6 +173,7 @@ IF _removed_count + _superseded_count > 0 THEN
     {mark_stale_memories rows='[]'};
     {note_memories_gone moment=_at};
     {empty_receipts_of_memories content=''};
+    {delete_uses_of_gone};
     {delete_gone_memories};
 END IF;
 FOR _one IN
@@ -195,6 +196,9 @@ FOR _one IN
     ) AS one(content)
 LOOP
     {add_receipt _one conversation=_of turn=_turn at=_at};
+    IF _one.memories IS NOT NULL THEN
+        {note_memory_uses _one conversation=_of};
+    END IF;
 END LOOP;
 IF _may_be_opened THEN
     _opened := ARRAY({opened_parts of_turn=_turn});

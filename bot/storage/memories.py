@@ -16,7 +16,6 @@ from bot.chat.memory import (
     MAX_PER_CHANNEL,
     MAX_PER_SUBJECT,
     Audience,
-    HeardMemories,
     Memory,
     MemoryKind,
     MemoryListener,
@@ -25,6 +24,7 @@ from bot.chat.memory import (
     MemoryState,
     MemorySubject,
     Reach,
+    RecalledMemories,
     SubjectKind,
 )
 from bot.chat.session import CONSENT_KEY, Consent, StoredTurn
@@ -40,7 +40,10 @@ _MAX_LISTED = 1000
 _SAME_COSINE = 0.95
 """E5 models rate unrelated sentences at 0.75 and paraphrases at 0.93."""
 _SAME_TRIGRAMS = 0.7
-DELETE_GONE = ("note_memories_gone", "empty_receipts_of_memories", "delete_gone_memories")
+DELETE_GONE = (
+    *("note_memories_gone", "empty_receipts_of_memories", "delete_uses_of_gone"),
+    "delete_gone_memories",
+)
 
 
 class SqlMemories(ClockStore):
@@ -100,7 +103,7 @@ class SqlMemories(ClockStore):
         return new if (yield from _limit(new)) else None
 
     @reading
-    def hear(self, listener: MemoryListener) -> Unit[HeardMemories]:
+    def recall(self, listener: MemoryListener) -> Unit[RecalledMemories]:
         """Return what a character may recall in a place, in one query; not ranked."""
         place, character = listener.place, encode_parts([listener.preset])
         subjects = [*listener.people, listener.asker, listener.preset, place.channel, place.server]
@@ -113,15 +116,15 @@ class SqlMemories(ClockStore):
                 "asker": listener.asker,
             }
         )
-        heard = [row for row in rows if not row[-1]]
+        recallable = [row for row in rows if not row[-1]]
         private = tuple(row[0] for row in rows if row[-1])
-        return HeardMemories(tuple(decode_all("memory", heard, _to_memory)), private)
+        return RecalledMemories(tuple(decode_all("memory", recallable, _to_memory)), private)
 
     @reading
     def visible(self, reader: MemoryReader, subject: str = "") -> Unit[Sequence[Memory]]:
         """Return the memories that a reader may see, pinned and newest first.
 
-        These are what the reader said anywhere, and what may be heard in the reader's place.
+        These are what the reader said anywhere, and what may be recalled in the reader's place.
         `subject` limits them to one person, character, place, or scene.
         """
         asked = {**_reader_values(reader), "subject": subject, "most": _MAX_LISTED}
@@ -170,7 +173,7 @@ class SqlMemories(ClockStore):
     def widen(
         self, number: int, reader: MemoryReader, audience: Audience | None
     ) -> Unit[Memory | None]:
-        """Set who may hear a memory; only its author may. None: what their consent allows."""
+        """Set who may recall a memory; only its author may. None: what their consent allows."""
         old = yield from _changeable(number, reader)
         if old is None or old.said_by != reader.person:
             return None

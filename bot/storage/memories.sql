@@ -6,10 +6,10 @@ id, subject_kind, subject, subject_name, text, kind, said_by, told_by, told_by_n
     until, model, embedding
 
 -- name: memories_for_listener
--- Everything that a character may hear in a place: what was said there, what may be heard in the
+-- Everything that a character may recall in a place: what was said there, what may be recalled in the
 -- whole server of the people who are present, and the newest of others in the server. Of the
 -- asker's words in other private chats only the ids. The filter stands before each limit.
-WITH hearable AS (
+WITH recallable AS (
     SELECT id FROM (
         SELECT id FROM memory
         WHERE audience = :here AND state = 'kept'
@@ -30,7 +30,7 @@ WITH hearable AS (
         ORDER BY id DESC LIMIT 100
     ) AS newest WHERE present = '' OR strpos(present, :character) > 0
 )
-SELECT {memory_columns}, false FROM memory WHERE id IN (SELECT id FROM hearable)
+SELECT {memory_columns}, false FROM memory WHERE id IN (SELECT id FROM recallable)
 UNION ALL
 SELECT id, subject_kind, subject, '', '', kind, said_by, NULL, NULL, present, '', '[]', is_derived,
     audience, origin, server, is_widened, state, is_pinned, since, until, '', NULL, true
@@ -39,8 +39,8 @@ WHERE said_by = :asker AND strpos(audience, 'private ') = 1 AND audience <> :her
     AND state = 'kept' AND (present = '' OR strpos(present, :character) > 0)
 
 -- name: is_visible
--- What a person said themselves, and what may be heard in the place where they ask. Memories that
--- may be heard everywhere are listed only in the server that they come from.
+-- What a person said themselves, and what may be recalled in the place where they ask. Memories that
+-- may be recalled everywhere are listed only in the server that they come from.
 (
     said_by = :person OR audience = :here OR audience = :in_server
         OR audience = 'everywhere' AND server = :server
@@ -136,8 +136,8 @@ WHERE (said_by = :person OR subject = :person AND subject_kind = 'person') AND s
 UPDATE memory SET state = 'gone' WHERE conversation = :of AND since <= :until
 
 -- name: receipt_of_gone
-memories IS NOT NULL AND length(content) > 0 AND EXISTS (
-    SELECT 1 FROM memory WHERE state = 'gone' AND strpos(memories, ' ' || memory.id || ' ') > 0
+id IN (
+    SELECT receipt FROM memory_use WHERE memory IN (SELECT id FROM memory WHERE state = 'gone')
 )
 
 -- name: note_memories_gone
@@ -147,6 +147,9 @@ SELECT DISTINCT conversation, :moment::float8 FROM receipt WHERE {receipt_of_gon
 
 -- name: empty_receipts_of_memories
 UPDATE receipt SET content = :content, preset = {unnamed_preset} WHERE {receipt_of_gone}
+
+-- name: delete_uses_of_gone
+DELETE FROM memory_use WHERE memory IN (SELECT id FROM memory WHERE state = 'gone')
 
 -- name: delete_gone_memories
 DELETE FROM memory WHERE state = 'gone'

@@ -413,6 +413,12 @@ WHERE receipt IN (
     SELECT id FROM receipt WHERE at BETWEEN :since AND :until AND length(content) > 0
 )
 
+-- name: delete_old_memory_uses
+DELETE FROM memory_use
+WHERE receipt IN (
+    SELECT id FROM receipt WHERE at BETWEEN :since AND :until AND length(content) > 0
+)
+
 -- name: delete_old_budgets
 DELETE FROM budget WHERE key < :oldest RETURNING key
 

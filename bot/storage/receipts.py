@@ -1,5 +1,6 @@
 """Receipts in SQL, compressed: a prompt of 1,600 tokens takes about two kilobytes."""
 
+import json
 import zlib
 from collections.abc import Sequence
 
@@ -28,7 +29,7 @@ def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict
         "content": _compress(_encode(one)),
         **usage_columns(one.preset, one.provider, one.charge, one.usage),
         "prompt_tokens": one.usage.prompt_tokens or one.tokens,
-        "memories": f" {' '.join(map(str, one.memories))} " if one.memories else None,
+        "memories": json.dumps(one.memories) if one.memories else None,
     }
 
 

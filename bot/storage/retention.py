@@ -58,6 +58,7 @@ async def _empty_receipts(database: Database, until: float) -> int:
             return emptied
         page = {"since": since, "until": end}
         await database.execute(SQL["delete_old_feedback"], **page)
+        await database.execute(SQL["delete_old_memory_uses"], **page)
         emptied += len(await database.execute(SQL["empty_receipt_page"], **page, content=b""))
         since = end
 

@@ -177,12 +177,18 @@ DELETE FROM feedback WHERE receipt = :receipt AND person = :person AND reaction 
 -- name: add_receipt
 INSERT INTO receipt (
     conversation, turn, at, content, person, server, preset, provider, model,
-    prompt_tokens, cached_tokens, output_tokens, cost, memories
+    prompt_tokens, cached_tokens, output_tokens, cost
 )
 VALUES (
     :conversation, :turn, :at, :content, :person, :server, :preset, :provider, :model,
-    :prompt_tokens, :cached_tokens, :output_tokens, :cost, :memories
+    :prompt_tokens, :cached_tokens, :output_tokens, :cost
 )
+
+-- name: note_memory_uses
+-- Right after `add_receipt`.
+INSERT INTO memory_use (receipt, memory)
+SELECT (SELECT max(id) FROM receipt WHERE conversation = :conversation), value::bigint
+FROM jsonb_array_elements_text(:memories::jsonb)
 
 -- name: opened_parts
 SELECT part FROM outbox WHERE turn = :of_turn AND op = 'send'

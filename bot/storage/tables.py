@@ -292,11 +292,9 @@ receipt = _numbered_table(
     Column("cached_tokens", BigInteger),
     Column("output_tokens", BigInteger),
     Column("cost", BigInteger),  # in millionths of a US dollar; NULL: the price is not known
-    Column("memories", Text),  # the ids of memories in its content, each between spaces
     Index("ix_receipt_conversation", "conversation", "id"),
     Index("ix_receipt_person", "person", "at"),
     _partial_index("ix_receipt_content", "length(content) > 0", "at"),
-    _partial_index("ix_receipt_memories", "memories IS NOT NULL AND length(content) > 0", "id"),
 )
 
 # What people think of answers, by the number of the receipt.
@@ -455,7 +453,15 @@ memory = _numbered_table(
     Index("ix_memory_said_by", "said_by"),
     Index("ix_memory_origin", "origin"),
     Index("ix_memory_conversation", "conversation"),
-    _partial_index("ix_memory_gone", "state = 'gone'", "id"),
+    _partial_index("ix_memory_gone", "state = 'gone'", "state"),
+)
+
+# Which memories the prompt of a receipt contains.
+memory_use = _table(
+    "memory_use",
+    Column("receipt", BigInteger, primary_key=True, autoincrement=False),
+    Column("memory", BigInteger, primary_key=True, autoincrement=False),
+    Index("ix_memory_use_memory", "memory"),
 )
 
 # One row: the oldest revision whose version of Troupe may use these tables (`revisions`).

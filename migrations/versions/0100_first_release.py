@@ -180,7 +180,14 @@ def upgrade() -> None:
     op.create_index("ix_memory_said_by", "memory", ["said_by"])
     op.create_index("ix_memory_origin", "memory", ["origin"])
     op.create_index("ix_memory_conversation", "memory", ["conversation"])
-    op.create_index("ix_memory_gone", "memory", ["id"], **where("state = 'gone'"))
+    op.create_index("ix_memory_gone", "memory", ["state"], **where("state = 'gone'"))
+    op.create_table(
+        "memory_use",
+        sa.Column("receipt", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("memory", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.PrimaryKeyConstraint("receipt", "memory", name="pk_memory_use"),
+    )
+    op.create_index("ix_memory_use_memory", "memory_use", ["memory"])
     op.create_table(
         "message_note",
         sa.Column("id", ID, nullable=False),
@@ -300,19 +307,12 @@ def upgrade() -> None:
         sa.Column("cached_tokens", sa.BigInteger(), nullable=True),
         sa.Column("output_tokens", sa.BigInteger(), nullable=True),
         sa.Column("cost", sa.BigInteger(), nullable=True),
-        sa.Column("memories", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_receipt"),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_receipt_content", "receipt", ["at"], **where("length(content) > 0"))
     op.create_index("ix_receipt_conversation", "receipt", ["conversation", "id"])
     op.create_index("ix_receipt_person", "receipt", ["person", "at"])
-    op.create_index(
-        "ix_receipt_memories",
-        "receipt",
-        ["id"],
-        **where("memories IS NOT NULL AND length(content) > 0"),
-    )
     op.create_table(
         "restore",
         sa.Column("id", ID, nullable=False),

@@ -25,6 +25,10 @@ STATEMENTS = {
     "feedback.person": ["forget_feedback_of_person", "drop_feedback_since"],
     "message_note.content": ["drop_notes_of_person", "forget_notes_of_person"],
     "preset_version.content": ["forget_characters"],
+    "memory.text": [
+        *("mark_memories_of_person", "note_memories_gone", "empty_receipts_of_memories"),
+        *("delete_uses_of_gone", "delete_gone_memories"),
+    ],
     "inbox.payload": ["drop_messages_set_aside"],
     "outbox.text": ["empty_unsent"],
     "choice.value": ["reset_choice"],
