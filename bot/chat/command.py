@@ -104,6 +104,8 @@ class ButtonAction(StrEnum):
     """Use the preset whose name is entered in a form."""
     ABOUT = "about"
     """Save the self-description that a person enters in a form."""
+    MEMORY = "memory"
+    """Turn to a page of a list of memories, or do what is chosen from its menu."""
     ADULT = "adult"
     """Confirm that the person is an adult, then answer their question."""
 
@@ -114,7 +116,7 @@ MENU_ACTIONS = frozenset(
     {
         *(ButtonAction.SETTINGS, ButtonAction.PRESETS, ButtonAction.USE, ButtonAction.RESET),
         *(ButtonAction.OBSERVE, ButtonAction.SCOPE, ButtonAction.CHARACTERS),
-        *(ButtonAction.TOGGLE, ButtonAction.NAME, ButtonAction.ABOUT),
+        *(ButtonAction.TOGGLE, ButtonAction.NAME, ButtonAction.ABOUT, ButtonAction.MEMORY),
     }
 )
 """Actions of the buttons and lists in menus, each equivalent to a command."""

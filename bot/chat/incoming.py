@@ -306,8 +306,13 @@ class Reaction(StrEnum):
     BAD = "👎"
     RETRY = "🔁"
     DELETE = "🗑"
+    PIN = "📌"
+    WRITE = "✍"
+    """For Telegram, whose reactions do not include 📌."""
 
 
+REMEMBERING = frozenset({Reaction.PIN, Reaction.WRITE})
+"""The reactions that ask to remember a message, also one that is not an answer."""
 _TONES = re.compile("[\U0001f3fb-\U0001f3ff\ufe0f]")
 
 

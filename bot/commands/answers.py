@@ -157,7 +157,7 @@ NOT_REMEMBERED = translatable("That message is not in my memory.")
 _CHANGE_OTHERS = translatable("change the answer to somebody else's question")
 _SEE_OTHERS = translatable("see the context of the answer to somebody else's question")
 _PRESS_OTHERS = translatable("use the buttons of somebody else's question")
-_WITH_BUTTONS = frozenset({"preset", "settings", "forget", "new", "start"})
+_WITH_BUTTONS = frozenset({"preset", "settings", "forget", "new", "start", "memory"})
 """The commands whose replies have buttons of their own."""
 HOW_TO_TYPE = {
     ButtonAction.NAME: translatable("Write /preset use and the name of the preset."),

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -46,7 +46,7 @@ _DAMAGED = translatable(
     "The card could not be read. It may be damaged, or too large when unpacked; please try once"
     " more."
 )
-_UNREACHABLE = translatable("The card could not be downloaded. Please send it again.")
+_UNREACHABLE = translatable("The file could not be downloaded. Please send it again.")
 _NO_LINK = translatable("The picture must be a link that begins with https://")
 _IN_SERVER = translatable("Write this in the server that should get the character.")
 _NONE = translatable("There are no characters here yet. /character add makes one.")
@@ -104,7 +104,7 @@ class CharacterHandlers:
     async def _add(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         await self._require(incoming)
-        fields, card = _fields(request.argument), await self._attached(incoming)
+        fields, card = _fields(request.argument), await self.attached(incoming)
         if card is None:
             if len(fields) < 2:  # a name and a persona
                 raise UserError(_HOW_TO_ADD)
@@ -113,8 +113,8 @@ class CharacterHandlers:
             fields = []
         preset = await self._read(card, incoming)
         if fields:  # it is called as its author says
-            preset = _validated(preset, {"name": fields[0]})
-        return await self._keep(request, preset, owner_of(incoming))
+            preset = validated(preset, {"name": fields[0]})
+        return _ready(await self._keep(request, preset, owner_of(incoming)))
 
     @command(
         "character use",
@@ -125,7 +125,7 @@ class CharacterHandlers:
     async def _use(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         await self.admins.require(incoming, _USE)
-        name = await self._find(request.argument, owner_of(incoming), "use")
+        name = await self.find(request.argument, owner_of(incoming), "/character use")
         found = await self.resolver.characters.find(name, self.resolver.behavior_in(request.active))
         if found is None:
             raise _missing(request.argument)
@@ -144,17 +144,17 @@ class CharacterHandlers:
         incoming = request.incoming
         await self._require(incoming)
         wanted, *fields = _fields(request.argument) or [""]
-        name = await self._find(wanted, owner_of(incoming), "edit")
-        if (card := await self._attached(incoming)) is not None:
-            preset = _validated(await self._read(card, incoming), {"name": shown_name(name)})
+        name = await self.find(wanted, owner_of(incoming), "/character edit")
+        if (card := await self.attached(incoming)) is not None:
+            preset = validated(await self._read(card, incoming), {"name": shown_name(name)})
         elif not fields:
             raise UserError(_HOW_TO_EDIT)
         else:
             given = dict(zip(_KEYS, fields, strict=False))
             if given.get("avatar") and not is_http_address(given["avatar"]):
                 raise UserError(_NO_LINK)
-            preset = _validated(await self._stored(name), given)
-        await self._save(request, preset, name)
+            preset = validated(await self.stored(name), given)
+        await self.save(request, preset, name)
         text = translatable("{name} was changed.", name=preset.name)
         return CommandResult(text, changes_channel=True)
 
@@ -169,15 +169,15 @@ class CharacterHandlers:
         await self._require(incoming)
         if incoming.is_private:
             raise UserError(_IN_SERVER)
-        name = await self._find(request.argument, incoming.author.id, "share")
-        return await self._keep(request, await self._stored(name), owner_of(incoming))
+        name = await self.find(request.argument, incoming.author.id, "/character share")
+        return _ready(await self._keep(request, await self.stored(name), owner_of(incoming)))
 
     @command(
         "character remove", marked("delete a character for good (admins)"), _NAME, needs_admin=True
     )
     async def _remove(self, request: CommandRequest) -> CommandResult:
         await self._require(request.incoming)
-        name = await self._find(request.argument, owner_of(request.incoming), "remove")
+        name = await self.find(request.argument, owner_of(request.incoming), "/character remove")
         by, audited = request.incoming.author.id, request.is_audited
         await self.resolver.characters.announce(name, "", "", by, audited=audited)
         await self.versions.delete(name)
@@ -191,7 +191,7 @@ class CharacterHandlers:
         action, _, name = (called.text if called else "").partition(" ")
         if action != "edit":
             return [(one, "") for one in (_NEW_NAME, *_FORM)]
-        preset = await self._stored(await self._find(name, owner_of(message), action))
+        preset = await self.stored(await self.find(name, owner_of(message), "/character edit"))
         fields = [(one, getattr(preset, key) or "") for one, key in zip(_FORM, _KEYS, strict=True)]
         if any(len(text) > one.form_chars for one, text in fields):
             raise UserError(_TOO_LONG)
@@ -212,9 +212,13 @@ class CharacterHandlers:
         if not message.is_private:
             await self.admins.require(message, _CHANGE)
 
-    async def _find(self, word: str, owner: str, action: str) -> str:
+    async def find(self, word: str, owner: str, usage: str) -> str:
+        """Return the full name of an owner's character; raises `UserError`, which says the usage.
+
+        `usage` is the command without the name.
+        """
         if not word.strip():
-            example = f"/character {action} Nora"
+            example = f"{usage} Nora"
             raise UserError(
                 translatable("Which character? For example: {example}", example=example)
             )
@@ -225,14 +229,18 @@ class CharacterHandlers:
                 return name
         raise _missing(word, [shown_name(one) for one in names])
 
-    async def _stored(self, name: str) -> Preset:
+    async def stored(self, name: str) -> Preset:
+        """Return the newest version of a character by the full name of its preset."""
         stored = await self.versions.newest(name)
         if stored is None:
             raise _missing(shown_name(name))
         return await asyncio.to_thread(parse_preset, stored.content, name)
 
-    async def _attached(self, message: IncomingMessage) -> bytes | None:
-        """Return the card that is attached, or that the command replies to."""
+    async def attached(self, message: IncomingMessage) -> bytes | None:
+        """Return the file that is attached, or that the command replies to; None: there is none.
+
+        Raises `UserError` if it is too large or cannot be downloaded.
+        """
         quoted = message.quote.attachments if message.quote else ()
         kinds = {MediaKind.FILE, MediaKind.IMAGE}
         cards = [one for one in (*message.attachments, *quoted) if one.kind in kinds and one.source]
@@ -245,7 +253,7 @@ class CharacterHandlers:
             raise UserError(_UNREACHABLE) from None
         if len(data) > most:
             raise UserError(
-                translatable("A card may have up to {limit} KiB.", limit=f"{most // 1024:,}")
+                translatable("A file may have up to {limit} KiB.", limit=f"{most // 1024:,}")
             )
         return data
 
@@ -269,7 +277,20 @@ class CharacterHandlers:
             avatar = None
         return preset.model_copy(update={"avatar": avatar})
 
-    async def _keep(self, request: CommandRequest, preset: Preset, owner: str) -> CommandResult:
+    async def keep_card(self, request: CommandRequest, card: bytes) -> Preset:
+        """Store the character of a card; return it as it answers here; raises `UserError`."""
+        message = request.incoming
+        await self._require(message)
+        owner, behavior = owner_of(message), self.resolver.behavior_in(request.active)
+        given = await self._keep(request, await self._read(card, message), owner)
+        found = await self.resolver.characters.find(
+            f"{owner}{OWNER_SEPARATOR}{given.name}", behavior
+        )
+        if found is None:
+            raise _missing(given.name)
+        return found[0]
+
+    async def _keep(self, request: CommandRequest, preset: Preset, owner: str) -> Preset:
         """Store a new character under a free name; once, even if the command runs again."""
         own = await self.resolver.characters.descriptions(owner)
         most = self.per_person if request.incoming.is_private else self.per_server
@@ -292,17 +313,15 @@ class CharacterHandlers:
                     count=len(own),
                 )
             )
-        await self._save(request, given, name)
-        text = translatable(
-            "{name} is ready. /character use {name} lets it answer here.", name=given.name
-        )
-        return CommandResult(text, changes_channel=True)
+        await self.save(request, given, name)
+        return given
 
     async def _is_same(self, name: str, preset: Preset) -> bool:
         stored = await self.versions.newest(name)
         return stored is not None and stored.content == export_preset(preset)
 
-    async def _save(self, request: CommandRequest, preset: Preset, name: str) -> None:
+    async def save(self, request: CommandRequest, preset: Preset, name: str) -> None:
+        """Store a character's next version under the full name of its preset, and announce it."""
         content, owner = export_preset(preset), name.rpartition(OWNER_SEPARATOR)[0]
         await self.versions.save([PresetVersion(name, content, 1, owner)])
         about = " ".join(preset.description[:_DESCRIPTION_CHARS].split())
@@ -310,6 +329,13 @@ class CharacterHandlers:
         await self.resolver.characters.announce(
             name, content, about, request.incoming.author.id, audited=request.is_audited
         )
+
+
+def _ready(preset: Preset) -> CommandResult:
+    text = translatable(
+        "{name} is ready. /character use {name} lets it answer here.", name=preset.name
+    )
+    return CommandResult(text, changes_channel=True)
 
 
 def _fields(text: str) -> list[str]:
@@ -320,7 +346,7 @@ def _fields(text: str) -> list[str]:
     return [one.strip() for one in text.split("|", len(_CARD_KEYS) - 1)] if text else []
 
 
-def _validated(preset: Preset, changes: dict[str, str]) -> Preset:
+def validated(preset: Preset, changes: Mapping[str, object]) -> Preset:
     """Return a preset with changed texts; an empty greeting or picture is removed."""
     kept = preset.model_dump(mode="json", exclude_defaults=True)
     changed = {key: value or None for key, value in changes.items() if value or key != "persona"}

@@ -11,6 +11,7 @@ from bot.commands.access import ACCESS_GROUP, AccessHandlers, Pairing
 from bot.commands.answers import NewestQuestionHandlers
 from bot.commands.authority import AdminCheck, unknown_admin_notice
 from bot.commands.characters import CHARACTER, CharacterHandlers
+from bot.commands.memories import MEMORY, MemoryHandlers
 from bot.commands.menus import HistoryScopeHandlers, SettingMenus
 from bot.commands.personas import UserPersonas
 from bot.commands.presets import PRESET, PresetHandlers, with_greeting
@@ -70,6 +71,7 @@ class CommandHandlers:
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
     characters: CharacterHandlers
     recaps: Recaps
+    memories: MemoryHandlers
     dice: random.Random = field(default_factory=random.Random)
     """Selects greetings."""
 
@@ -85,7 +87,15 @@ class CommandHandlers:
         self.pairing = Pairing(self.access.chat_settings, self.admins.clock)
         access = AccessHandlers(*(self.access, self.admins, _GRANTABLE, self.pairing, self.receive))
         reports = AnswerReports(self.context, self.admins.admin_ids)
-        groups = (self.characters, self.recaps, questions, *services, access, reports)
+        groups = (
+            self.characters,
+            self.recaps,
+            self.memories,
+            questions,
+            *services,
+            access,
+            reports,
+        )
         self._handlers = handlers_of(self, presets, *groups)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
@@ -364,12 +374,14 @@ _OWNERS = (
     AccessHandlers,
     AnswerReports,
     Recaps,
+    MemoryHandlers,
 )
 _FIRST = (
-    *("new", "stop", "retry", "undo", "me", "forget", "export", "recap", "context"),
+    *("new", "stop", "retry", "undo", "me", "memory", "forget", "export", "recap", "context"),
     *("preset", "character", "settings", "access"),
 )
-COMMANDS = listed_commands(_OWNERS, (PRESET, CHARACTER, SETTINGS, ACCESS_GROUP, PRIVACY), _FIRST)
+_COMMAND_GROUPS = (PRESET, CHARACTER, MEMORY, SETTINGS, ACCESS_GROUP, PRIVACY)
+COMMANDS = listed_commands(_OWNERS, _COMMAND_GROUPS, _FIRST)
 """The listed commands, in the order of /help."""
 COMMAND_NAMES = frozenset(
     spec.name.partition(" ")[0] for owner in _OWNERS for spec in specs_of(owner)

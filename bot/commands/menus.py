@@ -93,14 +93,9 @@ class SettingMenus:
         )
         data = encode_button(choose, request.part, page)
         menu = Menu(data, translate(title, language_of(request.incoming.locale)), options)
-        labels = {page - 1: "‹", page: f"{page}/{pages}", page + 1: "›"}
-        page_buttons = (
-            Button(label, encode_button(turn_page, request.part, number))
-            for number, label in labels.items()
-            if pages > 1 and 1 <= number <= pages
-        )
+        turns = page_buttons(turn_page, request.part, page, pages)
         text = joined([*await self._who_answers(request), hint])
-        return CommandResult(text, menus=(menu,), buttons=(*page_buttons, *buttons))
+        return CommandResult(text, menus=(menu,), buttons=(*turns, *buttons))
 
     async def settings(self, request: CommandRequest) -> CommandResult:
         """Show the settings of this channel, with menus to change them."""
@@ -205,6 +200,16 @@ class SettingMenus:
         around = await self.resolver.resolve(scopes[1:])
         names = joined([one.shown_name for one in around.presets], _NAMES_SEPARATOR)
         return [line, _inherited_line(names, around.first.scope, scopes)]
+
+
+def page_buttons(action: ButtonAction, part: str, page: int, pages: int) -> tuple[Button, ...]:
+    """Return buttons that turn the pages of a list; none if there is one page."""
+    labels = {page - 1: "‹", page: f"{page}/{pages}", page + 1: "›"}
+    return tuple(
+        Button(label, encode_button(action, part, number))
+        for number, label in labels.items()
+        if pages > 1 and 1 <= number <= pages
+    )
 
 
 def origin(scope: str | None, scopes: Sequence[str]) -> Text:

@@ -44,8 +44,12 @@ class CommandRequest:
     """When the answer was given that the command replies to."""
     is_asker: bool = False
     """Whether the command replies to the answer to a question of its author."""
+    quoted: Turn | None = None
+    """The turn of the message that /memory replies to, if it is in the history."""
     part: str = ""
     """The name of the part that the reply is sent as; buttons under it carry it."""
+    page: int = 0
+    """The page of a list that a button asks for; 0: the command was typed."""
 
     @property
     def argument(self) -> str:
@@ -93,6 +97,8 @@ class CommandResult:
     """Whether the text asks for a confirmation of /forget me."""
     asks_age: bool = False
     """Whether the text asks the author to confirm that they are an adult."""
+    turns: tuple[Turn, ...] = ()
+    """What is added to the history: an imported conversation."""
     removes: TurnRange | None = None
     deletes: tuple[int, ...] = ()
     """The ids of other stored turns that are deleted."""

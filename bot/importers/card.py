@@ -1,6 +1,7 @@
 """Read character cards (V1, V2, V3) and write them back without loss (docs/sources.md#cards)."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
@@ -212,7 +213,8 @@ def load_card(preset: Preset, folder: Path) -> Card:
     """Return a preset's card, or create one from it; raises `UserError` or `PresetError`."""
     file = card_file(folder, preset)
     if not file.is_file():
-        return read_card(json.dumps(_as_card(preset)).encode(), preset.name)
+        card = {"spec": "chara_card_v3", "spec_version": "3.0", "data": card_fields(preset)}
+        return read_card(json.dumps(card).encode(), preset.name)
     try:
         return read_card(file.read_bytes(), str(file))
     except OSError as error:
@@ -221,11 +223,12 @@ def load_card(preset: Preset, folder: Path) -> Card:
         ) from None
 
 
-def _as_card(preset: Preset) -> dict[str, object]:
+def card_fields(preset: Preset) -> Json:
+    """Return the `data` of a card that is created from a preset."""
     examples = [
         f"{'{{user}}' if one.role == 'user' else '{{char}}'}: {one.text}" for one in preset.messages
     ]
-    fields: dict[str, object] = {
+    fields: Json = {
         "name": preset.character_name,
         "description": preset.persona or "",
         "personality": preset.personality or "",
@@ -242,6 +245,37 @@ def _as_card(preset: Preset) -> dict[str, object]:
         "character_version": str(preset.version),
         "extensions": {},
     }
-    if isinstance(preset.lorebook, dict) and isinstance(preset.lorebook.get("entries"), list):
-        fields["character_book"] = preset.lorebook
-    return {"spec": "chara_card_v3", "spec_version": "3.0", "data": fields}
+    book = preset.lorebook
+    if isinstance(book, dict) and isinstance(entries := book.get("entries"), list | dict):
+        rows = entries if isinstance(entries, list) else map(card_entry, entries.values())
+        fields["character_book"] = {**book, "entries": [*rows]}
+    return fields
+
+
+_CARD_NAMES = {
+    "uid": "id",
+    "key": "keys",
+    "keysecondary": "secondary_keys",
+    "order": "insertion_order",
+    **{name: name for name in ("comment", "content", "constant", "selective")},
+}
+_WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_UNCHANGED = frozenset({"selectiveLogic", "useProbability"})
+
+
+def card_entry(row: object) -> object:
+    """Return an entry of World Info as one of a card's `character_book`, as SillyTavern does."""
+    if not isinstance(row, dict):
+        return row
+    others = {*_CARD_NAMES, "disable", "extensions"}
+    further = {
+        name if name in _UNCHANGED else _WORD_BORDER.sub("_", name).lower(): value
+        for name, value in row.items()
+        if name not in others
+    }
+    return {
+        **{_CARD_NAMES[name]: value for name, value in row.items() if name in _CARD_NAMES},
+        "enabled": not row.get("disable"),
+        "position": "after_char" if row.get("position") else "before_char",
+        "extensions": {**further, **JsonFields(row.get("extensions")).values},
+    }

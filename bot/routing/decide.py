@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
@@ -30,6 +31,12 @@ from bot.routing.speakers import Dice, SpeakerCandidate, select_speakers
 from bot.storage.operation import SqlMessageNotes
 from bot.texts.text import StoredPattern, Text, joined, looked_up, marked, translatable
 from bot.value_class import value_class
+
+_REMEMBER = re.compile(
+    r"(?:please )?remember (?:this|that)[.!]?|请?记住(?:这个|这句话?|这条|这件事)?[。！!]?",
+    re.IGNORECASE,
+)
+"""What people write as a reply to a message that should be remembered."""
 
 
 @value_class
@@ -114,6 +121,8 @@ def _command(incoming: IncomingMessage, presets: Sequence[Preset]) -> Command | 
     has_form = any(preset.prompter for preset in presets)
     if incoming.wake is None or (has_form and is_ask_command(incoming.text)):
         return None
+    if incoming.quote is not None and _REMEMBER.fullmatch(incoming.text.strip()):
+        return Command("memory", "add")
     return parse_command(incoming.text)
 
 

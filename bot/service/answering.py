@@ -10,6 +10,7 @@ from bot.backends.spec import ModelFileSettings
 from bot.chat.incoming import source_of
 from bot.chat.session import ClaimedMessage
 from bot.commands.handlers import CommandHandlers
+from bot.commands.memories import MemoryHandlers
 from bot.commands.privacy import Forgetting, PrivacyNotice, SharedMemories, StoragePolicy
 from bot.commands.recap import Recaps
 from bot.commands.reports import ContextView, UsageView
@@ -68,6 +69,7 @@ class AnsweringContainer(MessagingContainer, ABC):
                 self.replies.limits,
                 self.pipeline.models.check_text,
             ),
+            MemoryHandlers(self.memories, self.conversations, self.characters),
         )
 
     @cached_property

@@ -33,6 +33,7 @@ from bot.storage.forgetting import FILE_NAME, PersonalData, Tombstone, record_to
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
 from bot.storage.leases import SqlRoleLeases
+from bot.storage.memories import SqlMemories
 from bot.storage.operation import AuditLog, NodeRegistry, Pauses, SqlMessageNotes
 from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.presets import PresetDrafts, PresetVersions
@@ -98,6 +99,7 @@ class StorageContainer:
         self.preset_drafts = PresetDrafts(database)
         self.preset_versions = PresetVersions(database, clock)
         self.resolver.characters.read_with(self.preset_versions.newest)
+        self.memories = SqlMemories(database, clock, self._record_tombstone)
         self.receipts = Receipts(database)
         self.role_leases = SqlRoleLeases(database, self.owner, clock)
         self.usage_log = UsageLog(database, clock)

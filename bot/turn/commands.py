@@ -88,6 +88,11 @@ class Commands:
             case _ if is_report and is_on_message:
                 place = await self.stages.buttons.find_quoted(message)
                 request = replace(request, answered_at=_answered_at(*place))
+            case "memory" if message.quote is not None and message.quote.message_id is not None:
+                turns = await self.stages.conversations.find_turns(
+                    group.claim, [message.quote.message_id]
+                )
+                request = replace(request, quoted=turns[-1].turn if turns else None)
             case "recap" if self.stages.is_paused(group.claim.conversation):
                 raise UserError(PAUSED)
         result = await self.stages.commands.handle(request)
@@ -296,7 +301,7 @@ class Commands:
             )
         return replace(
             shown,
-            turns=spoken.turns,
+            turns=[*result.turns, *spoken.turns],
             outgoing=[*outgoing, *spoken.outgoing],
             new_session=result.new_session,
             removes=result.removes,

@@ -1,5 +1,6 @@
 """Handle button presses and reactions: retry, continue, switch version, delete, menu choices."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -14,11 +15,27 @@ from bot.chat.command import (
     parse_button,
     parse_command,
 )
-from bot.chat.incoming import IncomingMessage, Pressed, Reacted, Reaction, WakeReason
+from bot.chat.incoming import (
+    REMEMBERING,
+    IncomingMessage,
+    Pressed,
+    Reacted,
+    Reaction,
+    WakeReason,
+)
 from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Exchange, Feedback, HistoryChange, Turn, TurnResult, ask_again
+from bot.chat.session import (
+    Exchange,
+    Feedback,
+    HistoryChange,
+    StoredTurn,
+    Turn,
+    TurnResult,
+    ask_again,
+)
 from bot.commands.answers import BUTTON_GONE, HOW_TO_TYPE, pick_speakers
 from bot.commands.authority import is_the_group
+from bot.commands.memories import back_button, line_of_choice
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import PrivateError, UserError
 from bot.replying.answer_parts import (
@@ -104,6 +121,9 @@ class Presses:
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Return a reaction's effect: feedback to store, or the same as pressing a button."""
         turns = await self.stages.conversations.find_turns(group.claim, [reacted.message_id])
+        if reacted.reaction in REMEMBERING:
+            await self._remember(reacted, turns)
+            return TurnResult()
         answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
         if answer is None:
             return TurnResult()
@@ -119,6 +139,17 @@ class Presses:
         except UserError as error:  # anybody may react, so a refusal is not shown
             _log.info("reaction_ignored", by=reacted.author.id, reason=str(error))
             return TurnResult()
+
+    async def _remember(self, reacted: Reacted, turns: Sequence[StoredTurn]) -> None:
+        """Remember a message for who may use the bot; anybody may react, so nobody is told."""
+        pressed = Pressed(**_origin_of(reacted), message_id=reacted.message_id, data="")
+        is_refused = await self.stages.access.refusal(pressed) is not None
+        if reacted.is_removed or is_refused or not turns:
+            return
+        try:
+            await self.stages.commands.memories.remember_reaction(pressed, turns[-1].turn)
+        except UserError as error:
+            _log.info("reaction_ignored", by=reacted.author.id, reason=str(error))
 
     async def _feedback(
         self, group: MessageGroup, reacted: Reacted, answer: Turn
@@ -168,7 +199,10 @@ class Presses:
             # The public notice must not name a person who wrote as the group.
             pressed = replace(pressed, author=replace(pressed.author, name=author.name))
         message, part = _as_typed(pressed, ""), exchange.parts[0]
-        asked = CommandRequest(Command(""), message, active, (), pressed.at, part=part)
+        page = max(1, data.number)
+        asked = CommandRequest(Command(""), message, active, (), pressed.at, part=part, page=page)
+        if data.action is ButtonAction.MEMORY:
+            return asked, result, await self._choose_memory(pressed, exchange, asked)
         try:
             line = await commands.menus.command_line(data, pressed, active.names)
             command = parse_command(line) if line is not None else None
@@ -182,6 +216,18 @@ class Presses:
         menu = await commands.menus.after_choice(data, asked)
         text = joined([problem, menu.text]) if problem else menu.text
         return asked, result, replace(menu, text=text, in_place_of=exchange.parts)
+
+    async def _choose_memory(
+        self, pressed: Pressed, exchange: Exchange, asked: CommandRequest
+    ) -> CommandResult:
+        line = line_of_choice(pressed.values, exchange.question.turn.text)
+        try:
+            chosen = replace(asked, command=parse_command(line) or asked.command)
+            result = await self.stages.commands.handle(chosen)
+        except UserError as error:
+            problem = translatable("⚠ {problem}", problem=error.text)
+            result = CommandResult(problem, buttons=(back_button(asked),))
+        return replace(result, in_place_of=exchange.parts)
 
     def _is_read_by_others(self, pressed: Pressed) -> bool:
         has_private = self.stages.replies.limits(pressed.address).has_private_chats

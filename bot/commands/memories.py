@@ -1,0 +1,764 @@
+"""/memory: people see, correct, and delete what is remembered, and add to it by hand."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from bot.chat.command import ButtonAction, CommandOption, CommandSpec, encode_button
+from bot.chat.incoming import Person, Pressed, Request
+from bot.chat.memory import (
+    Audience,
+    Memory,
+    MemoryPlace,
+    MemoryReader,
+    MemoryState,
+    MemorySubject,
+    Reach,
+    SubjectKind,
+)
+from bot.chat.outgoing import Attachment, Button, Menu, MenuOption
+from bot.chat.session import OWNER_SEPARATOR, Claim, Consent, Turn, shown_name
+from bot.chat.story import PackedVector
+from bot.commands.authority import writes_as_the_group
+from bot.commands.characters import CharacterHandlers, validated
+from bot.commands.menus import page_buttons
+from bot.commands.request import CommandRequest, CommandResult, command
+from bot.errors import UserError
+from bot.importers.chats import MAX_CHAT_LINES, ChatLine, ExportedChat, write_chat
+from bot.importers.memory_files import (
+    MAX_MEMORY_CHARS,
+    MemoryFile,
+    add_to_lorebook,
+    read_memory_file,
+    write_character,
+    write_json,
+    write_world_info,
+)
+from bot.prompting.presets.fields import preset_id
+from bot.prompting.speakers import clean_name
+from bot.routing.presets import owner_of
+from bot.storage.conversations import Conversations
+from bot.storage.memories import SqlMemories
+from bot.texts.text import (
+    Text,
+    joined,
+    language_of,
+    marked,
+    translatable,
+    translatable_count,
+    translate,
+)
+
+MEMORY = CommandSpec(
+    "memory",
+    marked("see, correct, and delete what I remember, and add to it"),
+    is_private=True,
+    default_action="list",
+)
+APPROVAL_KEY = "memory approval"
+"""The setting of a server whose admins approve memories about it before they are used."""
+_action = partial(command, is_private=True)
+_PAGE_SIZE, _MAX_LISTED = 10, 40
+_LISTED_CHARS, _LABEL_CHARS = 150, 60
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_SHOW, _LORE = "s", "l"
+_ACTIONS = {_SHOW: "show", "p": "pin", "f": "forget", "w": "widen", _LORE: "lore"}
+"""What the first letter of a menu's value does."""
+_LIST = re.compile(r"/memory(?: (?:list|lore)(?: .*)?| show (?!#?\d+$).*)?", re.DOTALL)
+"""A command that shows a list."""
+_WHICH = re.compile(r"(?<=\S) (?:\d+|all)$")
+"""The memory that a command adds to the lore."""
+_NUMBER = CommandOption("number", marked("the number in /memory list"))
+_NO_SUCH = translatable(
+    "There is no memory with this number that you may see here; /memory list shows them."
+)
+_NOT_YOURS = translatable("Only the person who said it, or whom it is about, can change that.")
+_NOTHING_SAID = translatable(
+    "What should I remember? Write /memory add TEXT, or reply to a message with /memory add."
+)
+_ONLY_PRIVATE = translatable("Write this to me in a private chat: others could read along here.")
+_NO_FILE = translatable(
+    "Attach the file: memories or World Info (JSON), a character from /memory export, or a chat of"
+    " SillyTavern or Character.AI."
+)
+_STATES: Mapping[MemoryState, Text | None] = {
+    MemoryState.KEPT: None,
+    MemoryState.PROPOSED: translatable("an admin has not approved it yet"),
+    MemoryState.RETIRED: translatable("no longer true"),
+}
+_COMMA = translatable(", ")
+_OF_SERVER = frozenset({Reach.SERVER, Reach.EVERYWHERE})
+_REACHES = {"here": None, "server": Reach.SERVER, "everywhere": Reach.EVERYWHERE}
+
+Embed = Callable[[str], Awaitable[tuple[str, PackedVector] | None]]
+"""Returns the embedding model and the vector of a text; None if there is none now."""
+
+
+async def _no_vector(_text: str) -> tuple[str, PackedVector] | None:
+    return None
+
+
+@dataclass(eq=False)
+class MemoryHandlers:
+    """The /memory actions. Their replies are for the asker alone, in groups as well."""
+
+    memories: SqlMemories
+    conversations: Conversations
+    characters: CharacterHandlers
+    embed: Embed = _no_vector
+
+    # see
+
+    @_action(
+        "memory list",
+        marked("list what I remember of you, here, or what a character knows"),
+        CommandOption(
+            "what",
+            marked("mine (the default), here, or the name of a character"),
+            required=False,
+            completes=True,
+        ),
+    )
+    async def list_memories(self, request: CommandRequest) -> CommandResult:
+        """List memories of the asker, of this place, or of a character."""
+        message, word = request.incoming, request.argument
+        found = await self.memories.visible(_reader(message))
+        if word.lower() in {"", "mine"}:
+            mine = [one for one in found if _is_of(message.author.id, one)]
+            heading = translatable_count(
+                "I remember {count} thing that you said, or that is about you.",
+                "I remember {count} things that you said, or that are about you.",
+                len(mine),
+            )
+            return self._page(request, heading, mine)
+        here = [one for one in found if _is_audible_at(_place(message), one)]
+        if word.lower() == "here":
+            heading = translatable_count(
+                "I remember {count} thing that may be heard here.",
+                "I remember {count} things that may be heard here.",
+                len(here),
+            )
+            return self._page(request, heading, here)
+        preset = await self.characters.resolver.find_here(word, message, request.active)
+        known = [one for one in here if _is_known_to(preset.name, one)]
+        heading = translatable_count(
+            "{name} knows {count} thing that you may see here.",
+            "{name} knows {count} things that you may see here.",
+            len(known),
+            name=preset.character_name,
+        )
+        return self._page(request, heading, known)
+
+    @_action(
+        "memory show",
+        marked("show one memory, or what a character knows"),
+        CommandOption("what", marked("a number, or the name of a character"), completes=True),
+    )
+    async def show(self, request: CommandRequest) -> CommandResult:
+        """Show a memory with its source and audience, or what a character knows."""
+        if _number_in(request.argument) is None:
+            return await self.list_memories(request)
+        return await self._detail(request, await self._find(request))
+
+    @_action("memory who", marked("show who may know a memory"), _NUMBER)
+    async def who(self, request: CommandRequest) -> CommandResult:
+        """Say who may hear a memory, people and characters."""
+        return CommandResult(await self._who_knows(request, await self._find(request)))
+
+    # change
+
+    @_action(
+        "memory add",
+        marked("remember this: about you, or after `here:` or a character's name and a colon"),
+        CommandOption("text", marked("for example: I am allergic to nuts"), required=False),
+    )
+    async def add(self, request: CommandRequest) -> CommandResult:
+        """Remember a text, or the message that the command replies to."""
+        message, text = request.incoming, request.argument
+        if text:
+            subject, text = self._subject_of(request, text)
+            new = replace(_about(message, message.author), subject=subject, text=_checked(text))
+        elif message.quote is None:
+            raise UserError(_NOTHING_SAID)
+        elif request.quoted is not None:
+            new = await self._quotation(message, request.quoted)
+        else:
+            problem = translatable("I do not know that message, so I cannot remember it.")
+            raise UserError(problem)
+        stored = await self._store(message, new)
+        return await self._detail(request, stored, translatable("I will remember:"))
+
+    async def remember_reaction(self, reacted: Pressed, turn: Turn) -> None:
+        """Remember the message that somebody put a reaction under; raises `UserError`."""
+        await self._store(reacted, await self._quotation(reacted, turn))
+
+    @_action(
+        "memory correct",
+        marked("replace the text of a memory that you said or that is about you"),
+        _NUMBER,
+        CommandOption("text", marked("what is right instead")),
+    )
+    async def correct(self, request: CommandRequest) -> CommandResult:
+        """Replace a memory's text."""
+        old, message = await self._find(request), request.incoming
+        text = _checked(request.argument.partition(" ")[2])
+        changed = await self.memories.correct(
+            old.id, _reader(message), text, await self.embed(text)
+        )
+        return await self._detail(request, _changed(changed), translatable("Corrected."))
+
+    @_action("memory pin", marked("recall a memory before all others, or no longer"), _NUMBER)
+    async def pin(self, request: CommandRequest) -> CommandResult:
+        """Pin a memory, or unpin it."""
+        old, reader = await self._find(request), await self._as_admin(request)
+        changed = await self.memories.pin(old.id, reader, on=not old.is_pinned)
+        return await self._detail(request, _changed(changed))
+
+    @_action("memory forget", marked("delete a memory; admins also those of this place"), _NUMBER)
+    async def forget(self, request: CommandRequest) -> CommandResult:
+        """Delete a memory."""
+        old, message = await self._find(request), request.incoming
+        if not _is_of(message.author.id, old):
+            what = translatable("delete what I remember of others")
+            admins, noted = self.characters.admins, "forget memory"
+            await admins.require(message, what, needs_name=True, audited_as=noted)
+        _changed(await self.memories.forget(old.id, await self._as_admin(request)))
+        text = translatable("I have forgotten: {text}", text=_cut(old.text))
+        return self._with_menu(request, CommandResult(text), (), back=True)
+
+    @_action(
+        "memory widen",
+        marked("choose who may know what you said"),
+        _NUMBER,
+        CommandOption(
+            "reach", marked("server, everywhere, or here again"), False, choices=(*_REACHES,)
+        ),
+    )
+    async def widen(self, request: CommandRequest) -> CommandResult:
+        """Let what the asker said be recalled in the whole server, or everywhere."""
+        old, message = await self._find(request), request.incoming
+        word = request.argument.partition(" ")[2].strip().lower() or "server"
+        problem = None
+        if word not in _REACHES:
+            problem = translatable("Use /memory widen NUMBER server, everywhere, or here.")
+        elif old.said_by != message.author.id:
+            problem = translatable("Only the person who said it can choose who may know it.")
+        elif old.place.is_private:
+            problem = translatable("What was said in private stays in that chat.")
+        elif old.subject.kind is SubjectKind.PERSON and old.subject.key != message.author.id:
+            problem = translatable("It is about somebody else, so it stays where it was said.")
+        if problem is not None:
+            raise UserError(problem)
+        reach = _REACHES[word]
+        audience = old.place.audience(reach) if reach else None
+        changed = await self.memories.widen(old.id, _reader(message), audience)
+        return await self._detail(request, _changed(changed))
+
+    @_action(
+        "memory approve",
+        marked("approve a memory of this place; `on`: new ones wait for that; `off` (admins)"),
+        CommandOption("what", marked("a number, on, or off")),
+    )
+    async def approve(self, request: CommandRequest) -> CommandResult:
+        """Approve a memory about this server, or choose whether new ones wait for approval."""
+        message, admins, word = request.incoming, self.characters.admins, request.argument.lower()
+        await admins.require(message, translatable("approve memories of this place"))
+        if word not in {"on", "off"}:
+            old, reader = await self._find(request), await self._as_admin(request)
+            changed = await self.memories.set_state(old.id, reader, MemoryState.KEPT)
+            return await self._detail(request, _changed(changed), translatable("Approved."))
+        value, server = "on" if word == "on" else None, message.scopes[-1]
+        by, audited = message.author.id, request.is_audited
+        await admins.chat_settings.set(server, APPROVAL_KEY, value, by, audited=audited)
+        waits = translatable("New memories of this place wait until an admin approves them.")
+        return CommandResult(waits if value else translatable("New memories need no approval."))
+
+    # take along
+
+    @_action(
+        "memory export",
+        marked("send you your memories, your chat with me, or a character with both, as a file"),
+        CommandOption(
+            "what",
+            marked("json (the default), lorebook, chat, or the name of a character"),
+            required=False,
+            completes=True,
+        ),
+    )
+    async def export(self, request: CommandRequest) -> CommandResult:
+        """Send the asker's memories, their chat, or a character with its memories and lore."""
+        message, word, person = request.incoming, request.argument, request.incoming.author.id
+        found = (await self.memories.visible(_reader(message)))[::-1]  # as they were made
+        mine = [one for one in found if _is_of(person, one)]
+        text = translatable_count("{count} memory of you.", "{count} memories of you.", len(mine))
+        match word.lower():
+            case "" | "json":
+                file = Attachment("memories.json", write_json(mine, person))
+            case "lorebook":
+                file = Attachment("world-info.json", write_world_info(mine, person))
+            case "chat":
+                file = Attachment("chat.jsonl", write_chat(await self._chat(request)))
+                text = translatable("Your chat with me.")
+            case _:
+                text, file = await self._export_character(request, found)
+        return CommandResult(text, file=file)
+
+    async def _export_character(
+        self, request: CommandRequest, found: Sequence[Memory]
+    ) -> tuple[Text, Attachment]:
+        message, resolver = request.incoming, self.characters.resolver
+        preset = await resolver.find_here(request.argument, message, request.active)
+        is_own = preset.name.startswith(f"{message.author.id}{OWNER_SEPARATOR}")
+        if not is_own:  # the file has its instructions
+            what = translatable("export this character, because the file has its instructions")
+            await self.characters.admins.require_prompts(message, what)
+        here = [one for one in found if _is_audible_at(_place(message), one)]
+        known = [one for one in here if _is_known_to(preset.name, one)]
+        chat = await self._chat(request) if message.is_private else None
+        content = write_character(preset, known, chat, message.author.id)
+        text = translatable(
+            "{name} with {count} memories. /memory import reads this file, and SillyTavern opens it"
+            " as a character.",
+            name=preset.character_name,
+            count=len(known),
+        )
+        return text, Attachment("character.json", content)
+
+    async def _chat(self, request: CommandRequest) -> ExportedChat:
+        message = request.incoming
+        if not message.is_private:
+            raise UserError(_ONLY_PRIVATE)
+        reader = Claim(message.address.conversation, 0, "")  # nothing is written for it
+        session = await self.conversations.load_session(reader, MAX_CHAT_LINES)
+        turns = [one for one in session.turns if one.text.strip()]
+        names = self.characters.resolver.character_names({one.preset or "" for one in turns})
+        person, character = message.author.name, request.active.first.preset.character_name
+        lines = [
+            ChatLine(
+                one.speaker.name if one.speaker else names[one.preset or ""] or character,
+                one.text,
+                one.role == "user",
+                int(one.at.timestamp() * 1000),
+            )
+            for one in turns
+        ]
+        return ExportedChat(person, character, tuple(lines))
+
+    @command(
+        "memory import",
+        marked("read memories, a character with memories, or a chat from a file"),
+        CommandOption("file", marked("JSON or JSONL"), required=False, is_file=True),
+        is_private=True,
+    )
+    async def import_file(self, request: CommandRequest) -> CommandResult:
+        """Read a file of memories, of a character, or of a chat, which then goes on here."""
+        message = request.incoming
+        if (data := await self.characters.attached(message)) is None:
+            raise UserError(_NO_FILE)
+        file = await asyncio.to_thread(read_memory_file, data, _about(message, message.author))
+        if file.chat is not None and not message.is_private:
+            raise UserError(_ONLY_PRIVATE)
+        lines: list[str] = []
+        if file.card is not None:
+            preset = await self.characters.keep_card(request, file.card)
+            lines.append(translatable("{name} is ready.", name=preset.shown_name))
+            if message.is_private:
+                await self.characters.resolver.set_active(
+                    request.scope, [preset], message.author.id
+                )
+                active = await self.characters.resolver.resolve(message.scopes)
+                request = replace(request, active=active)
+            witnesses = (preset.name,)
+            own = [replace(one, present=witnesses) for one in file.memories]
+            file = replace(file, memories=tuple(own))
+        lines += await self._import_memories(request, file)
+        turns = await self._import_chat(request, file.chat) if file.chat else ()
+        if file.chat is not None:
+            lines.append(
+                translatable(
+                    "{count} messages with {name} are now our conversation; just go on.",
+                    count=len(turns),
+                    name=file.chat.character,
+                )
+            )
+        return CommandResult(joined(lines), new_session=bool(turns), turns=turns)
+
+    async def _import_memories(self, request: CommandRequest, file: MemoryFile) -> list[str]:
+        """Store the memories of a file; return lines on how many, and on what was left out."""
+        stored, others, problem = 0, dict.fromkeys(file.others), ""
+        presets = await self._presets(request)
+        for one in file.memories:
+            subject = one.subject
+            if subject.kind is SubjectKind.CHARACTER:
+                if (key := presets.get(preset_id(subject.name))) is None:
+                    others[subject.name] = None
+                    continue
+                subject = replace(subject, key=key)
+            try:
+                await self._store(request.incoming, replace(one, subject=subject))
+                stored += 1
+            except UserError as error:
+                problem = error.text
+        lines: list[str] = []
+        if file.memories or others or file.unreadable:
+            lines.append(
+                translatable_count(
+                    "I have read {count} memory.", "I have read {count} memories.", stored
+                )
+            )
+        if others:
+            names = ", ".join([*others][:_PAGE_SIZE])
+            lines.append(
+                translatable("Left out, because they are about others: {names}.", names=names)
+            )
+        if file.unreadable:
+            text = translatable("Left out, without a usable text: {count}.", count=file.unreadable)
+            lines.append(text)
+        return [*lines, problem] if problem else lines
+
+    async def _import_chat(self, request: CommandRequest, chat: ExportedChat) -> tuple[Turn, ...]:
+        """Return the messages of a chat as turns; the person's are the author's."""
+        presets, author = await self._presets(request), request.incoming.author
+        names = {preset_id(one.name) for one in chat.lines if not one.is_person}
+        if len(names) == 1 and not request.active.is_group:  # who answers here plays that part
+            presets = dict.fromkeys(names, request.active.first.preset.name) | presets
+        first = request.now - timedelta(milliseconds=len(chat.lines))
+        turns = []
+        for number, one in enumerate(chat.lines):
+            at = first + timedelta(milliseconds=number)
+            if one.is_person:
+                turns.append(Turn("user", one.text, Person(author.id, one.name), at))
+            else:
+                preset = presets.get(preset_id(one.name), one.name)
+                turns.append(Turn("assistant", one.text, None, at, preset))
+        return tuple(turns)
+
+    async def _presets(self, request: CommandRequest) -> dict[str, str]:
+        """Return the presets that can be used here, by their ids and those of their characters."""
+        found = await self.characters.resolver.descriptions_here(request.incoming)
+        known = {preset_id(shown_name(one)): one for one in found}
+        return known | {preset_id(one.character_name): one.name for one in request.active.presets}
+
+    @command(
+        "memory lore",
+        marked("make memories of this place entries of a character's lorebook (admins)"),
+        CommandOption("name", marked("a character of this server"), completes=True),
+        CommandOption("number", marked("the memory, or all; none: list them"), required=False),
+        is_private=True,
+    )
+    async def lore(self, request: CommandRequest) -> CommandResult:
+        """List memories of a place that may become lore, or add them to a character's lorebook."""
+        message, characters = request.incoming, self.characters
+        what = translatable("add to the lorebook of a character")
+        await characters.admins.require(message, what)
+        if message.is_private:
+            raise UserError(
+                translatable("Write this in the server whose character should get the entries.")
+            )
+        word, _, last = request.argument.rpartition(" ")
+        number = _number_in(last)
+        if number is None and last.lower() != "all":
+            word, last = request.argument, ""
+        name = await characters.find(word, owner_of(message), "/memory lore")
+        preset = await characters.stored(name)
+        book = preset.parsed_lorebook
+        told = {one.content for one in book.entries} if book else set()
+        found = await self.memories.visible(_reader(message))
+        proposed = [one for one in found if _may_be_lore(message, one) and one.text not in told]
+        chosen = [one for one in proposed if last.lower() == "all" or one.id == number]
+        if number is not None and not chosen:
+            raise UserError(_NO_SUCH)
+        for one in chosen:
+            changes = {"lorebook": add_to_lorebook(preset.lorebook, one)}
+            preset = validated(preset, changes)
+        if chosen:
+            await characters.save(request, preset, name)
+        left = [one for one in proposed if one not in chosen]
+        heading = translatable(
+            "{count} new entries for {name}. {left} more memories of this place may be known in the"
+            " whole server. /memory lore {name} NUMBER adds one, and /memory lore {name} all adds"
+            " all.",
+            count=len(chosen),
+            name=preset.shown_name,
+            left=len(left),
+        )
+        return self._page(request, heading, left, _LORE)
+
+    # helpers
+
+    async def _find(self, request: CommandRequest) -> Memory:
+        """Return the memory whose number a command begins with; raises `UserError`."""
+        number = _number_in(request.argument.partition(" ")[0])
+        found = await self.memories.visible(_reader(request.incoming))
+        memory = next((one for one in found if one.id == number), None)
+        if memory is None:
+            raise UserError(_NO_SUCH)
+        return memory
+
+    def _subject_of(self, request: CommandRequest, text: str) -> tuple[MemorySubject, str]:
+        """Return what a text is about, given before a colon, and the text behind it."""
+        message, (word, colon, rest) = request.incoming, text.partition(":")
+        if colon and word.strip().lower() == "here":
+            return MemorySubject(SubjectKind.PLACE, _place(message).channel), rest
+        wanted = preset_id(word.strip())
+        for one in request.active.presets if colon else ():
+            if wanted in {preset_id(one.shown_name), preset_id(one.character_name)}:
+                return MemorySubject(SubjectKind.CHARACTER, one.name, one.character_name), rest
+        return _about(message, message.author).subject, text
+
+    async def _quotation(self, by: Request, turn: Turn) -> Memory:
+        """Return a memory of what somebody said; raises `UserError` if they do not allow it."""
+        text, speaker = _checked(turn.text[:MAX_MEMORY_CHARS]), turn.speaker
+        new = replace(_about(by, speaker or by.author), text=text)
+        if speaker is None:
+            name = turn.preset or ""
+            shown = self.characters.resolver.character_names({name})[name]
+            subject = MemorySubject(SubjectKind.CHARACTER, name, shown)
+            return replace(new, subject=subject, said_by=name)
+        if turn.observed and speaker.id != by.author.id:
+            consent = await self.characters.resolver.consent_of(speaker.id)
+            if consent not in {Consent.SERVER, Consent.EVERYWHERE}:
+                raise UserError(
+                    translatable(
+                        "Its author lets me remember only what they say to me, so only they can add"
+                        " that."
+                    )
+                )
+        return new
+
+    async def _store(self, by: Request, new: Memory) -> Memory:
+        """Store what somebody adds by hand; raises `UserError`."""
+        if writes_as_the_group(by):
+            raise UserError(
+                translatable(
+                    "You are writing as the group, like all its anonymous admins. Write under your"
+                    " own name."
+                )
+            )
+        settings = self.characters.admins.chat_settings
+        if new.subject.kind is SubjectKind.PLACE and not by.is_private:
+            needs_admin = await settings.resolve(by.scopes[-1:], APPROVAL_KEY) is not None
+            if needs_admin and not await self.characters.admins.is_admin(by):
+                new = replace(new, state=MemoryState.PROPOSED)
+        model, vector = await self.embed(new.text) or ("", None)
+        stored = await self.memories.add(replace(new, model=model, vector=vector))
+        if stored is None:
+            raise UserError(
+                translatable(
+                    "I will not remember that: it concerns somebody who has switched me off."
+                )
+            )
+        return stored
+
+    async def _as_admin(self, request: CommandRequest) -> MemoryReader:
+        is_admin = await self.characters.admins.is_admin(request.incoming)
+        return replace(_reader(request.incoming), is_admin=is_admin)
+
+    async def _who_knows(self, request: CommandRequest, one: Memory) -> Text:
+        names = self.characters.resolver.character_names(one.present).values()
+        audience = _audience_text(_place(request.incoming), one)
+        if not names:
+            return translatable("Who may know it: {audience}; all characters.", audience=audience)
+        return translatable(
+            "Who may know it: {audience}; of the characters: {names}.",
+            audience=audience,
+            names=", ".join(names),
+        )
+
+    async def _detail(
+        self, request: CommandRequest, one: Memory, heading: Text | None = None
+    ) -> CommandResult:
+        message = request.incoming
+        made = translatable("from what was said") if one.is_derived else translatable("by hand")
+        day = f"{datetime.fromtimestamp(one.since, UTC):%Y-%m-%d}"
+        labels = joined([*_labels(message, one), made], _COMMA)
+        lines = [
+            *([heading] if heading else []),
+            f"{one.id}. {one.text}",
+            translatable("{labels}; since {day}", labels=labels, day=day),
+            await self._who_knows(request, one),
+        ]
+        pin = translatable("Unpin it") if one.is_pinned else translatable("📌 Pin it")
+        options = [(pin, "p"), (translatable("🗑 Forget it"), "f")]
+        if one.said_by == message.author.id and not one.place.is_private:
+            options.append((translatable("The whole server may know it"), "w"))
+        language = language_of(message.locale)
+        shown = [MenuOption(translate(label, language), _value(key, one)) for label, key in options]
+        return self._with_menu(request, CommandResult(joined(lines)), shown, back=True)
+
+    def _page(
+        self,
+        request: CommandRequest,
+        heading: Text,
+        found: Sequence[Memory],
+        action: str = _SHOW,
+    ) -> CommandResult:
+        if not found:
+            return CommandResult(heading)
+        size = _PAGE_SIZE if _has_menus(request) else _MAX_LISTED
+        pages = -(-len(found) // size)
+        page = min(max(1, request.page), pages)
+        shown = found[(page - 1) * size : page * size]
+        lines = [_line(request.incoming, one) for one in shown]
+        options = [
+            MenuOption(f"{one.id}. {one.text}"[:_LABEL_CHARS], _value(action, one)) for one in shown
+        ]
+        result = CommandResult(joined([heading, *lines]))
+        result = self._with_menu(request, result, options)
+        buttons = page_buttons(ButtonAction.MEMORY, request.part, page, pages)
+        return replace(result, buttons=buttons) if result.menus else result
+
+    def _with_menu(
+        self,
+        request: CommandRequest,
+        result: CommandResult,
+        options: Sequence[MenuOption],
+        *,
+        back: bool = False,
+    ) -> CommandResult:
+        if not _has_menus(request):
+            return result
+        title = translate(translatable("Choose one"), language_of(request.incoming.locale))
+        menu = Menu(encode_button(ButtonAction.MEMORY, request.part), title, tuple(options))
+        buttons = (back_button(request),) if back else ()
+        return replace(result, menus=(menu,) if options else (), buttons=buttons)
+
+
+def line_of_choice(values: Sequence[str], asked: str) -> str:
+    """Return the command that a choice from a menu runs, or that shows its list again.
+
+    `asked` is the command that the menu answered.
+    """
+    value = "".join(values)
+    action, number = _ACTIONS.get(value[:1]), value[1:]
+    shown = asked if _LIST.fullmatch(asked) else "/memory list"
+    if action is None or not (number and set(number) <= set(_DIGITS)):
+        return _WHICH.sub("", shown)
+    if action == "lore":
+        return f"{_WHICH.sub('', shown)} {int(number, 36)}"
+    return f"/memory {action} {int(number, 36)}"
+
+
+def back_button(request: CommandRequest) -> Button:
+    """Return the button that leads back to the list."""
+    label = translate(translatable("‹ Back"), language_of(request.incoming.locale))
+    return Button(label, encode_button(ButtonAction.MEMORY, request.part))
+
+
+def _has_menus(request: CommandRequest) -> bool:
+    """Return whether the reply stays in the chat of its command: buttons work only there."""
+    message = request.incoming
+    return message.is_private or message.interaction is not None or request.page > 0
+
+
+def _value(action: str, one: Memory) -> str:
+    """Return a menu's value for a memory, which `line_of_choice` reads; at most ten bytes."""
+    number, digits = one.id, ""
+    while number:
+        number, last = divmod(number, len(_DIGITS))
+        digits = _DIGITS[last] + digits
+    return action + digits
+
+
+def _number_in(word: str) -> int | None:
+    digits = word.strip().removeprefix("#").removesuffix(".")
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 12 else None
+
+
+def _checked(text: str) -> str:
+    text = " ".join(text.split())
+    if not text:
+        raise UserError(_NOTHING_SAID)
+    if len(text) > MAX_MEMORY_CHARS:
+        raise UserError(translatable("Use at most {count} characters.", count=MAX_MEMORY_CHARS))
+    return text
+
+
+def _changed(memory: Memory | None) -> Memory:
+    if memory is None:
+        raise UserError(_NOT_YOURS)
+    return memory
+
+
+def _place(message: Request) -> MemoryPlace:
+    return MemoryPlace.at(message.address, message.scopes, is_private=message.is_private)
+
+
+def _reader(message: Request) -> MemoryReader:
+    return MemoryReader(message.author.id, _place(message))
+
+
+def _about(message: Request, person: Person) -> Memory:
+    """Return a memory about a person and by them, made here by hand; its text is missing."""
+    return Memory(
+        MemorySubject(SubjectKind.PERSON, person.id, clean_name(person.name)),
+        "",
+        person.id,
+        _place(message),
+        conversation=message.address.conversation,
+        is_derived=False,
+        since=message.at.timestamp(),
+    )
+
+
+def _is_of(person: str, one: Memory) -> bool:
+    return person in {one.said_by, one.subject.key}
+
+
+def _is_audible_at(place: MemoryPlace, one: Memory) -> bool:
+    audience = one.audience or one.place.own_audience
+    audiences = {place.own_audience, place.audience(Reach.SERVER), Audience(Reach.EVERYWHERE)}
+    return audience in audiences
+
+
+def _is_known_to(preset: str, one: Memory) -> bool:
+    is_witness = not one.present or preset in one.present
+    return is_witness and one.state is MemoryState.KEPT
+
+
+def _may_be_lore(message: Request, one: Memory) -> bool:
+    """Return whether a memory is about this place, and the whole server may know it."""
+    is_of_place = one.subject.kind in {SubjectKind.PLACE, SubjectKind.SCENE}
+    reaches_server = one.audience is not None and one.audience.reach in _OF_SERVER
+    is_here = one.place.server == message.scopes[-1]
+    return is_of_place and reaches_server and is_here and one.state is MemoryState.KEPT
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LISTED_CHARS else f"{text[:_LISTED_CHARS]}…"
+
+
+def _line(message: Request, one: Memory) -> Text:
+    number = f"{one.id} 📌" if one.is_pinned else one.id
+    labels, text = joined(_labels(message, one), _COMMA), _cut(one.text)
+    return translatable("{number}. {text} ({labels})", number=number, text=text, labels=labels)
+
+
+def _labels(message: Request, one: Memory) -> list[str]:
+    """Return what a memory is about, who may know it, and whether it is in use."""
+    place, subject, about = _place(message), one.subject, one.subject.name
+    if subject.key == message.author.id:
+        about = translatable("about you")
+    elif subject.key in {place.channel, place.server}:
+        about = translatable("about this place")
+    elif about:
+        about = translatable("about {name}", name=about)
+    labels = [about, _audience_text(place, one), _STATES[one.state]]
+    return [one for one in labels if one]
+
+
+def _audience_text(place: MemoryPlace, one: Memory) -> Text:
+    audience = one.audience or one.place.own_audience
+    is_here = audience.key in {place.channel, place.server}
+    match audience.reach:
+        case Reach.PRIVATE:
+            return translatable("this private chat") if is_here else translatable("a private chat")
+        case Reach.CHANNEL:
+            return translatable("this channel") if is_here else translatable("another channel")
+        case Reach.SERVER:
+            return translatable("this server") if is_here else translatable("another server")
+        case Reach.EVERYWHERE:
+            return translatable("everywhere")

@@ -1,0 +1,183 @@
+"""Read and write exported chats: SillyTavern's `.jsonl`, and Character.AI's as JSON.
+
+See docs/sources.md#chats.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from bot.errors import UserError
+from bot.prompting.speakers import clean_name
+from bot.prompting.text.jsonc import JsonFields, JsonSyntaxError, read_strict_json
+from bot.texts.text import translatable
+from bot.value_class import value_class
+
+MAX_CHAT_LINES = 5_000
+MAX_LINE_CHARS = 20_000
+_PERSON, _CHARACTER = "You", "Character"
+"""The names in a chat without names."""
+_UNSAID = frozenset({"narrator", "comment"})
+"""SillyTavern's types of messages that nobody in the chat has written."""
+_NOT_A_CHAT = translatable(
+    "This is not a chat. Attach a chat of SillyTavern (.jsonl) or of Character.AI (JSON)."
+)
+
+
+@value_class
+class ChatLine:
+    """A message of an exported chat."""
+
+    name: str
+    text: str
+    is_person: bool
+    """Whether the person said it who owns the chat; else a character did."""
+    sent_at_ms: int | None = None
+    """In Unix milliseconds; only written, not read."""
+
+
+@value_class
+class ExportedChat:
+    """A chat of one person with one or more characters, oldest message first."""
+
+    person: str
+    character: str
+    """The first of the characters."""
+    lines: tuple[ChatLine, ...]
+    left_out: int = 0
+    """The number of messages that nobody said, or that have no text."""
+
+
+def write_chat(chat: ExportedChat) -> str:
+    """Return a chat as SillyTavern's `.jsonl`: a header, then one message a line."""
+    header = {"user_name": chat.person, "character_name": chat.character, "chat_metadata": {}}
+    return "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in (header, *rows_of(chat)))
+
+
+def rows_of(chat: ExportedChat) -> list[dict[str, object]]:
+    """Return the messages of a chat as SillyTavern stores them."""
+    return [
+        {
+            "name": one.name,
+            "is_user": one.is_person,
+            "is_system": False,
+            "send_date": one.sent_at_ms or "",
+            "mes": one.text,
+            "extra": {},
+        }
+        for one in chat.lines
+    ]
+
+
+def read_chat(data: bytes) -> ExportedChat:
+    """Read an exported chat; raises `UserError`."""
+    try:
+        text = data.decode("utf-8-sig").strip()
+    except UnicodeDecodeError:
+        raise UserError(_NOT_A_CHAT) from None
+    first, _, others = text.partition("\n")
+    if first.rstrip().endswith("}") and others.strip():  # not an object of several lines
+        rows = [_load(line, number) for number, line in enumerate(text.split("\n"), 1)]
+        return read_rows([one for one in rows if one.values])
+    value = _load(text)
+    match value.values:
+        case {"histories": _}:
+            return _read_histories(value)
+        case {"turns": _}:
+            turns = _oldest_first(value.list_of_objects("turns"), "create_time")
+            return _chat([_line_of_turn(JsonFields(one)) for one in turns])
+        case _:
+            return read_rows([value])
+
+
+def read_rows(rows: Sequence[JsonFields]) -> ExportedChat:
+    """Read SillyTavern's messages, and the header before them, if any; raises `UserError`."""
+    if not any("mes" in one.values or "user_name" in one.values for one in rows):
+        raise UserError(_NOT_A_CHAT)
+    header = rows[0] if "mes" not in rows[0].values else JsonFields({})
+    names = (header.text("user_name"), header.text("character_name"))
+    person, character = ("" if one == "unused" else one for one in names)
+    lines = [_line_of_row(one) for one in rows if one is not header]
+    return _chat(lines, person, character)
+
+
+def _load(text: str, line: int = 1) -> JsonFields:
+    try:
+        return JsonFields(read_strict_json(text) if text.strip() else None)
+    except JsonSyntaxError as error:
+        raise UserError(
+            translatable(
+                "Line {line} of the file is not valid JSON: {problem}",
+                line=line + error.line - 1,
+                problem=error.problem,
+            )
+        ) from None
+
+
+def _line_of_row(row: JsonFields) -> ChatLine | None:
+    """Return a message; None for one that is hidden, or that the program wrote."""
+    kind = JsonFields(row.values.get("extra")).text("type")
+    if row.flag("is_system") or kind in _UNSAID:
+        return None
+    text = row.text("mes") or JsonFields(row.values.get("mes")).text("message")  # as Chub writes
+    return ChatLine(row.text("name"), text, row.flag("is_user"))
+
+
+def _read_histories(file: JsonFields) -> ExportedChat:
+    """Read all chats with a character, in the form of Character.AI's first version."""
+    histories = JsonFields(file.values.get("histories")).list_of_objects("histories")
+    lines = []
+    for history in _oldest_first(histories, "created"):
+        for row in map(JsonFields, JsonFields(history).list_of_objects("msgs")):
+            source = JsonFields(row.values.get("src"))
+            lines.append(ChatLine(source.text("name"), row.text("text"), source.flag("is_human")))
+    return _chat(lines)
+
+
+def _line_of_turn(turn: JsonFields) -> ChatLine:
+    """Read a turn of Character.AI's second version: the chosen candidate, else the first."""
+    author = JsonFields(turn.values.get("author"))
+    candidates = [JsonFields(one) for one in turn.list_of_objects("candidates")]
+    chosen = turn.text("primary_candidate_id")
+    candidates.sort(key=lambda one: one.text("candidate_id") != chosen)
+    text = candidates[0].text("raw_content") if candidates else ""  # none: it was stopped at once
+    return ChatLine(author.text("name"), text, author.flag("is_human"))
+
+
+def _oldest_first(
+    found: Sequence[Mapping[str, object]], date: str
+) -> Sequence[Mapping[str, object]]:
+    """Sort by dates in ISO 8601; without dates, the newest came first, as the service lists."""
+    if all(isinstance(one.get(date), str) for one in found):
+        return sorted(found, key=lambda one: str(one[date]))
+    return found[::-1]
+
+
+def _chat(lines: Sequence[ChatLine | None], person: str = "", character: str = "") -> ExportedChat:
+    """Clean names and texts, and leave out what has no text; raises `UserError`."""
+    said = [one for one in lines if one is not None and one.text.strip()]
+    if not said:
+        raise UserError(translatable("Nobody says anything in this file."))
+    if len(said) > MAX_CHAT_LINES or any(len(one.text) > MAX_LINE_CHARS for one in said):
+        raise UserError(
+            translatable(
+                "A chat may have up to {lines} messages of up to {characters} characters.",
+                lines=f"{MAX_CHAT_LINES:,}",
+                characters=f"{MAX_LINE_CHARS:,}",
+            )
+        )
+    person = clean_name(person) or _first_name(said, is_person=True) or _PERSON
+    character = clean_name(character) or _first_name(said, is_person=False) or _CHARACTER
+    kept = [
+        ChatLine(
+            clean_name(one.name) or (person if one.is_person else character),
+            one.text.strip(),
+            one.is_person,
+        )
+        for one in said
+    ]
+    return ExportedChat(person, character, tuple(kept), len(lines) - len(said))
+
+
+def _first_name(lines: Iterable[ChatLine], *, is_person: bool) -> str:
+    names = (clean_name(one.name) for one in lines if one.is_person is is_person)
+    return next(filter(None, names), "")

@@ -1,0 +1,238 @@
+"""Write and read memories as JSON, as SillyTavern's World Info, and in a character's card.
+
+A file says "me" where a memory is about the person whose file it is: who reads the file in is that
+person, on every platform. See docs/sources.md#sillytavern and docs/sources.md#cards.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import regex
+
+from bot.chat.memory import Memory, MemoryKind, MemorySubject, SubjectKind
+from bot.errors import UserError
+from bot.importers.card import card_entry, card_fields
+from bot.importers.chats import ExportedChat, read_chat, read_rows, rows_of
+from bot.prompting.presets.preset import Preset
+from bot.prompting.speakers import clean_name
+from bot.prompting.text.jsonc import JsonFields, JsonSyntaxError, read_strict_json
+from bot.texts.text import translatable
+from bot.value_class import value_class
+
+MAX_MEMORY_CHARS = 500
+MAX_MEMORIES = 1_000
+"""In one file."""
+_FORMAT = "troupe memories"
+_OWN = "troupe"
+"""The key of what World Info and cards have no field for; SillyTavern keeps it."""
+_ME, _PLACE = "me", "place"
+_KEY = regex.compile(r"\b(?:\p{Lu}\w{2,}|\p{Ll}{6,}\b)")
+"""A capitalized or long word; scripts without capitals have none."""
+_MAX_KEYS = 5
+
+
+@value_class
+class MemoryFile:
+    """What an imported file contains."""
+
+    memories: tuple[Memory, ...] = ()
+    """Their `said_by` and `place` are those of the reader; a character's key is its name."""
+    others: tuple[str, ...] = ()
+    """The names of other people whom memories in the file are about: these are left out."""
+    unreadable: int = 0
+    """The number of entries without a usable text."""
+    chat: ExportedChat | None = None
+    card: bytes | None = None
+    """The character's card, without its memories and its chat."""
+
+
+def write_json(memories: Sequence[Memory], person: str) -> str:
+    """Return the memories as JSON; those about `person`, an id, are about "me"."""
+    rows = [{"text": one.text, **_fields_of(one, person)} for one in memories]
+    return _dump({"format": _FORMAT, "version": 1, "memories": rows})
+
+
+def write_world_info(memories: Sequence[Memory], person: str) -> str:
+    """Return the memories as a World Info file of SillyTavern."""
+    rows = [world_info_entry(one, uid, person) for uid, one in enumerate(memories)]
+    return _dump({"entries": {str(one["uid"]): one for one in rows}})
+
+
+def write_character(
+    preset: Preset, memories: Sequence[Memory], chat: ExportedChat | None, person: str
+) -> str:
+    """Return a character's card; memories follow the entries of its lorebook, the chat is apart."""
+    fields = card_fields(preset)
+    book = JsonFields(fields.get("character_book"))
+    lore = book.list_of_objects("entries")
+    own = [world_info_entry(one, len(lore) + at, person) for at, one in enumerate(memories)]
+    fields["character_book"] = {**book.values, "entries": [*lore, *map(card_entry, own)]}
+    fields["extensions"] = {_OWN: {"chat": rows_of(chat) if chat is not None else []}}
+    return _dump({"spec": "chara_card_v3", "spec_version": "3.0", "data": fields})
+
+
+def world_info_entry(memory: Memory, uid: int, person: str = "") -> dict[str, object]:
+    """Return a memory as an entry of World Info; names in its text activate the entry."""
+    words = dict.fromkeys(_KEY.findall(memory.text))
+    keys = sorted(words, key=str.islower)[:_MAX_KEYS]  # names first
+    return {
+        "uid": uid,
+        "key": keys,
+        "keysecondary": [],
+        "comment": f"{memory.subject.name} ({memory.kind})".strip(),
+        "content": memory.text,
+        "constant": memory.is_pinned or not keys,
+        "selective": False,
+        "order": 100,
+        "position": 0,
+        "disable": False,
+        "extensions": {_OWN: _fields_of(memory, person)},
+    }
+
+
+def add_to_lorebook(book: object, memory: Memory) -> dict[str, object]:
+    """Return a preset's lorebook with a memory as a further entry."""
+    values = dict(JsonFields(book).values)
+    entries = values.get("entries")
+    taken = entries if isinstance(entries, dict) else {}
+    uid = 1 + max((int(one) for one in taken if one.isdecimal()), default=-1)
+    entry = world_info_entry(memory, len(entries) if isinstance(entries, list) else uid)
+    del entry["extensions"]  # from now on it is lore
+    if isinstance(entries, list):
+        return {**values, "entries": [*entries, card_entry(entry)]}
+    return {**values, "entries": {**taken, str(uid): entry}}
+
+
+def read_memory_file(data: bytes, owner: Memory) -> MemoryFile:
+    """Read memories, a character's card with memories, or a chat; raises `UserError`.
+
+    `owner` is a memory about the reader, whose place and author those of the file get.
+    """
+    try:
+        value = JsonFields(read_strict_json(data.decode("utf-8-sig")))
+    except (UnicodeDecodeError, JsonSyntaxError):
+        value = JsonFields(None)  # a chat says what is wrong with it
+    match value.values:
+        case {"format": str(name), "memories": list(rows)} if name == _FORMAT:
+            return _read_rows([(one, one) for one in rows], owner)
+        case {"spec": _, "data": dict(fields)}:
+            return _read_card(value.values, fields, owner)
+        case {"entries": list() | dict() as entries}:
+            rows = [*entries.values()] if isinstance(entries, dict) else entries
+            return _read_rows(_entries_of(rows), owner)
+        case _:
+            return MemoryFile(chat=read_chat(data))
+
+
+def _read_card(
+    card: Mapping[str, object], fields: Mapping[str, object], owner: Memory
+) -> MemoryFile:
+    book = JsonFields(JsonFields(fields.get("character_book")).values)
+    entries = book.list_of_objects("entries")
+    memories = [one for one in entries if _own_fields(one) is not None]
+    lore = [one for one in entries if _own_fields(one) is None]
+    extensions = {**(JsonFields(fields).object_or_none("extensions") or {})}
+    rows = JsonFields(extensions.pop(_OWN, None)).list_of_objects("chat")
+    plain = {**fields, "extensions": extensions}
+    if memories:
+        plain["character_book"] = {**book.values, "entries": lore}
+    return replace(
+        _read_rows(_entries_of(memories), owner),
+        chat=read_rows([JsonFields(one) for one in rows]) if rows else None,
+        card=json.dumps({**card, "data": plain}, ensure_ascii=False).encode(),
+    )
+
+
+def _entries_of(rows: Sequence[object]) -> list[tuple[object, object]]:
+    """Return entries as texts and our fields; without these, they are about this place."""
+    texts = [{"text": JsonFields(one).values.get("content")} for one in rows]
+    others = {"about": _PLACE}
+    return [
+        (text, _own_fields(JsonFields(one).values) or others)
+        for text, one in zip(texts, rows, strict=True)
+    ]
+
+
+def _own_fields(entry: Mapping[str, object]) -> Mapping[str, object] | None:
+    return JsonFields(entry.get("extensions")).object_or_none(_OWN)
+
+
+def _read_rows(rows: Sequence[tuple[object, object]], owner: Memory) -> MemoryFile:
+    if len(rows) > MAX_MEMORIES:
+        raise UserError(
+            translatable(
+                "The file has {count} memories, and {limit} are allowed.",
+                count=len(rows),
+                limit=MAX_MEMORIES,
+            )
+        )
+    memories, others, unreadable = [], dict[str, None](), 0
+    for text, fields in rows:
+        match _read_memory(JsonFields(text).text("text"), JsonFields(fields), owner):
+            case Memory() as memory:
+                memories.append(memory)
+            case str(name):
+                others[name] = None
+            case None:
+                unreadable += 1
+    return MemoryFile(tuple(memories), tuple(others), unreadable)
+
+
+def _read_memory(text: str, fields: JsonFields, owner: Memory) -> Memory | str | None:
+    """Return a memory, the name of somebody else that it is about, or None if it has no text."""
+    text = " ".join(text.split())
+    match fields.values.get("about"):
+        case "me":
+            subject = owner.subject
+        case "place":
+            place = owner.place
+            subject = MemorySubject(SubjectKind.PLACE, place.channel, "")
+        case {"character": str(name)} if clean_name(name):
+            subject = MemorySubject(SubjectKind.CHARACTER, clean_name(name), clean_name(name))
+        case {"person": str(name)} if clean_name(name):
+            return clean_name(name)
+        case _:
+            return None
+    if not 0 < len(text) <= MAX_MEMORY_CHARS:
+        return None
+    kind = fields.text("kind")
+    return replace(
+        owner,
+        subject=subject,
+        text=text,
+        kind=MemoryKind(kind) if kind in list(MemoryKind) else MemoryKind.FACT,
+        is_pinned=fields.flag("pinned"),
+        since=_read_time(fields.text("since")) or owner.since,
+        until=_read_time(fields.text("until")),
+    )
+
+
+def _fields_of(memory: Memory, person: str) -> dict[str, object]:
+    subject = memory.subject
+    about: object = _PLACE
+    if subject.kind is SubjectKind.PERSON:
+        about = _ME if subject.key == person else {"person": subject.name}
+    elif subject.kind is SubjectKind.CHARACTER:
+        about = {"character": subject.name}
+    fields: dict[str, object] = {"about": about, "kind": memory.kind.value}
+    fields |= {"since": _to_time(memory.since)} if memory.since else {}
+    fields |= {"until": _to_time(memory.until)} if memory.until is not None else {}
+    return fields | ({"pinned": True} if memory.is_pinned else {})
+
+
+def _to_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def _read_time(text: str) -> float | None:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1) + "\n"

@@ -1,0 +1,154 @@
+"""Chats of SillyTavern and Character.AI are read, and written as SillyTavern's."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.errors import UserError
+from bot.importers.chats import ChatLine, ExportedChat, read_chat, write_chat
+from bot.prompting.speakers import clean_name
+
+NAMES = st.sampled_from(["Mira", "Byron", "诺拉", "O'Brien", "Ünal", "João 2"])
+TEXTS = st.text(max_size=60).map(lambda text: " ".join(text.split())).filter(bool)
+GROUP = """\
+{"name":"Mira","is_user":false,"original_avatar":"mira.png","mes":"Hello."}
+{"name":"You","is_user":true,"mes":"Hi both.","extra":{"isSmallSys":false}}
+
+{"name":"Rex","is_user":false,"original_avatar":"rex.png","mes":"Grr."}
+"""
+"""A chat of a group, which has no header."""
+CHUB = """\
+{"user_name":"You","character_name":"Mira"}
+{"name":"Mira","is_user":false,"mes":{"message":"Hello.","id":7},"swipes":[{"message":"Hi."}]}
+"""
+FIRST_VERSION = {
+    "info": {"character": {"name": "Mira", "title": "of the bridge"}},
+    "histories": {
+        "histories": [
+            {
+                "created": "2023-03-02T10:00:00Z",
+                "msgs": [{"src": {"is_human": False, "name": "Mira"}, "text": "Again!"}],
+            },
+            {
+                "created": "2023-03-01T10:00:00Z",
+                "msgs": [
+                    {"src": {"is_human": False, "name": "Mira"}, "text": "Hello."},
+                    {"src": {"is_human": True, "name": "[NAME_REDACTED]"}, "text": "Hi."},
+                ],
+            },
+        ]
+    },
+}
+SECOND_VERSION = {
+    "turns": [
+        {
+            "create_time": "2024-05-01T10:00:02.1Z",
+            "author": {"author_id": "c", "name": "Mira"},
+            "candidates": [
+                {"candidate_id": "a", "raw_content": "No."},
+                {"candidate_id": "b", "raw_content": "Yes."},
+            ],
+            "primary_candidate_id": "b",
+        },
+        {
+            "create_time": "2024-05-01T10:00:01.5Z",
+            "author": {"author_id": "1", "name": "byron", "is_human": True},
+            "candidates": [{"candidate_id": "x", "raw_content": "Will it hold?"}],
+            "primary_candidate_id": "x",
+        },
+        {
+            "create_time": "2024-05-01T10:00:00.1Z",
+            "author": {"author_id": "c", "name": "Mira"},
+            "candidates": [{"candidate_id": "s"}],
+            "primary_candidate_id": "s",
+        },
+    ]
+}
+
+
+def said(chat: ExportedChat) -> list[str]:
+    return [f"{'*' if one.is_person else ''}{one.name}: {one.text}" for one in chat.lines]
+
+
+@st.composite
+def chats(draw: st.DrawFn) -> ExportedChat:
+    person, character = draw(NAMES), draw(NAMES)
+    lines = [
+        ChatLine(draw(NAMES), text, draw(st.booleans()))
+        for text in draw(st.lists(TEXTS, min_size=1, max_size=6))
+    ]
+    return ExportedChat(person, character, tuple(lines))
+
+
+@given(chats())
+def test_written_chat_is_read_back(chat: ExportedChat) -> None:
+    assert read_chat(write_chat(chat).encode()) == chat
+
+
+def test_written_chat_is_one_that_sillytavern_reads() -> None:
+    line = ChatLine("Mira", "Hello.", is_person=False, sent_at_ms=1_720_741_897_000)
+    header, row = map(json.loads, write_chat(ExportedChat("You", "Mira", (line,))).splitlines())
+    assert header == {"user_name": "You", "character_name": "Mira", "chat_metadata": {}}
+    assert row == {
+        "name": "Mira",
+        "is_user": False,
+        "is_system": False,
+        "send_date": 1_720_741_897_000,
+        "mes": "Hello.",
+        "extra": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "person", "lines"),
+    [
+        (GROUP, "You", ["Mira: Hello.", "*You: Hi both.", "Rex: Grr."]),
+        (CHUB, "You", ["Mira: Hello."]),
+        (json.dumps(SECOND_VERSION, indent=1), "byron", ["*byron: Will it hold?", "Mira: Yes."]),
+    ],
+    ids=["group", "Chub", "Character.AI 2"],
+)
+def test_other_forms_of_chats_are_read(content: str, person: str, lines: list[str]) -> None:
+    chat = read_chat(content.encode())
+    assert chat.character == "Mira"
+    assert chat.person == person
+    assert said(chat) == lines
+
+
+def test_chats_of_the_first_version_follow_each_other() -> None:
+    chat = read_chat(json.dumps(FIRST_VERSION).encode())
+    assert said(chat) == ["Mira: Hello.", "*NAME_REDACTED: Hi.", "Mira: Again!"]
+
+
+def test_messages_that_nobody_said_are_left_out() -> None:
+    rows = [
+        {"name": "Mira", "is_user": False, "mes": "Hello."},
+        {"name": "System", "is_user": False, "mes": "It rains.", "extra": {"type": "narrator"}},
+        {"name": "Note", "is_user": False, "mes": "later", "extra": {"type": "comment"}},
+        {"name": "Mira", "is_user": False, "is_system": True, "mes": "Hidden."},
+        {"name": "Mira", "is_user": False, "mes": " "},
+    ]
+    chat = read_chat("\n".join(map(json.dumps, rows)).encode())
+    assert said(chat) == ["Mira: Hello."]
+    assert chat.left_out == 4
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: (
+    st.lists(inner, max_size=4)
+    | st.dictionaries(
+        st.sampled_from(["mes", "name", "is_user", "histories", "turns", "msgs", "src", "extra"])
+        | st.sampled_from(["candidates", "author", "user_name", "entries", "created"]),
+        inner,
+        max_size=5,
+    )
+), max_leaves=20))  # fmt: skip
+def test_any_json_is_read_or_refused(value: object) -> None:
+    try:
+        chat = read_chat(json.dumps(value).encode())
+    except UserError:
+        return
+    for one in chat.lines:
+        assert one.text.strip()
+        assert clean_name(one.name) == one.name
