@@ -1,4 +1,4 @@
-"""How many of a provider's slots a chat may hold, based on other chats' recent use."""
+"""Limit how many of a provider's slots a chat may hold, based on other chats' recent use."""
 
 import math
 from collections import Counter, OrderedDict, deque
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from bot.ports import Clock
 
 _LATELY_SECONDS = 60.0
-_CHECKED_AT_ONCE = 2  # idle chats that are dropped when a slot is given, oldest first
-_AHEAD = 1.5  # times the average of all chats: such a chat leaves the last slots to others
+_CHECKED_AT_ONCE = 2  # idle chats to drop whenever a slot is taken, oldest first
+_AHEAD = 1.5  # times the average: a chat that took more leaves the last slots to others
 _LAST_SLOTS = 2
 FEWEST_SHARED = 4
 """With fewer slots, one chat may hold all of them."""
@@ -21,26 +21,26 @@ class ChatShares:
     clock: Clock
     limit: int
     _seen: OrderedDict[str, deque[tuple[float, int]]] = field(default_factory=OrderedDict)
-    """By chat: when it got slots, and how many slots others then held, decreasing. Newest chat
-    last."""
+    """By chat, newest last: the times when it got slots, and how many slots other chats then held.
+    Only decreasing numbers are kept, as for a sliding maximum."""
     _taken: deque[tuple[float, str]] = field(default_factory=deque)
     _counts: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
-        """Return how many chats got slots recently."""
+        """Return how many chats have used slots recently."""
         return len(self._seen)
 
     def slot_quota(self, chat: str) -> int:
-        """Return how many slots a chat may hold: between a quarter and three quarters of them."""
+        """Return how many slots a chat may hold, between a quarter and three quarters of all."""
         seen = self._seen.get(chat, deque())
         _forget_before(self.clock.monotonic() - _LATELY_SECONDS, seen)
-        kept = seen[0][1] + 1 if seen else 0  # one more may come at any time
+        kept = seen[0][1] + 1 if seen else 0  # another chat may need one more at any time
         fair = math.ceil(self.limit / max(1, len(self._seen)))
         least = max(self.limit // 4, min(fair, self.limit // 2))
         return max(least, self.limit - max(kept, self.limit // 4))
 
     def may_take(self, chat: str, free: int) -> bool:
-        """Return whether a chat may take a slot; chats with many leave the last two to others."""
+        """Return whether a chat may take a slot; a busy chat leaves the last two to others."""
         return free > _LAST_SLOTS or not self._is_ahead(chat)
 
     def _is_ahead(self, chat: str) -> bool:

@@ -19,8 +19,8 @@ from bot.templates.renderer import Renderer
 class EchoBackend(Backend):
     """Repeats the user's newest message, word by word.
 
-    Three parameters of a preset control it: `echo_answer` replaces the answer, `echo_chunks` sets
-    the number of deltas, `echo_delay_seconds` the pause before each.
+    A preset controls it with three parameters: `echo_answer` replaces the answer, `echo_chunks`
+    sets the number of deltas, and `echo_delay_seconds` sets the pause before each delta.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -78,4 +78,4 @@ def _split_evenly(text: str, count: int) -> list[str]:
 def _read_number(value: object) -> float:
     if isinstance(value, int | float) and value >= 0:
         return value
-    raise BackendUnavailable(f"an echo parameter is {value!r}; it must be a number of at least 0")
+    raise BackendUnavailable(f"an echo parameter is {value!r}, but must be a number of at least 0")

@@ -1,4 +1,4 @@
-"""Reconstruct an answer's exact prompt from its receipt, as its backend describes it."""
+"""Reconstruct the exact prompt of an answer from its receipt."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ from bot.templates.renderer import Renderer
 
 
 class ExactPromptWriter:
-    """Writes prompts including the preset's instructions, for readers who may see everything."""
+    """Describes complete prompts, including the preset's instructions, with secrets masked."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ExactPromptWriter:
         self.mask = mask
 
     async def write(self, number: int, receipt: Receipt) -> str:
-        """Return a few lines about a prompt, a blank line, and the prompt itself."""
+        """Return a text: a few lines about the prompt, a blank line, and the prompt itself."""
         description = await self._describe_unmasked(receipt)
         version = f" (version {receipt.preset_version})" if receipt.preset_version else ""
         limit = f" of at most {receipt.limit}" if receipt.limit else ""

@@ -1,7 +1,7 @@
-"""Load and call backend code by kind: create backends, check parameters, prepare models."""
+"""Load backend code by kind: to create backends, check parameters, and prepare models."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from importlib import import_module  # noqa: TID251 # the specs name code, to be imported when used
+from importlib import import_module  # noqa: TID251 # imports the code that a spec refers to
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from bot.templates.renderer import Renderer
 def make_backend(
     provider: str, settings: ProviderSettings, data_dir: Path, renderer: Renderer
 ) -> Backend:
-    """Create a provider's backend without starting it; close it before the renderer.
+    """Create a provider's backend without starting it; close the backend before the renderer.
 
     Raises `SettingsError` if a package or setting is missing, or if the plug-in fails.
     """
@@ -32,7 +32,7 @@ def make_backend(
 
 
 def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:
-    """Return a line for each preset parameter that this provider does not support."""
+    """Return an error line for each preset parameter that the provider does not support."""
     path = backend_spec(settings.kind).parameter_check
     problems: list[str] = [] if path is None else _load(path)(settings, parameters)
     return problems
@@ -45,7 +45,7 @@ async def prepare_model(
     data_dir: Path,
     progress: Callable[[str], None],
 ) -> None:
-    """Download what a model needs; raises `SettingsError` if that is impossible."""
+    """Download what a model needs; raise `SettingsError` if that fails."""
     path = backend_spec(settings.kind).preparation
     if path is not None:
         await _load(path)(provider, model, settings, data_dir, progress)
@@ -54,7 +54,7 @@ async def prepare_model(
 def model_trials(
     providers: Iterable[ProviderSettings], data_dir: Path, renderer: Renderer
 ) -> Iterator[tuple[str, Awaitable[str]]]:
-    """Yield each local model with its trial, once per kind of backend."""
+    """Yield the name of each local model and a coroutine that tests it and reports its speed."""
     by_kind: dict[str, ProviderSettings] = {}
     for settings in providers:
         by_kind.setdefault(settings.kind, settings)

@@ -1,6 +1,6 @@
-"""The available kinds of backends, whose code is imported only when used.
+"""The registry of backend kinds, whose code is imported only when used.
 
-To add a kind, add a package, and a spec here that names its functions (docs/architecture.md).
+To add a kind, add a package, and a spec here that refers to its functions (docs/architecture.md).
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from bot.backends.spec import FREE, BackendSpec, ModelPrice, ProviderSettings
 
 
 class EchoSettings(ProviderSettings):
-    """The settings of a provider that repeats prompts."""
+    """Settings of a provider that repeats prompts."""
 
     kind: Literal["echo"] = "echo"
 
@@ -59,7 +59,7 @@ _SPECS = {spec.kind: spec for spec in (OPENAI, ANTHROPIC, LLAMA_CPP, ECHO)}
 
 
 def register(spec: BackendSpec) -> None:
-    """Register a kind of backend before the settings are read; raises ValueError if invalid."""
+    """Register a kind of backend before settings are read; raise ValueError if it is invalid."""
     if not isinstance(spec, BackendSpec):
         raise ValueError("not a BackendSpec")  # noqa: TRY004 # the reason is shown
     if spec.kind in _SPECS:
@@ -72,12 +72,12 @@ def backend_specs() -> Sequence[BackendSpec]:
 
 
 def backend_spec(kind: str) -> BackendSpec:
-    """Return the spec of a registered kind; raises KeyError if it is unknown."""
+    """Return the spec of a registered kind; raise KeyError if it is unknown."""
     return _SPECS[kind]
 
 
 def default_spec(provider: str) -> BackendSpec:
-    """Return the spec that a provider's id implies."""
+    """Return the spec of the kind that a provider's id implies."""
     return next(
         (spec for spec in _SPECS.values() if provider in spec.provider_ids), _SPECS[DEFAULT_KIND]
     )

@@ -1,4 +1,4 @@
-"""The spec of a backend package, and the settings common to all providers."""
+"""Specs of backend packages, and the settings common to all providers."""
 
 import json
 import math
@@ -23,7 +23,7 @@ class ModelPrice(BaseModel):
     cache_write: float | None = Field(None, ge=0)
 
     def cost(self, usage: Usage) -> int:
-        """Return the cost of some tokens in millionths of a dollar, rounded up."""
+        """Return the cost of a usage in millionths of a dollar, rounded up."""
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
         plain = max(0, usage.prompt_tokens - usage.cached_tokens - usage.written_tokens)
@@ -39,7 +39,7 @@ FREE = ModelPrice(input=0, output=0)
 
 
 class ProviderSettings(BaseModel):
-    """A service or engine; its id is a preset's `provider`. Each kind derives its own model."""
+    """Settings of a service or engine; each kind of backend derives a model from it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,26 +51,26 @@ class ProviderSettings(BaseModel):
         {},
         description="What a million tokens cost in US dollars, by the model's name; `*` is every"
         ' other model: {"gpt-4o-mini": {"input": 0.15, "output": 0.6, "cached": 0.075}}. Without a'
-        " price the cost is not known.",
+        " price, the cost is unknown.",
     )
     max_in_flight: int | None = Field(
         None,
         ge=1,
-        description="How many answers are requested at once, by all processes together; further"
-        " ones wait. By default as many as are asked for.",
+        description="How many answers all processes together request at once; others wait. By"
+        " default there is no limit.",
     )
     first_token_seconds: float = Field(
         30,
         gt=0,
         description="How long the first token of an answer may take; by default 300 for servers on"
-        " this machine or in this network, which may have to load the model first.",
+        " this machine or in its network, which may have to load the model first.",
     )
     idle_seconds: float = Field(15, gt=0, description="How long each further token may take.")
     total_seconds: float = Field(
         180,
         gt=0,
         description="How long a whole answer may take; by default 600 for servers on this machine"
-        " or in this network.",
+        " or in its network.",
     )
 
     @field_validator("prices", mode="before")
@@ -87,42 +87,42 @@ class ProviderSettings(BaseModel):
         return self.prices.get(model) or self.prices.get("*")
 
     def completed(self, provider: str) -> Self:
-        """Return a copy with the defaults that an id implies; raises ValueError if incomplete."""
+        """Return a copy with the defaults for a provider's id; raise ValueError if incomplete."""
         del provider
         return self
 
 
 @value_class(kw_only=True)
 class BackendSpec:
-    """A kind of backend; its code is given as "module:function" and imported when called."""
+    """A kind of backend; paths to its code are written "module:function"."""
 
     kind: str
 
     settings: type[ProviderSettings]
 
     factory: str
-    """Where `make(provider, settings, data_dir, renderer) -> Backend` is."""
+    """The path of a function (provider, settings, data_dir, renderer) -> Backend."""
 
     provider_ids: Collection[str] = ()
-    """Ids that are of this kind unless their settings name another one."""
+    """Provider ids that are of this kind unless their settings say otherwise."""
 
     providers_without_settings: Collection[str] = ()
-    """Ids that presets may use without settings."""
+    """Provider ids that presets may use without any settings."""
 
     calls_tools: bool = False
 
     parameter_check: str | None = None
-    """Where `parameter_problems(settings, parameters) -> list[str]` is, if any."""
+    """The path of a function (settings, parameters) -> list of error lines, if any."""
 
     preparation: str | None = None
-    """Where `async prepare_model(provider, model, settings, data_dir, progress)` is."""
+    """The path of an async function (provider, model, settings, data_dir, progress), if any."""
 
     model_trials: str | None = None
-    """Where `model_trials(settings, data_dir, renderer)` is."""
+    """The path of a function (settings, data_dir, renderer) -> (model, trial) pairs, if any."""
 
 
 class ModelFileSettings(ProviderSettings):
-    """A provider's model files, and the context size of each conversation."""
+    """Settings of a provider for model files, with the context size of each conversation."""
 
     model_path: Path | None = Field(
         None, description='The GGUF file that a preset means by the model "default".'

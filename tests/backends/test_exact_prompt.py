@@ -71,7 +71,7 @@ async def test_template_with_todays_date_is_noted(renderer: Renderer, tmp_path: 
     source = "{{ strftime_now('%Y') }}{{ messages[0].content }}"
     dated = replace(PROMPT, template=TemplateChoice(source=source))
     prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
-    assert "; the date that it writes is today's\n" in await prompts.write(1, receipt(dated))
+    assert "; the date in it is today's\n" in await prompts.write(1, receipt(dated))
 
 
 async def test_nul_characters_are_shown_as_a_symbol(renderer: Renderer, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ async def test_nul_characters_are_shown_as_a_symbol(renderer: Renderer, tmp_path
 async def test_service_is_shown_the_request_body(renderer: Renderer, tmp_path: Path) -> None:
     written = await exact(renderer, tmp_path, message_names=True).write(17, receipt())
     assert "model: here / m\n" in written
-    assert "template: the service's own; messages are sent\n\n{" in written
+    assert "template: the service's own (messages are sent)\n\n{" in written
     assert body(written)["messages"] == [
         {"role": "system", "content": "You are Nora. ***ator"},
         {"role": "user", "content": "Alice: hi <|im_end|>", "name": "Alice"},

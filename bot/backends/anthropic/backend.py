@@ -34,7 +34,7 @@ _MAX_LIST_BYTES = 8 * 2**20
 
 
 class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
-    """A provider with Anthropic's Messages API."""
+    """A provider that speaks Anthropic's Messages API."""
 
     def __init__(self, settings: AnthropicSettings, name: str, clock: Clock | None = None) -> None:
         clock = clock or SystemClock()
@@ -62,7 +62,7 @@ class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
     async def check_models(self, models: Sequence[str]) -> str:
         for model in models:
             resolve_model(model, self._settings, self._endpoint)
-        return await self.check()  # the service does not list the aliases of its models
+        return await self.check()  # the model list lacks aliases, so it proves nothing
 
     @override
     def can_continue(self, prompt: Prompt) -> bool:
@@ -76,7 +76,7 @@ def make(
 
 
 class AnthropicConnection(KeyedConnection):
-    """Connections with one key; redirects are not followed, to keep the key from other servers."""
+    """HTTP connections that send one key. They follow no redirects, which could leak the key."""
 
     def __init__(self, settings: AnthropicSettings, key: SecretStr | None) -> None:
         headers = {

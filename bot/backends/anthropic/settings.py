@@ -1,4 +1,4 @@
-"""The settings of providers of the kind `anthropic`."""
+"""Settings of providers of the kind `anthropic`."""
 
 from typing import Literal, Self
 
@@ -11,7 +11,7 @@ ADDRESS = "https://api.anthropic.com/v1"
 
 
 class AnthropicSettings(HttpProviderSettings):
-    """A service with Anthropic's Messages API; the default address is Anthropic's."""
+    """Settings of a service with Anthropic's Messages API, by default Anthropic itself."""
 
     kind: Literal["anthropic"] = "anthropic"
     sees: Literal["images", "text"] = Field(
@@ -24,6 +24,6 @@ class AnthropicSettings(HttpProviderSettings):
     @override
     def completed(self, provider: str) -> Self:
         base_url = well_known_address(self, provider, {provider: ADDRESS}).rstrip("/")
-        if not base_url.endswith("/v1"):  # as in ANTHROPIC_BASE_URL of other programs
+        if not base_url.endswith("/v1"):  # other programs' ANTHROPIC_BASE_URL omits it
             base_url += "/v1"
         return self.model_copy(update={"base_url": base_url})

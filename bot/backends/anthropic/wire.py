@@ -1,4 +1,4 @@
-"""Write Messages API requests and parse streamed responses (docs/sources.md#anthropic)."""
+"""Build Messages API requests and parse streamed responses (docs/sources.md#anthropic)."""
 
 import json
 import re
@@ -20,12 +20,12 @@ from bot.texts.text import translatable
 DEFAULT_MAX_TOKENS = 4096
 
 _MIN_BUDGET_TOKENS = 1024
-_ADAPTIVE_TOKENS = 8192  # what a model that decides itself may reason, beyond the answer
+_ADAPTIVE_TOKENS = 8192  # added to the answer's limit when the model decides how long it reasons
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _BUDGET_TOKENS = {"minimal": 1024, "low": 2048, "medium": 4096, "high": 16384}
 _MAX_BUDGET_TOKENS = 32_000
-# Models up to 4.5 take a budget of tokens for reasoning, and the beginning of an answer unless they
-# reason; later ones take an effort, and no beginning.
+# Models up to 4.5 accept a token budget for reasoning and, when they do not reason, continue a
+# prefilled answer. Later models accept an effort level and reject prefilled answers.
 _BUDGET_MODELS = re.compile(r"claude-(3\b|(opus|sonnet|haiku)-4(-[015])?(-\d{8}|-latest)?$)")
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _SENT_UNCHANGED = frozenset({"temperature", "top_p", "top_k"})
@@ -76,12 +76,12 @@ _TABLE = ParameterTable(
 
 
 def parameter_problems(_settings: object, parameters: Mapping[str, object]) -> list[str]:
-    """Return a line for each parameter that the API does not support."""
+    """Return an error line for each parameter that the API does not support."""
     return [*_TABLE.find_problems(given_parameters(parameters))]
 
 
 def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
-    """Return a request's fields; raises `BackendUnavailable` for unknown parameters."""
+    """Return a prompt's parameters as request fields; raise `BackendUnavailable` if invalid."""
     parameter_table.refuse(parameter_problems(None, prompt.parameters))
     given = given_parameters(prompt.parameters)
     fields = {name: value for name, value in given.items() if name in _SENT_UNCHANGED}
@@ -99,14 +99,14 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
 
 
 def can_continue(prompt: Prompt, model: str) -> bool:
-    """Return whether a model continues a prefilled answer."""
+    """Return whether the model can continue a prefilled answer."""
     thinking, _ = _reasoning(given_parameters(prompt.parameters), model)
     reasons = thinking.get("type", "disabled") != "disabled"
     return bool(_BUDGET_MODELS.search(model)) and not reasons
 
 
 def _reasoning(given: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], str | None]:
-    """Return the `thinking` field, empty if omitted, and the effort, if any."""
+    """Return the `thinking` field (empty to omit it) and the effort level (None to omit it)."""
     effort = given.get("reasoning_effort", "none")
     if effort == "none":
         return given.get("thinking", {}), None
@@ -132,7 +132,7 @@ _MAX_SHOWN_CHARS = 40
 _IMAGE_NOTICE = translatable(
     "This preset has an image that the model cannot read; the bot's operator has to fix it."
 )
-_START = "(The conversation begins.)"  # the API demands that a user speaks first
+_START = "(The conversation begins.)"  # the API requires a user message first
 _FINISH_REASONS = {
     "max_tokens": FinishReason.LENGTH,
     "model_context_window_exceeded": FinishReason.LENGTH,
@@ -157,7 +157,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 def to_wire(
     prompt: Prompt, model: str, *, cache: Literal["off", "5m", "1h"] = "off"
 ) -> dict[str, Any]:
-    """Build a request; raises `BackendUnavailable` for prompts that the API would reject."""
+    """Build a request; raise `BackendUnavailable` if the API would reject the prompt."""
     begun = (Message("assistant", prompt.begun),) if prompt.begun else ()
     given = (*prompt.messages, *begun)
     roles = [message.role for message in given]
@@ -167,22 +167,22 @@ def to_wire(
     if not messages or messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_text(_START)]})
     if messages[-1]["role"] == "assistant":
-        if can_continue(prompt, model):  # the API rejects white space at its end
+        if can_continue(prompt, model):  # the API rejects trailing white space
             last = messages[-1]["content"][-1]
             last["text"] = last["text"].rstrip()
-        else:  # the beginning of an answer is rejected
+        else:  # this model rejects a prefilled answer
             messages.pop()
     if cache != "off":
         _mark_stable_prefix(system, messages, cache)
     messages += exchange_messages(prompt)
     body = {"model": model, **to_parameters(prompt, model), **tool_fields(prompt)}
-    # With reasoning, the API demands that of earlier calls back.
+    # While thinking is on, the API requires the thinking blocks of all earlier tool calls.
     if not all(map(thinking_blocks, prompt.tool_exchanges)):
         body.pop("thinking", None)
     if system:
         body["system"] = system
     body["messages"] = [{**each, "content": _compact(each["content"])} for each in messages]
-    # White space is rejected as a stop string, but still searched for in the answer.
+    # The API rejects white space as a stop string; our own search of the answer still finds it.
     if stop := [each for each in stop_strings_of(prompt) if each.strip()]:
         body["stop_sequences"] = stop
     return {**body, "stream": True}
@@ -205,8 +205,8 @@ def _to_blocks(message: Message) -> Iterator[dict[str, Any]]:
         if isinstance(part, Image):
             if message.role != "user":
                 raise BackendUnavailable(
-                    f"an image stands in a message of the role {message.role!r}; Anthropic's models"
-                    " see images of users only",
+                    f"a message with the role {message.role!r} contains an image; Anthropic's"
+                    " models accept images in user messages only",
                     _IMAGE_NOTICE,
                 )
             yield {"type": "image", "source": _image_source(part)}
@@ -225,8 +225,8 @@ def _image_source(image: Image) -> dict[str, str]:
     if _LINK.match(image.url):
         return {"type": "url", "url": image.url}
     raise BackendUnavailable(
-        f"the image {image.url[:_MAX_SHOWN_CHARS]!r} is no link and no base64 `data:` URI of a"
-        " JPEG, PNG, GIF or WebP",
+        f"the image {image.url[:_MAX_SHOWN_CHARS]!r} is neither a link nor a base64 `data:` URI of"
+        " a JPEG, PNG, GIF, or WebP",
         _IMAGE_NOTICE,
     )
 
@@ -234,7 +234,7 @@ def _image_source(image: Image) -> dict[str, str]:
 def _mark_stable_prefix(
     system: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]], cache: Literal["5m", "1h"]
 ) -> None:
-    """Mark up to four cache breakpoints in the part that the next request repeats."""
+    """Set up to four cache breakpoints in the part of the prompt that the next one will repeat."""
     marker = {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
     ends = [*system[:1], *system[-1:]]
     answers = (each for each in reversed(messages[:-1]) if each["role"] == "assistant")
@@ -249,7 +249,7 @@ def _compact(blocks: Sequence[dict[str, Any]]) -> object:
 
 
 class AnthropicParser(StreamParser):
-    """Parses a streamed message's events, or the whole message of a server without streaming."""
+    """Parses the events of a streamed message, or a whole message if the server does not stream."""
 
     _is_thinking = False
     _tokens: Mapping[str, int] = {}
@@ -275,13 +275,13 @@ class AnthropicParser(StreamParser):
                 return self._finish(reason)
             case "message_stop":
                 return self._stop()
-            case "message":  # one that is not streamed
+            case "message":  # a whole message, not a stream
                 blocks = event.get("content")
                 for index, one in enumerate(blocks if isinstance(blocks, list) else ()):
                     self._add_block(_as_object(one), index)
                 return self._finish(reason) if (reason := event.get("stop_reason")) else False
             case "ping":
-                # A model that hides its reasoning sends nothing else for minutes.
+                # While a model hides its reasoning, it may send only pings for minutes.
                 return self._is_thinking
             case _:
                 return False
@@ -293,7 +293,7 @@ class AnthropicParser(StreamParser):
         except (ValueError, RecursionError):
             event = None
         if not isinstance(event, dict):
-            what = "an event that is not one of the Messages API"
+            what = "an event that is not part of the Messages API"
             raise errors.malformed(context.endpoint, what)
         if event.get("type") == "error" or event.get("error"):
             raise errors.translate_error_event(
@@ -350,7 +350,7 @@ class AnthropicParser(StreamParser):
     def _stop(self) -> bool:
         self.done = True
         if self.reason is None:
-            raise errors.interrupted(self._context.endpoint, "it has no stop_reason")
+            raise errors.interrupted(self._context.endpoint, "no stop_reason")
         return False
 
     def _count_usage(self, usage: object) -> None:
@@ -378,7 +378,7 @@ def _text_of(given: JsonObject, name: str = "text") -> str:
 
 
 def tool_fields(prompt: Prompt) -> dict[str, Any]:
-    """Return the request fields for tools; past calls need them even if no more are allowed."""
+    """Return the request's tool fields, which the API also requires for earlier tool calls."""
     if prompt.tools:
         offered = [
             {"name": one.name, "description": one.description, "input_schema": one.parameters}
@@ -414,7 +414,7 @@ def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
 
 
 def thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
-    """Return the signed reasoning that accompanied the calls."""
+    """Return the signed reasoning blocks that the model sent with its tool calls."""
     attached: Mapping[str, Any] = exchange.attached
     blocks = attached.get(THINKING_BLOCKS, ())
     return [block for block in blocks if block.get("signature") or block.get("data")]

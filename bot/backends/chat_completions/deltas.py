@@ -1,4 +1,4 @@
-"""Read chat completion deltas (text, reasoning, tool calls); write tools and their results."""
+"""Parse chat completion deltas (text, reasoning, tool calls); serialize tools and results."""
 
 import json
 import re
@@ -18,7 +18,7 @@ JsonObject: TypeAlias = Mapping[str, Any]
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _REASONING_LISTS = ("reasoning_details", "thinking_blocks")  # OpenRouter's, LiteLLM's
 _TEXT_FIELDS = ("thinking", "text", "summary")
-# Fields that a provider wants back with its calls: reasoning, and signatures under any name.
+# Fields to send back with tool calls: reasoning, and signatures under any name.
 _ATTACHED = re.compile("reason|think|thought|signature|encrypted|extra_content|provider_specific")
 
 
@@ -57,7 +57,7 @@ def _call_to_wire(call: ToolCall) -> dict[str, object]:
 
 
 class ToolCallParser:
-    """Assembles calls from deltas of any size; ignores everything else, and excess calls."""
+    """Assembles tool calls from streamed deltas; drops malformed deltas and excess calls."""
 
     def __init__(self) -> None:
         self._calls: list[_PartialCall] = []
@@ -68,7 +68,7 @@ class ToolCallParser:
                 self._add(delta, position)
 
     def replace(self, calls: object) -> None:
-        """Replace the assembled calls by those of a complete message."""
+        """Replace the calls assembled so far with those of a complete message."""
         if isinstance(calls, list) and calls:
             self._calls.clear()
             self.feed(calls)
@@ -86,7 +86,7 @@ class ToolCallParser:
         if call is None:
             call = _PartialCall(index)
             if len(self._calls) > MAX_CALLS:
-                self._calls.pop()  # one beyond the limit collects what is dropped
+                self._calls.pop()  # one call beyond the limit collects the dropped deltas
             self._calls.append(call)
         call.id, call.name = call.id or identifier, name or call.name
         call.add_arguments(piece)
@@ -98,10 +98,10 @@ class ToolCallParser:
     def _find(
         self, index: int | None, identifier: str, name: str, piece: str, position: int
     ) -> "_PartialCall | None":
-        """Return the call that a delta continues; None if it starts a new one.
+        """Return the call that a delta continues, or None if the delta starts a new call.
 
-        Services reuse or omit indexes and repeat ids and names, so a call is matched by its id,
-        else by its index, else it is the last one. Only a delta with a name starts a call.
+        Services reuse or omit indexes and repeat ids and names. So a delta is matched by id, then
+        by index, then to the last call. Only a delta with a name can start a call.
         """
         known = [one for one in self._calls if identifier and one.id == identifier]
         candidates = known or self._calls
@@ -162,11 +162,11 @@ class _PartialCall:
 
     @property
     def arguments(self) -> str:
-        """The arguments, as one JSON object if possible."""
+        """The arguments received so far, as a single JSON object if possible."""
         whole = "".join(self._pieces)
         if _is_object(whole):
             return whole
-        # Some services repeat everything at the end, or send an empty object first.
+        # Some services repeat all arguments at the end, or send an empty object first.
         begins = [at for at, piece in enumerate(self._pieces) if piece.lstrip()[:1] == "{"]
         ends = ("".join(self._pieces[at:]) for at in (*begins[1:2], *begins[-1:]))
         return next(filter(_is_object, ends), whole)
@@ -197,7 +197,7 @@ def text_of(delta: JsonObject) -> str:
     content = delta.get("content")
     if isinstance(content, list):  # Mistral's reasoning models send parts
         return "".join(_strings_in(content, ("text",)))
-    refusal = delta.get("refusal")  # OpenAI's models refuse there, in place of the content
+    refusal = delta.get("refusal")  # OpenAI puts a refusal here instead of in `content`
     return next((each for each in (content, refusal) if each and isinstance(each, str)), "")
 
 
@@ -228,7 +228,7 @@ def _must_be_returned(name: str) -> bool:
 
 
 class ReturnedFields:
-    """Collects the fields to return to the provider with the calls, such as its reasoning."""
+    """Collects fields that a provider expects back with its tool calls, such as reasoning."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}
@@ -256,7 +256,7 @@ class ReturnedFields:
 
 
 def _add_item(items: list[dict[str, Any]], item: JsonObject) -> None:
-    """Add an item or extend the last one; pieces share an index and precede the signature."""
+    """Append an item, or extend the last one if both are pieces of one unsigned item."""
     last = items[-1] if items else {}
     place = [(each.get("type"), each.get("index"), each.get("format")) for each in (last, item)]
     if not last or last.get("signature") or "data" in item or place[0] != place[1]:

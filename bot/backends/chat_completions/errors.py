@@ -1,4 +1,4 @@
-"""Translate provider errors into a message for the operator and a notice for the chat."""
+"""Translate provider errors into messages for the operator and notices for the chat."""
 
 import math
 import re
@@ -18,12 +18,12 @@ from bot.errors import TroupeError
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
-_MIN_TOKENS = 128  # a smaller context is a misread figure
+_MIN_TOKENS = 128  # a smaller number in an error is not a context size
 _MAX_DIGITS = 10
 _NUMBER = r"(\d[\d,_']*)"
 _IS = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?)"
 _TRANSIENT = frozenset({408, 409, 429})
-_OVERLOADED = 529  # of Anthropic
+_OVERLOADED = 529  # Anthropic's status
 _ERROR_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
 _SECONDS_WORTH_TELLING = 5.0
 _BUSY_NOTICE = translatable("The model is busy right now. Please try again in a moment.")
@@ -39,14 +39,14 @@ _NOTICES = {
     ),
     "no credit": translatable(
         "The bot's account with the model's provider has no credit left; the bot's operator has to"
-        " top it up."
+        " add some."
     ),
     "day used up": translatable(
         "The bot has used up its daily limit at the model's provider. Please try again later."
     ),
     "content rules": translatable(
-        "The model's provider refuses to answer this because of its content rules. Please try other"
-        " words, or start anew with /new."
+        "The model's provider refuses to answer this because of its content rules. Please rephrase,"
+        " or start over with /new."
     ),
     "unknown model": translatable(
         "This preset's model does not exist at its provider. An admin can choose another preset"
@@ -60,7 +60,7 @@ _NOTICES = {
 
 @value_class
 class TooLong:
-    """The length of a rejected prompt, and the limit; None if the server does not report it."""
+    """A rejected prompt's length and the model's limit, each None if not reported."""
 
     context_tokens: int | None
     prompt_tokens: int | None
@@ -68,7 +68,7 @@ class TooLong:
 
 @value_class
 class _KnownError:
-    """A kind of error that a retry would not fix (errors.toml)."""
+    """A kind of error that a retry cannot fix (errors.toml)."""
 
     kind: str
     what: str
@@ -80,7 +80,7 @@ class _KnownError:
     def is_meant(self, status: int, body: bytes) -> bool:
         found = self.words.search(body) if self.words else None
         if found and found.groupdict().get("tokens"):
-            # vLLM has one error for both; this one is about the limit of the answer.
+            # vLLM words both errors alike: below the context size, it means the answer's limit.
             context = read_length_limits(body).context_tokens
             return context is None or int(found["tokens"]) >= context
         return found is not None or status in self.statuses
@@ -107,7 +107,7 @@ _CONTEXT_FIGURES, _PROMPT_FIGURES = (
 
 
 def read_length_limits(body: bytes) -> TooLong:
-    """Parse the prompt's length and its limit from an error."""
+    """Parse a prompt's length and the model's limit from the body of an error response."""
     text = body.decode(errors="replace")
     limit = _first_number(_CONTEXT_FIGURES, text)
     return TooLong(limit, _first_number(_PROMPT_FIGURES, text, limit))
@@ -126,22 +126,23 @@ def _first_number(
 
 @dataclass(eq=False, repr=False)
 class RequestFailed(TroupeError):
-    """A failed attempt; the request runner retries it or raises it as a `BackendError`."""
+    """A failed attempt, which the request runner retries or raises as a `BackendError`."""
 
     message: str
     _: KW_ONLY
     notice: str = ""
-    """The message for the chat; empty: `BackendError`'s default."""
+    """The message for the chat; if empty, `BackendError`'s default is shown."""
     retryable: bool = False
     retry_after_seconds: float = 0
     provider_unhealthy: bool = True
-    """It counts as a failure for the circuit breaker."""
+    """Whether the circuit breaker counts it as a failure."""
     is_lasting: bool = False
-    """Further prompts for the model would fail as well."""
+    """Whether other prompts to the model would fail, too."""
     is_away: bool = False
-    """Nothing answers there; the circuit breaker opens sooner."""
+    """Whether the service is down; the circuit breaker then opens sooner."""
     is_loading: bool = False
-    """The server is reading its model; it is asked again until the first token is due."""
+    """Whether the server is still loading the model; the request is retried until the first
+    token is due."""
     rejects_system: bool = False
     too_long: TooLong | None = None
 
@@ -151,18 +152,18 @@ class RequestFailed(TroupeError):
 
 @value_class
 class Endpoint:
-    """A provider's id and address, as its operator knows them."""
+    """A provider's id and address, for error messages."""
 
     name: str
     base_url: str
 
     def setting(self, part: str) -> str:
-        """Return the name of the environment variable for one of this provider's settings."""
+        """Return the environment variable of a provider's setting, such as API_KEY."""
         return f"TROUPE_PROVIDERS__{self.name.upper()}__{part}"
 
     @property
     def path_hint(self) -> str:
-        """Return a hint for a base URL without a path."""
+        """A hint for a base URL that lacks a path, or "" if it has one."""
         has_path = bool(urlsplit(self.base_url).path.strip("/"))
         return "" if has_path else "; the address usually ends in /v1"
 
@@ -180,10 +181,10 @@ def translate_status(
     now: float,
     parameters: Collection[str] = (),
 ) -> RequestFailed:
-    """Translate an HTTP error response; `body` is its beginning, `now` is in Unix seconds.
+    """Translate an HTTP error response; `body` may be truncated, `now` is in Unix seconds.
 
-    The provider's own text may contain keys or prompts, so only its error codes and the names of
-    the request's `parameters` are repeated.
+    The provider's own text may contain keys or prompts, so the message repeats only its error
+    codes and the names of the request's `parameters`.
     """
     if status >= HTTPStatus.BAD_REQUEST:
         refusal = _translate_refusal(endpoint, model, status, body)
@@ -221,7 +222,7 @@ def translate_status(
 
 
 def _busy_notice(wait_seconds: float) -> Text:
-    """Return the busy notice, including the wait if it is long enough to mention."""
+    """Return the notice for a busy provider, with the wait if it is long enough to mention."""
     if wait_seconds < _SECONDS_WORTH_TELLING:
         return _BUSY_NOTICE
     return translatable(
@@ -230,7 +231,7 @@ def _busy_notice(wait_seconds: float) -> Text:
 
 
 def rough_time(seconds: float) -> str:
-    """Format a duration in its largest fitting unit, rounded up: 45 s, 2 min, 3 h."""
+    """Format a duration in seconds, minutes, or hours, rounded up: 45 s, 2 min, 3 h."""
     for size, unit in ((3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{math.ceil(seconds / size)} {unit}"
@@ -241,7 +242,7 @@ def _translate_refusal(
     endpoint: Endpoint, model: str, status: int, body: bytes
 ) -> RequestFailed | None:
     known = next((one for one in _REFUSALS if one.is_meant(status, body)), None)
-    # llama.cpp and proxies say with 500 what others say with 400.
+    # llama.cpp and proxies use 500 for errors that others report as 400.
     if known is None or (status > HTTPStatus.INTERNAL_SERVER_ERROR and known.kind != "memory"):
         return None
     is_certain = known.is_certain or _WORDS["always_too_large"].search(body)
@@ -273,7 +274,7 @@ def translate_error_event(
     now: float,
     statuses: Mapping[str, int] = MappingProxyType({}),
 ) -> RequestFailed:
-    """Translate an error in a stream; `statuses` maps the vendor's error types to HTTP statuses."""
+    """Translate an error event of a stream; `statuses` maps vendor error types to HTTP statuses."""
     status = _status_in(data, statuses)
     if status is None:
         is_refused = any(one.is_meant(0, data) for one in _REFUSALS)
@@ -281,9 +282,9 @@ def translate_error_event(
     return translate_status(endpoint, model, status, {}, data, now)
 
 
-def interrupted(endpoint: Endpoint, why: str = "it has no finish_reason") -> RequestFailed:
-    """Return the error for a stream that ended before the answer did."""
-    return RequestFailed(f"{endpoint} broke off the stream: {why}", retryable=True)
+def interrupted(endpoint: Endpoint, why: str = "no finish_reason") -> RequestFailed:
+    """Return the error for a stream that ended before its answer was complete."""
+    return RequestFailed(f"{endpoint} ended the stream early: {why}", retryable=True)
 
 
 def malformed(endpoint: Endpoint, what: str) -> RequestFailed:
@@ -301,19 +302,19 @@ def unreachable(endpoint: Endpoint, why: str) -> RequestFailed:
 def timed_out(
     endpoint: Endpoint, what: str, seconds: float, part: str, *, is_silent: bool = False
 ) -> RequestFailed:
-    """Return the error for a timeout, which is not retried; `part` names its setting."""
+    """Return the error for a timeout, which is not retried; `part` is the setting that limits."""
     message = f"{endpoint}: {what} within {seconds:g} s ({endpoint.setting(part)})"
     return RequestFailed(message, is_lasting=is_silent, is_away=is_silent)
 
 
 def timed_out_while_suspended(endpoint: Endpoint) -> RequestFailed:
     """Return the error for a request that timed out while this process was suspended."""
-    message = f"{endpoint}: the request timed out because this process stood still"
+    message = f"{endpoint}: the request timed out because this process was suspended"
     return RequestFailed(message, retryable=True, provider_unhealthy=False)
 
 
 def _error_detail(body: bytes) -> Mapping[str, object]:
-    """Return an error's fields: an object, fields beside its message (vLLM), or a list (Gemini)."""
+    """Return the fields of an error: nested, at the top level (vLLM), or in a list (Gemini)."""
     try:
         given = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -342,7 +343,7 @@ def _status_in(data: bytes, statuses: Mapping[str, int]) -> int | None:
     kind, code = detail.get("type"), detail.get("code")
     if isinstance(kind, str) and kind in statuses:
         return statuses[kind]
-    # OpenRouter and llama.cpp put the HTTP status there
+    # OpenRouter and llama.cpp put the HTTP status in `code`
     if isinstance(code, str) and code.isascii() and code.isdecimal():
         code = int(code)
     is_status = isinstance(code, int) and HTTPStatus.BAD_REQUEST <= code < 600

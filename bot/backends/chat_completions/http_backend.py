@@ -1,4 +1,4 @@
-"""Base class of HTTP backends; a vendor adds the request format and the response parser."""
+"""The base class of HTTP backends; each API adds its request format and response parser."""
 
 import math
 from abc import abstractmethod
@@ -24,19 +24,20 @@ from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, Template
 from bot.ports import Backend, Clock, TextTokenCounter
 from bot.prompting.text.tokens import EncodingCounter, counter_for_model, known_encoding
 
-_INITIAL_RATIO = 1.25  # for an unknown tokenizer: most produce fewer tokens
+_INITIAL_RATIO = 1.25  # assumed for an unknown tokenizer; most yield fewer tokens
 _MARGIN = 1.05
 _DECAY = 0.98  # per answer
-_MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # wrong reports cannot spoil the estimates
-_MAX_LEARNED_MESSAGES = 32  # counting a longer prompt again costs more than it tells
-_MIN_TOKENS = 100  # in a shorter prompt a service's own additions distort the ratio
-_DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
-_CONTEXT_OF_REJECTED = 0.9  # of its tokens, where a service does not say how many it reads
+_MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # in case a service reports wrong counts
+_MAX_LEARNED_MESSAGES = 32  # counting longer prompts again is not worth it
+_MIN_TOKENS = 100  # in shorter prompts, the service's additions distort the ratio
+_DEFAULT_ANSWER_FRACTION = 4  # a quarter of the context, for an answer without a limit
+# Of a rejected prompt's tokens: the assumed context, if the service does not report its size.
+_CONTEXT_OF_REJECTED = 0.9
 S = TypeVar("S", bound=HttpProviderSettings)
 
 
 class PromptTokenEstimator:
-    """Estimates token counts for a provider's models; learned ratios stay in memory only."""
+    """Estimates prompt tokens; learns each model's ratio from counts that its service reports."""
 
     def __init__(self) -> None:
         self._ratios: dict[str, float] = {}
@@ -46,18 +47,18 @@ class PromptTokenEstimator:
         return math.ceil(await token_counter.count_prompt(prompt) * ratio)
 
     async def text_counter(self, model: str) -> TextTokenCounter:
-        """Return a counter for the texts in a model's prompts, ignoring the learned ratio."""
+        """Return a token counter for texts sent to a model; it ignores the learned ratio."""
         token_counter, _ = self._counter_and_ratio(model)
         await token_counter.load()
         return token_counter
 
     def learn(self, prompt: Prompt, model: str, tokens: int) -> None:
-        """Adjust the ratio to the token count that the service reported; 0 if it reported none."""
+        """Adjust the model's ratio to a token count reported by its service; ignore 0 (unknown)."""
         token_counter, before = self._counter_and_ratio(model)
         if tokens <= 0 or len(prompt.messages) > _MAX_LEARNED_MESSAGES or not token_counter.loaded:
             return
         has_images = any(map(attrgetter("parts"), prompt.messages))
-        if has_images or prompt.tools or prompt.tool_exchanges:  # they count, but are no text
+        if has_images or prompt.tools or prompt.tool_exchanges:  # not counted here
             return
         counted = token_counter.prompt_tokens(prompt)
         if counted < _MIN_TOKENS:
@@ -68,7 +69,10 @@ class PromptTokenEstimator:
         self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
 
     def learn_rejected(self, prompt: Prompt, model: str, rejected: TooLong) -> int | None:
-        """Adjust the ratio after a rejected prompt; return its estimated tokens, if possible."""
+        """Adjust the model's ratio after a service rejected a prompt as too long.
+
+        Return the prompt's estimated tokens, or None if the tokenizer is not loaded yet.
+        """
         token_counter, before = self._counter_and_ratio(model)
         if not token_counter.loaded:
             return None
@@ -87,7 +91,7 @@ class PromptTokenEstimator:
 
 
 class HttpChatBackend(Backend, Generic[S]):
-    """One provider, with its own connections, retry budget and circuit breaker."""
+    """A provider with its own connections, retry budget, and circuit breakers."""
 
     def __init__(
         self,
@@ -112,7 +116,7 @@ class HttpChatBackend(Backend, Generic[S]):
 
     @abstractmethod
     def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:
-        """Convert a prompt to the vendor's request."""
+        """Convert a prompt to a request in the API's format."""
 
     @override
     def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
@@ -143,7 +147,7 @@ class HttpChatBackend(Backend, Generic[S]):
         limits = (self._context_tokens, self._learned_contexts.get(model))
         context = min((each for each in limits if each is not None), default=None)
         if context is None:
-            return None  # the service rejects a prompt that is too long, and says so
+            return None  # unknown until the service rejects a prompt as too long
         output = prompt.output_limit or context // _DEFAULT_ANSWER_FRACTION
         return context - output if output < context else context // 2
 
@@ -170,7 +174,7 @@ class HttpChatBackend(Backend, Generic[S]):
 
     @override
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
-        return True  # whoever names tools in a preset has chosen a model that calls them
+        return True  # a preset with tools names a model that can call them
 
     @override
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Rotate a provider's keys, and skip refused ones for a while."""
+"""Use a provider's keys in turn, and skip refused keys for a while."""
 
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,7 +32,10 @@ class KeyedConnection(Protocol):
         deadline: float,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Send a request; its response is unread. Raises `HttpStatusError`, `ConnectionFailed`."""
+        """Send a request and return its unread response.
+
+        Raises `HttpStatusError` or `ConnectionFailed`.
+        """
         ...
 
     async def list_models(self) -> Sequence[str]: ...
@@ -64,8 +67,8 @@ class KeyRotation(Generic[C]):
         from_file = set(self._file.secrets if self._file else ())
         keys = [key.get_secret_value() for key in settings.keys]
         self._fixed = [key for key in keys if key not in from_file]
-        self._connections: dict[str | None, C] = {}  # also of keys that the file had before
-        self._free_at = defaultdict[str | None, float](float)  # of the monotonic clock
+        self._connections: dict[str | None, C] = {}  # including keys since removed from the file
+        self._free_at = defaultdict[str | None, float](float)  # in monotonic seconds
         self._turns = deque[str | None]()
         self._connect_keys(keys or [None])
 
@@ -76,7 +79,7 @@ class KeyRotation(Generic[C]):
         self._turns = deque(keys)
 
     async def send(self, request: Callable[[C], Awaitable[T]]) -> T:
-        """Send a request over the next key's connection; exceptions of the request pass through."""
+        """Send a request with the next key; retry with other keys if that one is refused."""
         self._read_changed_file()
         for tries_left in reversed(range(len(self._turns))):
             key = self._select()
@@ -99,14 +102,14 @@ class KeyRotation(Generic[C]):
         return min(self._free_at[key] for key in self._turns) <= self._clock.monotonic()
 
     def _select(self) -> str | None:
-        """Return the next usable key; if all are skipped, the one that becomes usable first."""
+        """Return the next usable key or, if there is none, the key that is usable soonest."""
         now = self._clock.monotonic()
         key = min(self._turns, key=lambda one: max(now, self._free_at[one]))
         self._turns.rotate(-1 - self._turns.index(key))
         return key
 
     def _suspend(self, key: str | None, error: HttpStatusError) -> bool:
-        """Skip a key for a while if it caused the error; return whether it did."""
+        """Skip a key for a while if it caused the error; return whether it caused the error."""
         match error.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
                 seconds = _WRONG_KEY_SECONDS
@@ -117,7 +120,7 @@ class KeyRotation(Generic[C]):
                 return False
         if len(self._turns) > 1:
             number = [*self._connections].index(key) + 1
-            _log.warning("key_left_out", number=number, status=error.status, seconds=seconds)
+            _log.warning("key_skipped", number=number, status=error.status, seconds=seconds)
             self._free_at[key] = self._clock.monotonic() + seconds
         return True
 
@@ -128,4 +131,4 @@ class KeyRotation(Generic[C]):
         new = [key for key in keys if key not in self._connections]
         mask_from_now_on(new)
         self._connect_keys(keys)
-        _log.info("keys_read_again", keys=len(keys), new=len(new))
+        _log.info("keys_reloaded", keys=len(keys), new=len(new))

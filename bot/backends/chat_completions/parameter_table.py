@@ -1,4 +1,4 @@
-"""Check presets' parameters, for backends whose engine would silently ignore unknown ones."""
+"""Check the parameters of presets, for backends that would silently ignore unknown ones."""
 
 import difflib
 import re
@@ -36,14 +36,14 @@ def are_texts(value: object) -> bool:
 
 STOP = Check(
     lambda value: isinstance(value, str) or are_texts(value),
-    translatable("a text or a list of them"),
+    translatable("a text or a list of texts"),
 )
 ONE = Check(lambda value: value == 1, translatable("1, because a chat gets only one answer"))
 
 
 @value_class
 class ParameterTable:
-    """The parameters that an API accepts."""
+    """The parameters that an API accepts, with a check for each value."""
 
     checks: Mapping[str, Check]
     all_names: Text
@@ -71,19 +71,19 @@ class ParameterTable:
 
 
 def refuse(problems: Collection[str]) -> None:
-    """Raise `BackendUnavailable` if a preset's parameters have problems."""
+    """Raise `BackendUnavailable` with the problems of a preset's parameters, if there are any."""
     if problems:
         raise BackendUnavailable(
             f"{'; '.join(problems)} (parameters of the preset)",
             translatable(
-                "This preset has parameters that its model does not know; the bot's operator has to"
-                " fix it."
+                "This preset has parameters that its model does not support; the bot's operator has"
+                " to fix it."
             ),
         )
 
 
 def given_parameters(parameters: Mapping[str, object]) -> dict[str, Any]:
-    """Return the parameters that are set, without those meant for Troupe itself."""
+    """Return the parameters to send: those that are set, except Troupe's own."""
     return {
         name: value
         for name, value in parameters.items()

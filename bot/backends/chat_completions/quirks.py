@@ -1,4 +1,4 @@
-"""Deviations of services from OpenAI's API; the values are in each vendor's package."""
+"""How services deviate from OpenAI's API; each vendor's package has its values."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import field
@@ -10,18 +10,18 @@ from bot.value_class import value_class
 
 @value_class
 class Quirks:
-    """How requests for one service or model must differ from the standard."""
+    """How requests to a service or model must differ from OpenAI's API."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     refused: Collection[str] = ()
     has_names: bool = False
     accepts: Capabilities = ALL_CAPABILITIES
-    """The sequences of roles that it accepts; other messages are rewritten."""
+    """The role sequences that it accepts; prompts with other sequences are rewritten."""
     continuation: tuple[Mapping[str, object], Mapping[str, object]] | None = None
-    """Fields of the last message, which begins the answer, and of the request, by which it is asked
-    to continue; None: its models cannot continue answers."""
+    """Extra fields of the last message and of the request that make a model continue that message.
+    None: its models cannot continue an answer."""
     marks_prefix: bool = False
-    """Whether a prefix is cached only up to where the request marks it."""
+    """Whether the service caches a prompt only up to a mark in the request."""
 
     def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         renamed = {self.renamed.get(name, name): value for name, value in body.items()}

@@ -1,8 +1,8 @@
 """Separate a model's reasoning from its answer, because readers see only the answer.
 
-Reasoning stands at the beginning of an answer or, later, between tags. Tags in code or quotes are
-text: a model that explains <think> is not reasoning. Many templates write the start tag themselves,
-so that the answer begins inside the reasoning and contains only an end tag.
+Reasoning comes first in an answer or, later, between tags. Tags in code or quotes are plain text:
+a model that explains <think> is not reasoning. Many templates write the start tag themselves, so
+the answer starts inside the reasoning and contains only an end tag.
 """
 
 import re
@@ -25,7 +25,7 @@ from bot.value_class import value_class
 
 @value_class
 class _Family:
-    """One row of the table of families."""
+    """How a family of models marks reasoning (a table in reasoning_families.toml)."""
 
     start: str
     end: str
@@ -37,7 +37,7 @@ class _Family:
 
 _CATALOG = tomllib.loads(Path(__file__).with_name("reasoning_families.toml").read_text("utf-8"))
 CALLEE: Final[str] = _CATALOG["parts"]["CALLEE"]
-"""In a tag of gpt-oss: a tool call follows."""
+"""The part of a gpt-oss tag that announces a tool call."""
 FIRST_CHARS: Final = frozenset("<[◁")
 _FAMILIES = [_Family(**one) for one in _CATALOG["family"]]
 
@@ -48,7 +48,7 @@ class TagKind(Enum):
     MARKER = "marker"
     TURN_END = "turn end"
     WRAPPER = "wrapper"
-    """Opens the answer; it counts only right after reasoning."""
+    """Opens the answer; ignored unless it directly follows reasoning."""
     INCOMPLETE = "incomplete"
 
 
@@ -86,7 +86,10 @@ _IN_TEMPLATES = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
 
 
 def tag_at(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
-    """Return the longest tag at a position, or a partial one if the text may continue."""
+    """Return the longest tag at a position, or None.
+
+    With `may_continue`, return `INCOMPLETE` if more text could complete a tag.
+    """
     found: Tag | None = None
     for pattern, kind, family in _possible(text[at : at + _HEAD_CHARS]):
         match = pattern.match(text, at, partial=may_continue)
@@ -115,7 +118,7 @@ def _closing(end: str, groups: tuple[tuple[str, str], ...]) -> "regex.Pattern[st
 
 
 def control_tokens(template: str, vocabulary: Iterable[str]) -> tuple[tuple[str, ...], set[str]]:
-    """Return a model's reasoning tags among its tokens, and those that end reasoning."""
+    """Return which of a model's tokens are reasoning tags, and which of those end reasoning."""
     words = [*_IN_TEMPLATES.findall(template), *vocabulary]
     known = " ".join([template, *words])
     tokens: dict[str, None] = {}
@@ -142,14 +145,14 @@ class ReasoningFormat:
     """How a model marks the reasoning in its answers."""
 
     is_tagged: bool = True
-    """Whether the text may have reasoning in it."""
+    """Whether the text may contain reasoning."""
     open_tag: str | None = None
-    """The start tag with which the prompt ends: the answer begins inside the reasoning."""
+    """The start tag at the prompt's end, if any: the answer then starts inside the reasoning."""
     assumed_end: str | None = None
-    """The end tag that the model's last answer had without a start tag: this one may, too."""
+    """An end tag that had no start tag in the model's last answer, as may happen in this one."""
     special_tokens: tuple[str, ...] = ()
     keeps_calls: bool = False
-    """Tool calls stay in the text, for another parser."""
+    """Whether tool calls stay in the text, for another parser to read."""
     end_tokens: frozenset[str] = frozenset()
 
 
@@ -167,7 +170,7 @@ def detect_format(template: str | None, vocabulary: Iterable[str]) -> ReasoningF
 
 
 def detect_open_tag(reasoning: ReasoningFormat, prompt: Sequence[TextSpan]) -> ReasoningFormat:
-    """Adapt the format to a prompt whose template may have opened the reasoning already."""
+    """Return the format with `open_tag` set if the prompt ends in a start tag."""
     if not prompt or not prompt[-1].trusted:
         return reasoning
     end = prompt[-1].text.rstrip()
@@ -179,37 +182,37 @@ def detect_open_tag(reasoning: ReasoningFormat, prompt: Sequence[TextSpan]) -> R
 
 
 class SeparatedText(NamedTuple):
-    """A piece of text, separated into answer and reasoning."""
+    """A chunk of text, separated into answer and reasoning."""
 
     answer: str
     reasoning: str
     retracts: bool = False
-    """All of the answer before this piece was reasoning."""
+    """Whether everything returned as answer before turned out to be reasoning."""
 
 
 class ReasoningParser:
-    """Separates the reasoning in a streamed answer from its text; pieces may be of any size."""
+    """Separates reasoning from answer in streamed text, which may arrive in chunks of any size."""
 
     def __init__(self, reasoning: ReasoningFormat = ANY_FORMAT) -> None:
         self._is_tagged = reasoning.is_tagged
         self._keeps_calls = reasoning.keeps_calls
         self._closing: regex.Pattern[str] | None = None  # None outside of reasoning
-        # A start tag and text that are reasoning only if the end tag follows; None: certain.
+        # A start tag and text that become reasoning only when the end tag arrives; None: certain.
         self._tentative: list[str] | None = None
-        self._is_assumed = False  # the text may have begun inside reasoning
-        self._in_answer = False  # a word of the answer itself has come
+        self._is_assumed = False  # the text may have started inside reasoning
+        self._in_answer = False  # the answer itself has started
         self._has_reasoned = False
         self._wrapper: regex.Pattern[str] | None = None
         self._held = ""
-        self._is_final = False  # nothing follows what is held
-        self._has_calls = False  # calls of tools follow the text
-        self._in_fence, self._line = False, ""  # where the answer is, for tags in code
+        self._is_final = False  # no more text will arrive
+        self._has_calls = False  # tool calls follow the text
+        self._in_fence, self._line = False, ""  # to recognize tags in code
         self._unread: list[str] = []
         self._answer: list[str] = []
         self._reasoning: list[str] = []
         self._retracts = False
         self.lone_end: str | None = None
-        """The end tag of reasoning that no tag of the answer has begun."""
+        """The end tag of reasoning that had no start tag, if there was any."""
         if reasoning.open_tag is not None:
             tag = tag_at(reasoning.open_tag, 0)
             self._closing = tag and tag.closing
@@ -228,7 +231,7 @@ class ReasoningParser:
             and FIRST_CHARS.isdisjoint(text)
         ):
             self._unread.append(text)
-            return SeparatedText(text, "")  # nearly every piece of every answer
+            return SeparatedText(text, "")  # the usual case
         self._held += text
         while self._held and self._parse_step():
             pass
@@ -241,7 +244,10 @@ class ReasoningParser:
             self._closing, self._tentative, self._is_assumed = None, None, False
 
     def flush(self, *, is_cut: bool = False, has_calls: bool = False) -> SeparatedText:
-        """Return the text held back at an answer's end, which is cut off or followed by calls."""
+        """Return the text still held back when an answer ends.
+
+        `is_cut` means that the answer was cut off, `has_calls` that tool calls follow it.
+        """
         self._is_final, self._has_calls = True, has_calls
         while self._held and self._parse_step():
             pass
@@ -353,8 +359,8 @@ class ReasoningParser:
     def _handle_lone_end(self, tag: str, before: str, after: str) -> bool:
         """Treat the text before an unmatched end tag as reasoning; return False to wait for more.
 
-        At the very end of an answer it ends nothing, unless tool calls follow. After reasoning with
-        its own start tag, it only counts at the end of a line, because an answer may mention it.
+        At the very end of an answer, the tag is dropped unless tool calls follow. After reasoning
+        that had a start tag, it counts only at the end of a line: an answer may mention it.
         """
         rest = after.lstrip()
         if not rest and not self._is_final:
@@ -385,7 +391,7 @@ class ReasoningParser:
         return in_fence or line.count("`") % 2 == 1 or line.endswith(_QUOTES)
 
     def _context_after(self, before: str) -> tuple[bool, str]:
-        """Return whether the text that follows is in a code block, and the start of its line."""
+        """Return whether the text after `before` is in a code block, and its line so far."""
         self._in_fence, self._line = _advance(self._in_fence, self._line, "".join(self._unread))
         self._unread.clear()
         return _advance(self._in_fence, self._line, before)
@@ -401,7 +407,7 @@ async def separate_reasoning(
     reasoning: ReasoningFormat,
     stop: Sequence[str],
 ) -> AsyncGenerator[GenerationEvent, None]:
-    """Turn tagged reasoning into `ReasoningDelta`, and end the answer at a stop string."""
+    """Yield tagged reasoning as `ReasoningDelta`s, and end the answer at a stop string."""
     parser, stop_filter = ReasoningParser(reasoning), StopStringFilter(stop)
     async with aclosing(answer) as events:
         async for event in events:

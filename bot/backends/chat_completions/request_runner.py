@@ -1,4 +1,4 @@
-"""Run a chat request: timeouts, retries, circuit breaker, and streaming."""
+"""Run a chat request with timeouts, retries, a circuit breaker, and streaming."""
 
 import asyncio
 import random
@@ -47,15 +47,15 @@ from bot.texts.text import translatable
 from bot.value_class import value_class
 
 REASONING_SECONDS = 120.0
-_AFTER_FINISH_SECONDS = 1.0  # how long after the finish reason the usage may still arrive
+_AFTER_FINISH_SECONDS = 1.0  # to wait for the usage after the finish reason
 _log = structlog.get_logger(__name__)
-# A short answer is complete after the first pause. What is read every 0.3 s is read often enough
-# for a platform, where the first message of a longer one is due after 0.8 s, and edits more rarely.
-_PAUSES_SECONDS = (0.03, 0.3)  # the last one repeats; a stop takes at most that much longer
+# Pauses between reads save CPU time. A short answer is complete after the first pause. For a longer
+# one, 0.3 s is often enough: platforms show the first message after 0.8 s, and edit less often.
+_PAUSES_SECONDS = (0.03, 0.3)  # the last one repeats, and is how much later a stop takes effect
 MAX_ERROR_BYTES = 64 * 1024
 _CHECK_SECONDS = 10.0
 _MAX_NAMED_MODELS = 8
-_MIN_SIMILARITY = 0.5  # of a model's name to one that is suggested
+_MIN_SIMILARITY = 0.5  # between an unknown model name and a suggestion
 _NO_MODEL_LIST = frozenset({404, 405, 501})
 _BREAKER_POLL_SECONDS = 0.25
 _LOADING_POLL_SECONDS = 1.0
@@ -68,7 +68,7 @@ _INTERRUPTED_NOTICE = translatable(
 
 
 class Timeouts:
-    """The timeouts of one attempt in event loop time; `deadline` applies to all attempts."""
+    """Tracks one attempt's timeouts, in event loop time; `deadline` covers all attempts."""
 
     def __init__(
         self,
@@ -82,14 +82,14 @@ class Timeouts:
         self._deadline = deadline
         self._time = time
         self._left = settings.first_token_seconds
-        # A slow self-hosted model thinks longer, too.
+        # A slow self-hosted model also reasons longer.
         self._reasoning_seconds = max(REASONING_SECONDS, settings.first_token_seconds)
-        self._reasoning_left: float | None = None  # a number while the model reasons
+        self._reasoning_left: float | None = None  # None unless the model is reasoning
         self._has_text = False
         self._finished = False
 
     def record_progress(self, *, has_text: bool) -> None:
-        """Record output from the model; `has_text` means a part of the answer itself."""
+        """Record output from the model; `has_text`: it included answer text, not only reasoning."""
         self._left = self._settings.idle_seconds
         if has_text:
             self._has_text = True
@@ -103,7 +103,10 @@ class Timeouts:
             self._left = _AFTER_FINISH_SECONDS
 
     def wait(self, pause_seconds: float = 0.0) -> Self:
-        """Time a `with` block that waits, after a pause; the block receives its deadline."""
+        """Return a context manager that times a wait which starts after a pause.
+
+        It yields the wait's deadline, and raises `RequestFailed` when the wait times out.
+        """
         self._start = start = self._time() + pause_seconds
         if start > self._deadline:
             raise self._timeout_error(start)
@@ -116,7 +119,7 @@ class Timeouts:
         return self._until
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Count the wait; turns `TimeoutError` into `RequestFailed`."""
+        """Deduct the wait from the time left; translate `TimeoutError` to `RequestFailed`."""
         start, now = self._start, self._time()
         late = now - self._until
         self._count_wait(start, now, late)
@@ -126,7 +129,7 @@ class Timeouts:
             raise self._timeout_error(now) from None
 
     def _count_wait(self, start: float, now: float, late: float) -> None:
-        if late > STOOD_STILL_SECONDS:  # this process stood still, so it does not count
+        if late > STOOD_STILL_SECONDS:  # this process was suspended; do not count that
             self._deadline += late
             now -= late
         if now > start:
@@ -138,7 +141,7 @@ class Timeouts:
         settings = self._settings
         if now >= self._deadline:
             limit = (settings.total_seconds, "TOTAL_SECONDS")
-            return errors.timed_out(self._endpoint, "no end of the answer", *limit)
+            return errors.timed_out(self._endpoint, "no complete answer", *limit)
         if self._has_text:
             limit = (settings.idle_seconds, "IDLE_SECONDS")
             return errors.timed_out(self._endpoint, "no next token", *limit)
@@ -157,13 +160,13 @@ class ChatRequest:
     stop: Sequence[str]
     reasoning: ReasoningFormat = ANY_FORMAT
     parameters: Collection[str] = ()
-    """Names that an error message may repeat from the provider's own."""
+    """Parameter names that may be repeated from the provider's error message."""
     has_fallback: bool = False
     headers: Mapping[str, str] | None = None
     is_continuation: bool = False
-    """It continues an answer that was cut off, and counts as a retry."""
+    """Whether it continues an interrupted answer; it then counts as a retry."""
     without_system: "Callable[[], ChatRequest] | None" = None
-    """Makes the request to send if the model rejects a system message."""
+    """Builds the request to send instead if the model rejects a system message."""
 
 
 class HttpStatusError(TroupeError):
@@ -177,11 +180,11 @@ class HttpStatusError(TroupeError):
 
 
 class NoModelList(TroupeError):
-    """The response to a model list request is not a list; the text says what it is."""
+    """A service returned something other than a model list; the message says what."""
 
 
 class ChatRequestRunner:
-    """Runs requests with a shared retry budget and a circuit breaker for each model."""
+    """Runs requests with a shared retry budget and one circuit breaker per model."""
 
     def __init__(
         self,
@@ -204,13 +207,13 @@ class ChatRequestRunner:
         self._random = random_source or random.SystemRandom()
         self._budget = RetryBudget()
         self._lasting_errors: dict[str, tuple[float, RequestFailed]] = {}
-        """By the model: until when a request with a fallback is not tried, and why."""
+        """By model: until when requests that have a fallback skip it, and its last error."""
         self._lone_ends: dict[str, str] = {}
-        """By the model: the end tag of its last reasoning that had no start tag."""
+        """By model: the end tag of its last reasoning, if that had no start tag."""
         self._breakers = defaultdict[str, CircuitBreaker](new_breaker)
 
     def model_health(self) -> Sequence[ModelHealth]:
-        """Return the results of the newest requests for each model."""
+        """Return each model's latest failures, and whether its circuit breaker is open."""
         return [
             ModelHealth(
                 model, one.is_open, len(one.outcomes), len(one.outcomes) - sum(one.outcomes)
@@ -226,8 +229,8 @@ class ChatRequestRunner:
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Send a request and stream its answer, as `Backend.generate` does.
 
-        `report_tokens` gets the prompt's token count according to the service, `report_too_long`
-        the lengths that it reports for a prompt that is too long.
+        `report_tokens` is called with the prompt's token count as the service reports it,
+        `report_too_long` with the lengths that it reports when it rejects a prompt as too long.
         """
         time = asyncio.get_running_loop().time
         deadline = time() + self._settings.total_seconds
@@ -260,7 +263,7 @@ class ChatRequestRunner:
                 self._record_lasting(error, request.model)
                 if has_text:
                     raise _interrupted_error(error) from error
-                # A failed trial call is not repeated: the next trial is another message's.
+                # A failed trial call is not retried: the next message makes the next trial.
                 is_over = breaker.is_open and (is_trial or request.has_fallback)
                 may_retry = (request, retry_count, may_load_until)
                 pause = None if is_over else self._pause_before_retry(error, *may_retry)
@@ -280,17 +283,17 @@ class ChatRequestRunner:
         self, error: RequestFailed, request: ChatRequest, pause: float
     ) -> RateLimitWait | None:
         names = {"provider": self._endpoint.name, "model": request.model}
-        _log.info("request_repeated", **names, seconds=round(pause, 1), reason=str(error))
+        _log.info("request_retried", **names, seconds=round(pause, 1), reason=str(error))
         return RateLimitWait(pause) if error.retry_after_seconds else None
 
     def _refuse_known_error(self, request: ChatRequest) -> None:
-        """Raise the last error of a silent or misconfigured model at once, to use its fallback."""
+        """Raise a model's lasting error at once, so that the fallback answers without delay."""
         until, error = self._lasting_errors.get(request.model, (0.0, None))
         if error is None or not request.has_fallback:
             return
         if self._clock.monotonic() < until:
             raise BackendUnavailable(str(error), error.notice) from error
-        self._record_lasting(error, request.model)  # one looks whether it was mended
+        self._record_lasting(error, request.model)  # this request tries the model again
 
     def _record_lasting(self, error: RequestFailed, model: str) -> None:
         if error.is_lasting:
@@ -303,10 +306,10 @@ class ChatRequestRunner:
         if not request.is_continuation:
             self._budget.record_call()
         elif breaker.is_open or not self._budget.take():
-            raise BackendUnavailable(f"{self._endpoint} fails too often to go on with an answer")
+            raise BackendUnavailable(f"{self._endpoint} fails too often to continue an answer")
 
     async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
-        """Wait briefly for an open breaker's trial call; raises `BackendUnavailable`."""
+        """Wait until the breaker allows a call; raise `BackendUnavailable` if it stays open."""
         wait = 0.0 if request.has_fallback else retries.MAX_BREAKER_WAIT_SECONDS
         give_up_at = self._clock.monotonic() + wait
         failed_before = breaker.failed_trials
@@ -341,7 +344,10 @@ class ChatRequestRunner:
     async def _attempt_once(
         self, request: ChatRequest, timeouts: Timeouts
     ) -> AsyncGenerator[GenerationEvent, None]:
-        """Send the request once; raises `RequestFailed`. Closing the generator stops the model."""
+        """Send the request once and stream its answer; closing the generator stops the model.
+
+        Raises `RequestFailed`.
+        """
         try:
             response = await self._post(request, timeouts)
         except RequestFailed as error:
@@ -367,7 +373,7 @@ class ChatRequestRunner:
                     yield Delta(parsed.text)
                 if parsed.error and parser.reason is None:
                     raise parsed.error
-                # Not after a keep-alive: that pause would not count as waiting.
+                # No pause after a keep-alive: it would not count toward the timeouts.
                 is_flowing = parsed.progress and parser.reason is None
                 pause = next(pauses, _PAUSES_SECONDS[-1]) if is_flowing else 0.0
         finally:
@@ -387,7 +393,7 @@ class ChatRequestRunner:
         if content_type == "text/html":
             raise errors.malformed(self._endpoint, "a web page")
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-            raise errors.malformed(self._endpoint, "a compressed response, which it was not asked")
+            raise errors.malformed(self._endpoint, "a compressed response, which was not requested")
         reasoning = request.reasoning
         if (end := self._lone_ends.get(request.model)) and not request.is_continuation:
             reasoning = replace(reasoning, assumed_end=end)
@@ -430,7 +436,10 @@ class ChatRequestRunner:
         *,
         lists_all: bool = True,
     ) -> str:
-        """Describe the service; raises `BackendUnavailable` unless it answers with all models."""
+        """Return a description of the service; raise `BackendUnavailable` if it does not answer.
+
+        With `lists_all`, also raise if its list lacks one of the models.
+        """
         listed = await self.listed_models(list_models, next(iter(models), "default"))
         if listed is None:
             endpoint = self._endpoint
@@ -446,7 +455,10 @@ class ChatRequestRunner:
     async def listed_models(
         self, list_models: Awaitable[Sequence[str]], model: str = "default"
     ) -> Sequence[str] | None:
-        """Return the listed models, or None without a list; raises `BackendUnavailable`."""
+        """Return the service's models, or None if it has no model list.
+
+        Raises `BackendUnavailable` if it does not answer.
+        """
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
                 return await list_models
@@ -454,7 +466,7 @@ class ChatRequestRunner:
             is_page = is_web_page(error.body)
             if is_page and error.status == HTTPStatus.NOT_FOUND:
                 raise self._no_api(f"a web page ({error.status})") from error
-            # Not every service lists its models, but every one reports a wrong key.
+            # Not every service has a model list, but every service reports a wrong key.
             if error.status in _NO_MODEL_LIST and not is_page:
                 return None
             failed = translate(self._endpoint, model, error)
@@ -506,7 +518,10 @@ def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> 
 
 
 def _is_listed(model: str, listed: Collection[str]) -> bool:
-    """Return whether a list has a model; Ollama adds tags, Gemini folders, LiteLLM patterns."""
+    """Return whether a list has a model, allowing for tags, folders, and patterns in its names.
+
+    Ollama adds tags to the names, Gemini folders; LiteLLM lists patterns.
+    """
     names = {model, f"{model}:latest", f"models/{model}"}
     if "/" in model:
         names.add(model.rpartition(":")[0])  # OpenRouter adds options: vendor/model:online
@@ -525,11 +540,11 @@ def _suggest_models(model: str, listed: Sequence[str]) -> str:
 
 
 def read_model_list(body: bytes) -> Sequence[str]:
-    """Read a model list in OpenAI's or Ollama's format, or a bare list; raises `NoModelList`."""
+    """Parse a model list in OpenAI's or Ollama's format, or a bare list; raise `NoModelList`."""
     try:
         given = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
-        raise NoModelList("a web page" if is_web_page(body) else "no JSON") from None
+        raise NoModelList("a web page" if is_web_page(body) else "invalid JSON") from None
     listed = given
     if isinstance(given, dict):
         if given.get("error"):
@@ -537,7 +552,7 @@ def read_model_list(body: bytes) -> Sequence[str]:
         key = next((name for name in ("data", "models") if name in given), None)
         listed = given if key is None else given[key] or []  # Ollama without models lists null
     if not isinstance(listed, list):
-        raise NoModelList("JSON of another kind")
+        raise NoModelList("other JSON")
     names = (one.get("id") or one.get("name") if isinstance(one, dict) else one for one in listed)
     return [name for name in names if isinstance(name, str)]
 
@@ -550,7 +565,7 @@ def is_web_page(body: bytes) -> bool:
 def translated_failures(
     endpoint: Endpoint, model: str, parameters: Collection[str] = ()
 ) -> Iterator[None]:
-    """Translate a request's failures to `RequestFailed`; timeouts pass through."""
+    """Translate exceptions of a request to `RequestFailed`, except `TimeoutError`."""
     try:
         yield
     except HttpStatusError as error:
@@ -567,7 +582,7 @@ async def request_again_if_idle(
     deadline: float,
     headers: Mapping[str, str] | None = None,
 ) -> HttpResponse:
-    """Send a request; retry once if a reused connection was closed, as llama.cpp's server does."""
+    """Send a request; retry once if the server closed the idle connection, as llama.cpp does."""
     try:
         return await client.request(method, path, body, deadline, headers=headers)
     except ConnectionFailed as error:
@@ -590,7 +605,7 @@ async def post_json(
 
 
 async def raise_for_status(response: HttpResponse, deadline: float) -> None:
-    """Raise `HttpStatusError`, with the start of the body, for an error or a redirect."""
+    """Raise `HttpStatusError` with the start of the body if the status is an error or redirect."""
     if response.status < HTTPStatus.MULTIPLE_CHOICES:
         return
     async with response:

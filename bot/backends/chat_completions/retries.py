@@ -1,4 +1,4 @@
-"""Decide whether a failed request is retried: backoff, retry budget and circuit breaker."""
+"""Decide whether to retry a failed request: backoff, retry budget, and circuit breaker."""
 
 import email.utils
 import re
@@ -9,9 +9,9 @@ from datetime import datetime
 MAX_RETRIES = 2
 MAX_RETRY_AFTER_SECONDS = 30.0
 MAX_SECONDS_BEFORE_FALLBACK = 1.0
-"""The longest wait that a provider may ask for where another model can answer meanwhile."""
+"""The longest wait that a provider may request before its fallback is used instead."""
 LASTING_ERROR_SECONDS = 30.0
-"""For how long a model that cannot answer is not tried again where another can."""
+"""How long a model with a lasting error is skipped when it has a fallback."""
 MAX_BREAKER_WAIT_SECONDS = 8.0
 MAX_RETRY_AFTER = 86_400.0
 _FIRST_BACKOFF_SECONDS = 0.5
@@ -37,7 +37,7 @@ def max_backoff_seconds(retries: int) -> float:
 
 
 def wait_asked_for(headers: Mapping[str, str], body: bytes, now: float) -> float:
-    """Return the wait in seconds that a response requests in headers, fields or text; 0 if none."""
+    """Return the seconds that a response asks to wait, in its headers or body; 0 if none."""
     seconds = retry_after(headers.get("retry-after-ms"), now) / 1000
     seconds = seconds or retry_after(headers.get("retry-after"), now)
     text = body[:_MAX_ERROR_BYTES].decode(errors="replace").lower()
@@ -51,14 +51,17 @@ def wait_asked_for(headers: Mapping[str, str], body: bytes, now: float) -> float
         for name, value in ((name.lower(), value) for name, value in headers.items())
         if "ratelimit" in name
         and "reset" in name
-        # Each of several limits has its own; one of them is used up.
+        # Several limits may each have a reset time; only a used-up one matters.
         and headers.get(name.replace("reset", "remaining"), "0").strip() == "0"
     )
     return max(resets, default=0)
 
 
 def retry_after(value: str | None, now: float) -> float:
-    """Parse a wait given as seconds, a duration (1m2.5s), a Unix time or a date; at most a day."""
+    """Return the seconds to wait, at most a day, or 0 if the value is invalid.
+
+    The value is in seconds, a duration (1m2.5s), a Unix time, or a date.
+    """
     value = (value or "").strip()
     try:
         if re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII):
@@ -85,7 +88,7 @@ def _seconds_of(unit: str) -> float:
 
 
 class RetryBudget:
-    """Limits retries to a tenth of all calls, to avoid overloading a struggling provider."""
+    """Limits retries to a tenth of all calls, so as not to overload a struggling provider."""
 
     def __init__(self) -> None:
         self._tokens = 3.0
@@ -94,7 +97,7 @@ class RetryBudget:
         self._tokens = min(_MAX_BUDGET, self._tokens + 0.1)
 
     def take(self) -> bool:
-        # The sum of ten tenths is a little less than one.
+        # In floating point, ten times 0.1 adds up to slightly less than 1.
         if self._tokens < 1 - 1e-9:
             return False
         self._tokens -= 1
@@ -104,8 +107,8 @@ class RetryBudget:
 class CircuitBreaker:
     """Blocks calls to a provider while most of them fail, except for single trial calls.
 
-    It opens for five seconds when `share` of the last twenty calls failed, or when several calls in
-    a row got no answer for `away_seconds`. Every `now` is in monotonic seconds.
+    It opens for five seconds when `share` of the last twenty calls failed, or when the service was
+    down for several calls in a row over `away_seconds`. Every `now` is in monotonic seconds.
     """
 
     def __init__(self, share: float = 0.5, away_seconds: float = 1) -> None:
@@ -127,12 +130,12 @@ class CircuitBreaker:
         return tuple(self._outcomes)
 
     def allows(self, now: float) -> bool:
-        """Return whether a call may be made; while open, one call every five seconds is allowed."""
+        """Return whether a call may be made now; an open breaker allows one every five seconds."""
         if self._opened_at is None:
             return True
         if now - self._opened_at < _OPEN_SECONDS:
             return False
-        self._opened_at = now  # when the next trial is due should this one never be recorded
+        self._opened_at = now  # another trial is allowed later if this one is never recorded
         return True
 
     def record(
@@ -144,7 +147,10 @@ class CircuitBreaker:
         is_retry: bool = False,
         is_trial: bool = True,
     ) -> None:
-        """Record a call's outcome. Retries never open the breaker; `is_away` means no answer."""
+        """Record a call's outcome; `is_away` means that the service was down.
+
+        Retries alone never open the breaker.
+        """
         if self._opened_at is not None:
             if success:
                 self._opened_at = None

@@ -1,4 +1,4 @@
-"""The settings of HTTP providers."""
+"""Settings common to all providers that are reached over HTTP."""
 
 import base64
 from collections.abc import Collection, Mapping
@@ -21,12 +21,12 @@ class HttpProviderSettings(ProviderSettings):
     api_key: SecretStr | None = Field(None, description="The key of the account.")
     api_keys: tuple[SecretStr, ...] = Field(
         (),
-        description="Several keys, separated by commas, that are used in turn. One that is refused"
-        " or used up is left out for a while.",
+        description="Several keys, separated by commas, that are used in turn. A key that is"
+        " refused or used up is skipped for a while.",
     )
     api_key_file: Path | None = Field(
         None,
-        description="A file with one or several keys, one a line, such as a mounted secret. It may"
+        description="A file with one or more keys, one per line, such as a mounted secret. It may"
         " be replaced while the service runs.",
     )
     stored_keys: bool = Field(
@@ -35,7 +35,7 @@ class HttpProviderSettings(ProviderSettings):
     )
     basic_auth: SecretStr | None = Field(
         None,
-        description="name:password for a proxy in front of the API. They may stand in the address"
+        description="name:password for a proxy in front of the API. They may be part of the address"
         " instead: http://name:password@host/v1.",
     )
     connect_seconds: float = Field(5, gt=0, description="How long connecting may take.")
@@ -43,7 +43,7 @@ class HttpProviderSettings(ProviderSettings):
     @model_validator(mode="before")
     @classmethod
     def _take_credentials_out_of_address(cls, given: object) -> object:
-        """Move the name and password from the address, which is shown, to `basic_auth`."""
+        """Move a name and password from the address, which is not secret, to `basic_auth`."""
         address = given.get("base_url") if isinstance(given, dict) else None
         if not (isinstance(given, dict) and isinstance(address, str) and is_http_address(address)):
             return given
@@ -63,7 +63,7 @@ class HttpProviderSettings(ProviderSettings):
 
     @model_validator(mode="after")
     def _read_key_file(self) -> Self:
-        """Add the key file's keys to the others, so that every key is masked in logs."""
+        """Add the key file's keys to `api_keys`, so that logs mask every key."""
         if self.api_key_file is None:
             return self
         lines = read_secrets_at_start(self.api_key_file, "the keys")
@@ -92,7 +92,7 @@ def well_known_address(
     addresses: Mapping[str, str],
     keyless: Collection[str] = (),
 ) -> str:
-    """Return the configured or well-known address; raises ValueError if something is missing."""
+    """Return the configured or well-known address; raise ValueError if it or the key is missing."""
     prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
     base_url = settings.base_url or addresses.get(provider)
     if base_url is None:

@@ -1,6 +1,6 @@
-"""Collect a prompt's stop strings, and end the answer where one of them begins.
+"""Collect a prompt's stop strings, and end the answer at the first one.
 
-Services accept at most four, and some ignore them, so every answer is searched here too.
+Services accept at most four stop strings, and some ignore them, so answers are searched here, too.
 """
 
 import re
@@ -12,7 +12,7 @@ from bot.chat.prompt import Prompt
 STRING_TEMPLATE_PARAMETERS = frozenset(
     {"system_template", "user_template", "assistant_template", "end_template"}
 )
-"""RodelAgent keeps its string templates among the sampling parameters; no model knows them."""
+"""RodelAgent's string templates, which are stored as parameters but not sent to a model."""
 
 
 def stop_strings_of(prompt: Prompt) -> tuple[str, ...]:
@@ -26,7 +26,7 @@ def stop_strings_of(prompt: Prompt) -> tuple[str, ...]:
 
 
 class StopStringFilter:
-    """Passes text on up to the first stop string; holds back text that may begin one."""
+    """Passes text through up to the first stop string, holding back what may be part of one."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         self.hit = False
@@ -39,12 +39,12 @@ class StopStringFilter:
             return "" if self.hit else text
         text = self._held + text
         if self._first_char.search(text) is None:
-            return text  # nearly every piece of every answer
+            return text  # the usual case
         matches = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
         if matches:
             self.hit = True
             self._held = ""
-            _, begin = min(matches)  # the one that is complete first
+            _, begin = min(matches)  # the stop string that is complete first
             return text[:begin]
         held = max(overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - held :]

@@ -32,21 +32,21 @@ _MAX_TOKEN_COUNT = 10**9  # a service that reports more is wrong
 
 
 class SseParser:
-    """Decodes server-sent events (HTML standard 9.2.6) to their data, without names and ids."""
+    """Decodes the data of server-sent events (HTML standard 9.2.6); ignores names and ids."""
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
         self._held = b""  # of an incomplete event
         self._at_start = True
         self.stray_lines: list[bytes] = []
-        """Lines that belong to no event, up to 64 KiB: what a server wrote that sends no events."""
+        """Lines outside of events, up to 64 KiB, such as an error in plain JSON."""
         self._stray_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the completed events; raises ValueError for one that is too long."""
+        """Return the data of the completed events; raise ValueError if an event is too long."""
         data, half = self._held + chunk, b""
         if b"\r" in data:
-            if data.endswith(b"\r"):  # perhaps of CRLF
+            if data.endswith(b"\r"):  # may be the first half of CRLF
                 data, half = data[:-1], b"\r"
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *blocks, held = data.split(b"\n\n")
@@ -55,7 +55,7 @@ class SseParser:
             raise ValueError(f"an event of more than {self._max_event_bytes} bytes")
         events: list[bytes] = []
         for block in blocks:
-            if block.startswith(_DATA) and b"\n" not in block:  # nearly every event
+            if block.startswith(_DATA) and b"\n" not in block:  # the usual case
                 events.append(block[len(_DATA) :])
                 self._at_start = False
             elif block:
@@ -63,7 +63,7 @@ class SseParser:
         return events
 
     def flush(self) -> list[bytes]:
-        """Return the last event at the end of the stream; many servers omit its blank line."""
+        """Return the last event when the stream ends; many servers omit the blank line after it."""
         return self.feed(b"\n\n")
 
     def _parse_lines(self, block: bytes) -> list[bytes]:
@@ -86,7 +86,7 @@ class ResponseContext:
     model: str
     stop: Sequence[str] = ()
     is_streamed: bool = True
-    """The body is a stream of events; otherwise one JSON object."""
+    """Whether the body is a stream of events instead of one JSON object."""
     now: float = 0.0
     reasoning: ReasoningFormat = ANY_FORMAT
 
@@ -96,13 +96,13 @@ class ParsedChunk:
     text: str
     reasoning: str = ""
     progress: bool = False
-    """The model produced something; comments and empty deltas do not count."""
+    """Whether the model produced something; comments and empty deltas do not count."""
     error: RequestFailed | None = None
     retracts: bool = False
 
 
 class StreamParser(ABC):
-    """Parses one response into text and reasoning, up to a stop string or the end."""
+    """Parses one response into text and reasoning, up to its first stop string or its end."""
 
     def __init__(self, context: ResponseContext) -> None:
         self.done = False
@@ -138,7 +138,7 @@ class StreamParser(ABC):
         return self._parse_events(events)
 
     def end(self) -> ParsedChunk:
-        """Parse the rest after the connection closes; an incomplete answer is an error."""
+        """Parse the rest after the connection closes; report an incomplete answer as an error."""
         self.done = True
         try:
             last = self._sse.flush() if self._object is None else self._split(self._object)
@@ -157,17 +157,17 @@ class StreamParser(ABC):
         return [body]
 
     def _parse_stray_lines(self, parsed: ParsedChunk) -> ParsedChunk:
-        """Parse text outside of events: an error, or an answer as plain JSON."""
+        """Parse lines outside of events: an error, or an answer in plain JSON."""
         lines = self._sse.stray_lines
         if not lines:
             return replace(parsed, error=errors.interrupted(self._context.endpoint))
         if lines[0].lstrip().startswith(b"<"):
             return replace(parsed, error=errors.malformed(self._context.endpoint, "a web page"))
         body = lines[-1] if self._has_events else b"\n".join(lines)
-        found = self._parse_events([body.removeprefix(b"error:")])  # of an older llama.cpp
+        found = self._parse_events([body.removeprefix(b"error:")])  # from older llama.cpp
         if not self._has_events and self.reason is not None:
             return found
-        self.reason = None  # only an error counts behind other events
+        self.reason = None  # after events, only an error counts
         return replace(parsed, error=found.error or errors.interrupted(self._context.endpoint))
 
     @property
@@ -184,12 +184,12 @@ class StreamParser(ABC):
     def _parse_event(self, data: bytes) -> bool:
         """Parse an event or a whole response; return whether it contains model output.
 
-        Text goes to `_add_text` and `_add_reasoning`; `done`, `reason` and `usage` are set when
-        known. Raises `RequestFailed`.
+        Implementations pass text to `_add_text` and `_add_reasoning`, and set `done`, `reason`,
+        and `usage` when known. Raises `RequestFailed`.
         """
 
     def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
-        """Return the texts of the leading plain events, which are cheaper than `_parse_event`."""
+        """Return the texts of the plain events from `begin` on, to save `_parse_event` calls."""
         return ()
 
     def _add_text(self, text: str) -> None:
@@ -249,7 +249,7 @@ class StreamParser(ABC):
 
 
 def decode_event(data: bytes) -> object:
-    """Decode an event that may contain half a surrogate pair; raises ValueError."""
+    """Decode an event's JSON, which may contain half a surrogate pair; raise ValueError."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -257,7 +257,7 @@ def decode_event(data: bytes) -> object:
 
 
 def token_count(given: object) -> int:
-    """Return the token count that a service reports; 0 if it is implausible."""
+    """Return a token count reported by a service, or 0 if it is implausible."""
     if isinstance(given, bool) or not isinstance(given, int | float):
         return 0
     return int(given) if 0 <= given <= _MAX_TOKEN_COUNT else 0

@@ -1,4 +1,4 @@
-"""Write chat completions requests and parse their streamed responses (docs/sources.md#openai)."""
+"""Build chat completions requests and parse streamed responses (docs/sources.md#openai)."""
 
 import json
 import re
@@ -27,7 +27,7 @@ from bot.texts.text import translatable
 
 _INCLUDE_USAGE = {"include_usage": True}
 _MAX_STOP_STRINGS = 4  # OpenAI rejects more
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what OpenAI accepts; other names are left out
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what OpenAI accepts; other names are omitted
 # In lower case. `model_length` is Mistral's, `max_tokens` Gemini's, `sensitive` Zhipu's.
 _FINISH_REASONS = {
     **dict.fromkeys(("length", "max_tokens", "model_length"), FinishReason.LENGTH),
@@ -36,7 +36,7 @@ _FINISH_REASONS = {
         FinishReason.FILTERED,
     ),
 }
-_NO_REASONS = frozenset({"null", "none"})  # Qwen's servers write them as words
+_NO_REASONS = frozenset({"null", "none"})  # Qwen's servers send these words
 _EMPTY_EVENTS = frozenset({b"", b"null", b"[]"})
 # From OpenRouter, DeepSeek, Zhipu, vLLM and SGLang.
 _FAILURE_REASONS = frozenset({"error", "insufficient_system_resource", "network_error", "abort"})
@@ -46,7 +46,7 @@ _MAX_DATA_CHARS = 80  # an image in a request has millions
 def to_wire(
     prompt: Prompt, model: str, *, names: bool = False, quirks: Quirks = NO_QUIRKS
 ) -> dict[str, object]:
-    """Build a request; raises `BackendUnavailable` if the preset asks for several answers."""
+    """Build a request; raise `BackendUnavailable` if the preset asks for several answers."""
     body = {"stream_options": _INCLUDE_USAGE, **parameters(prompt)}
     if prompt.max_output_tokens is not None:
         name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
@@ -54,7 +54,7 @@ def to_wire(
         asked = given if isinstance(given, int) else prompt.max_output_tokens
         body[name] = min(asked, prompt.max_output_tokens)
     if stop := stop_strings_of(prompt):
-        body["stop"] = stop[:_MAX_STOP_STRINGS]  # the others are searched for in the answer
+        body["stop"] = stop[:_MAX_STOP_STRINGS]  # our own search of the answer finds the rest
     given = quirks.apply({name: value for name, value in body.items() if value is not None})
     messages: list[dict[str, Any]] = [
         {"role": each.role, "content": list(map(_part_to_wire, each.parts)) or each.content}
@@ -80,7 +80,7 @@ def to_wire(
 
 
 def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
-    """Mark up to four cache breakpoints in the part that the next request repeats."""
+    """Set up to four cache breakpoints in the part of the prompt that the next one will repeat."""
     roles = [message["role"] for message in messages]
     begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
     answers = [at for at, role in enumerate(roles[:-1]) if role == "assistant"]
@@ -88,7 +88,7 @@ def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
         content = messages[at]["content"]
         is_text = isinstance(content, str)
         parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if is_text else content
-        if parts and parts[-1].get("text", "-").strip():  # an empty text takes no mark
+        if parts and parts[-1].get("text", "-").strip():  # an empty text cannot be marked
             parts[-1]["cache_control"] = {"type": "ephemeral"}
             messages[at]["content"] = parts
 
@@ -101,10 +101,10 @@ def _part_to_wire(part: str | Image) -> dict[str, object]:
 
 
 def parameters(prompt: Prompt) -> dict[str, object]:
-    """Return the preset's parameters; raises `BackendUnavailable` if `n` is not 1."""
+    """Return the preset's parameters to send; raise `BackendUnavailable` if `n` is not 1."""
     if prompt.parameters.get("n") not in {None, 1}:
         raise BackendUnavailable(
-            f"the parameter n is {prompt.parameters['n']!r}; a chat gets one answer, remove it",
+            f"the parameter n is {prompt.parameters['n']!r}, but a chat gets one answer; remove it",
             translatable(
                 "This preset asks for several answers at once; the bot's operator has to fix it."
             ),
@@ -122,7 +122,7 @@ def _name_field(label: str | None) -> dict[str, str]:
 
 
 class ChatCompletionsParser(StreamParser):
-    """Parses chat completion chunks from OpenAI and from services with variants of them."""
+    """Parses chat completion chunks, including other services' variants of OpenAI's format."""
 
     _has_deltas = False
 
@@ -137,7 +137,7 @@ class ChatCompletionsParser(StreamParser):
                     break
                 texts.append(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # no plain event
+            pass  # not a plain event
         self._has_deltas = self._has_deltas or bool(texts)
         return texts
 
@@ -171,7 +171,7 @@ class ChatCompletionsParser(StreamParser):
         delta = choice.delta or choice.message or {"content": choice.text}
         text, reasoning, calls = text_of(delta), reasoning_of(delta), _calls_of(delta)
         is_delta = delta is not choice.message
-        if is_delta or not self._has_deltas:  # not the whole once more
+        if is_delta or not self._has_deltas:  # a message after deltas repeats the whole answer
             self._returned.feed(delta)
             self._add_reasoning(reasoning)
             self._add_text(text)
@@ -234,7 +234,7 @@ class _PlainChoice(msgspec.Struct):
 
 
 class _PlainChunk(msgspec.Struct):
-    """A chunk with one piece of text and nothing else, as almost all chunks are."""
+    """A chunk that contains only text, like almost all chunks."""
 
     choices: tuple[_PlainChoice]
     usage: None = None
@@ -274,7 +274,7 @@ def _to_usage(given: object) -> Usage:
 
 
 def _read_llama_cpp_chunk(event: object) -> _Chunk | None:
-    """Parse llama.cpp's own format, which its server uses for prompts with images."""
+    """Parse a chunk in the format that llama.cpp's server uses for prompts with images."""
     match event:
         case {"content": str(text), "stop": False}:
             return _Chunk([_Choice(text=text)])
@@ -293,7 +293,7 @@ def _read_llama_cpp_chunk(event: object) -> _Chunk | None:
 
 
 def _is_error_report(event: object) -> bool:
-    """Return whether a body is an error of older vLLM, DashScope, FastAPI or MiniMax."""
+    """Return whether a body is an error as older vLLM, DashScope, FastAPI, or MiniMax send it."""
     match event:
         case {"base_resp": {"status_code": int(code)}} if code:
             return True
@@ -318,9 +318,9 @@ _plain_chunk_decoder = msgspec.json.Decoder(_PlainChunk)
 
 
 def describe_request(model: str, body: Mapping[str, object]) -> PromptDescription:
-    """Describe a request whose messages are rendered by the service."""
+    """Describe a request whose messages the service itself renders as a prompt."""
     text = json.dumps(_shorten_data(body), ensure_ascii=False, indent=2)
-    details = {"template": "the service's own; messages are sent"}
+    details = {"template": "the service's own (messages are sent)"}
     return PromptDescription(model, details, text, is_rendered=False)
 
 

@@ -1,4 +1,4 @@
-"""Answer prompts with local models."""
+"""Answer prompts with models that run on this machine."""
 
 import asyncio
 import hashlib
@@ -46,13 +46,13 @@ _NOTICE = translatable(
     "The model on this machine cannot be used; the bot's operator has to fix it."
 )
 _MAX_CACHED_PROMPTS = 256
-_DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
+_DEFAULT_ANSWER_FRACTION = 4  # of the context, for an answer without a limit
 _log = structlog.get_logger(__name__)
 _MAX_TEXT_CHARS = 300
 
 
 class LlamaCpp(Backend, ConversationMemory):
-    """Generates with the models in the data directory, and with any GGUF file by its path."""
+    """Generates with models in the data directory, and with any GGUF file given by its path."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LlamaCpp(Backend, ConversationMemory):
         self._renderer = renderer
         self._name = name
         self._models: dict[Path, LoadedModel] = {}
-        # The prompt that was counted last is usually sent next, so its rendering is kept.
+        # By conversation. The prompt counted last is usually sent next, so its rendering is kept.
         self._rendered_prompts: dict[str, tuple[Prompt, RenderedPrompt]] = {}
         self._exit_stack = AsyncExitStack()
         self._load_lock = asyncio.Lock()
@@ -87,7 +87,7 @@ class LlamaCpp(Backend, ConversationMemory):
     async def _generate(
         self, model: LoadedModel, prompt: Prompt, rendered: RenderedPrompt, images: Sequence[str]
     ) -> AsyncGenerator[GenerationEvent, None]:
-        """Generate, and retry once if the engine crashes before the first token."""
+        """Generate an answer; retry once if the engine crashes before the first token."""
         for tries_left in (1, 0):
             restarts = model.engine.restarts
             try:
@@ -210,7 +210,7 @@ class LlamaCpp(Backend, ConversationMemory):
 
     @override
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
-        # A request to the child for each text would take longer than the whole prompt does.
+        # Asking the engine about each text would take longer than tokenizing the whole prompt.
         token_counter = counter_for_model(prompt.model)
         await token_counter.load()
         return token_counter
@@ -237,14 +237,14 @@ class LlamaCpp(Backend, ConversationMemory):
         self._rendered_prompts.pop(conversation, None)
         for model in self._loaded_models():
             await model.slots.forget(conversation)
-        # models that are not loaded have files, too
+        # models that are not loaded may have files, too
         delete_saved_slots(self._slots_folder, conversation)
 
     def _find(self, model: str) -> Path:
         return model_store.find_model(model, self._settings, self._data_dir)
 
     def _loaded_models(self) -> Sequence[LoadedModel]:
-        """Return a copy, because another model may be loaded during iteration."""
+        """Return the loaded models in a copy, because another may be loaded during iteration."""
         return list(self._models.values())
 
     async def _rendered(self, prompt: Prompt, model: LoadedModel) -> RenderedPrompt:
@@ -300,15 +300,15 @@ def make(name: str, settings: LlamaCppSettings, data_dir: Path, renderer: Render
 
 
 def check_template_pin(model: Path, settings: LlamaCppSettings, provider: str) -> None:
-    """Raise `SettingsError` if the model's template differs from the pinned one."""
+    """Raise `SettingsError` if the model's template is not the one pinned in the settings."""
     if settings.template_sha256 is None:
         return
     found = _sha256(read_special_tokens(model).chat_template or "")
     if found != settings.template_sha256:
         raise SettingsError(
-            f"the chat template in {model.name} has the SHA-256 {found}, not the one in"
-            f" {setting_prefix(provider)}TEMPLATE_SHA256; use the file that you pinned, or"
-            " pin this one"
+            f"the chat template in {model.name} has the SHA-256 {found}, which is not the pinned"
+            f" one in {setting_prefix(provider)}TEMPLATE_SHA256; use the pinned file, or pin this"
+            " hash"
         )
 
 
@@ -319,12 +319,12 @@ async def warn_of_added_text(
     settings: LlamaCppSettings,
     provider: str,
 ) -> None:
-    """Log the text that the template adds to every prompt, unless the template is pinned."""
+    """Log a warning if the template adds text to every prompt, unless the template is pinned."""
     if settings.template_sha256 is not None:
         return
     try:
         added = await find_added_text(template, renderer)
-    except TemplateError as error:  # the first prompt will report it
+    except TemplateError as error:  # the first prompt will report the error
         _log.info("model_template_unchecked", model=model.name, reason=str(error))
         return
     if added:
@@ -333,7 +333,7 @@ async def warn_of_added_text(
             model=model.name,
             text=added[:_MAX_TEXT_CHARS],
             sha256=_sha256(template.source or ""),
-            remedy="set `template` in the preset to another one, or accept this one and pin it with"
+            remedy="choose another `template` in the preset, or accept this one by pinning it in"
             f" {setting_prefix(provider)}TEMPLATE_SHA256",
         )
 
@@ -345,7 +345,7 @@ def _sha256(text: str) -> str:
 async def describe_rendered(
     prompt: Prompt, model_file: Path, renderer: Renderer
 ) -> PromptDescription:
-    """Render a prompt without loading its model; raises `SettingsError` or `TemplateError`."""
+    """Render a prompt without loading its model; raise `SettingsError` or `TemplateError`."""
     own = await read_model_template(model_file)
     rendered = await renderer.render(
         insert_image_placeholders(prompt.messages), prompt.template, own, has_prefill=True
@@ -354,7 +354,7 @@ async def describe_rendered(
     limit = {} if prompt.max_output_tokens is None else {"max_tokens": prompt.max_output_tokens}
     template = describe_template(prompt.template, own)
     source = prompt.template.source or own.source or ""
-    dated = "; the date that it writes is today's" if "strftime_now" in source else ""
+    dated = "; the date in it is today's" if "strftime_now" in source else ""
     details = {
         "template": f"{template}; text from people is read as plain text{dated}",
         "parameters": json.dumps({**parameters(prompt), **limit}, ensure_ascii=False),
@@ -364,12 +364,12 @@ async def describe_rendered(
 
 
 async def read_model_template(model_file: Path) -> ModelTemplate:
-    """Read a model file's template; raises `SettingsError` if it is not a GGUF file."""
+    """Read the chat template in a model file; raise `SettingsError` if it is not a GGUF file."""
     return (await asyncio.to_thread(read_special_tokens, model_file)).template
 
 
 def describe_template(choice: TemplateChoice, own: ModelTemplate) -> str:
-    """Describe which template renders a prompt, in a few words."""
+    """Return a short description of the template that renders a prompt."""
     if choice.named is not None:
         return f"{choice.named}, as the preset says"
     if choice.strings is not None:

@@ -1,18 +1,18 @@
-"""The engine `llama_cpp_python`: a child process that serves one model through the bindings.
+"""The engine `llama_cpp_python`: a child process that serves one model through the Python bindings.
 
-It serves the llama.cpp server routes that Troupe uses, on a Unix socket, one request at a time. Its
-argument is a JSON object of options.
+It serves those routes of llama.cpp's server that Troupe uses, on a Unix socket, one request at a
+time. Its argument is a JSON object of options.
 
-`Llama.generate` returns tokens. `Llama.create_completion` would return text, but after an invalid
-byte it withholds all text until the end and loses some, and it shows no control tokens.
+It uses `Llama.generate`, which returns tokens. `Llama.create_completion` returns text, but hides
+control tokens and, after an invalid byte, withholds all text until the end and loses some of it.
 
-These functions of llama.cpp's C interface, exported by the bindings, cover what `Llama` lacks:
+These functions of llama.cpp's C API, which the bindings export, do what `Llama` cannot:
 
-llama_model_get_vocab        for the next three
-llama_vocab_is_eog           several tokens may end a turn; `Llama` names one
+llama_model_get_vocab        the vocabulary, for the next three
+llama_vocab_is_eog           several tokens may end a turn, but `Llama` reports one
 llama_token_to_piece         `Llama.detokenize` drops tokens of more than 32 bytes
-llama_sampler_init_grammar   `Llama` ignores a grammar that cannot be parsed
-llama_sampler_free           ... what the check has made
+llama_sampler_init_grammar   checks a grammar; `Llama` ignores invalid ones
+llama_sampler_free           frees the sampler of that check
 """
 
 import asyncio
@@ -56,7 +56,7 @@ _CANCEL_AFTER_SECONDS = 0.2
 class GeneratedChunk:
     text: str
     reason: str | None = None
-    """At the end: "stop" or "length"."""
+    """In the last chunk: "stop" or "length"."""
     cached: int = 0
     generated: int = 0
 
@@ -66,7 +66,7 @@ class ServedModel:
 
     def __init__(self, llama: Llama, context_tokens: int) -> None:
         self._llama = llama
-        # Unused without `logits_all`, but copied into each saved state: 25 MB or more.
+        # Unused without `logits_all`, but would add 25 MB or more to each saved state.
         llama.scores = llama.scores[:1]
         self._vocabulary = llama_cpp.llama_model_get_vocab(llama.model)
         self._ends = frozenset(
@@ -80,7 +80,7 @@ class ServedModel:
     def generate(
         self, request: CompletionRequest, is_cancelled: Callable[[], bool]
     ) -> Iterator[GeneratedChunk]:
-        """Generate until an end token, a limit or cancellation; raises `InvalidRequest`."""
+        """Generate until an end token, a limit, or cancellation; raise `InvalidRequest`."""
         prompt, llama = request.prompt, self._llama
         left = self.context_tokens - len(prompt)
         if left <= 0:
@@ -112,7 +112,7 @@ class ServedModel:
         return list(self._llama.tokenize(text.encode(), add_bos=add_special, special=parse_special))
 
     def token_bytes(self, token: int, *, render_special: bool = False) -> bytes:
-        """Return a token's bytes; control tokens have none unless `render_special`."""
+        """Return a token's bytes; control tokens have none unless `render_special` is set."""
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -131,7 +131,7 @@ class ServedModel:
         return int(state.n_tokens)
 
     def restore(self, path: Path) -> int:
-        """Load the KV state from a file; on failure, raise `InvalidRequest` and leave it empty."""
+        """Load the KV state from a file; on failure, clear the state and raise `InvalidRequest`."""
         llama = self._llama
         try:
             with path.open("rb") as file:
@@ -156,16 +156,16 @@ class ServedModel:
         self._llama.reset()
 
     def _read_prompt(self, prompt: list[int], is_cancelled: Callable[[], bool]) -> int:
-        """Decode all but the last batch, until cancelled; return the number of cached tokens."""
+        """Decode all but the prompt's last batch, until cancelled; return the cached tokens."""
         known = int(Llama.longest_token_prefix(self._llama.eval_tokens, prompt))
         for end in range(known + _BATCH_TOKENS, len(prompt), _BATCH_TOKENS):
             if is_cancelled():
                 break
             next(self._llama.generate(prompt[:end], temp=0))
-        return min(known, len(prompt) - 1)  # the last one is decoded again where it was known
+        return min(known, len(prompt) - 1)  # a cached last token is decoded again
 
     def _detokenizer(self, request: CompletionRequest) -> Detokenizer:
-        # A stop that is a control token ends the generation by its id, as it has no text.
+        # A control token has no text, so a stop string that is one is matched by its id.
         stops = {word: self._control_token(word) for word in request.stop}
         preserved = {self._control_token(word) for word in request.preserved_tokens}
         return Detokenizer(
@@ -200,7 +200,7 @@ class ServedModel:
         except ValueError:
             return self.tokenize(str(name), parse_special=False)
         if not 0 <= token < self._llama.n_vocab():
-            raise InvalidRequest(f"logit_bias holds {token}, which is no token")
+            raise InvalidRequest(f"logit_bias contains {token}, which is not a token")
         return [token]
 
     def _grammar(self, request: CompletionRequest) -> LlamaGrammar | None:
@@ -240,7 +240,7 @@ class BindingsServer:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
 
     async def _get_slots(self, _: web.Request) -> web.Response:
-        """Describe the only slot once it is idle; no answer means that the model hangs."""
+        """Describe the only slot once it is idle; if there is no response, the model hangs."""
         context_tokens = await self._run(lambda: self._model.context_tokens)
         return web.json_response([{"id": 0, "n_ctx": context_tokens, "is_processing": False}])
 
@@ -254,7 +254,7 @@ class BindingsServer:
                 tokens += self._model.tokenize(part, **special) if isinstance(part, str) else [part]
             return tokens
 
-        # In a thread, as a long text must not delay the chunks of others.
+        # In a thread, so that a long text does not delay other requests' chunks.
         return web.json_response({"tokens": await asyncio.to_thread(tokenize)})
 
     async def _detokenize(self, request: web.Request) -> web.Response:
@@ -269,7 +269,7 @@ class BindingsServer:
             return web.json_response({})
         path = self._slots_folder / (await request.json())["filename"]
         if path.parent != self._slots_folder:
-            raise InvalidRequest("name a file in the folder of saved slots")
+            raise InvalidRequest("the file must be in the folder of saved slots")
         if action == "save":
             return web.json_response({"n_saved": await self._run(self._model.save, path)})
         return web.json_response({"n_restored": await self._run(self._model.restore, path)})
@@ -293,7 +293,7 @@ class BindingsServer:
                 if not response.prepared:
                     await response.prepare(request)
                 await response.write(_to_event(chunk, len(completion.prompt)))
-            await generating  # raises what has ended it
+            await generating  # raises its exception, if any
         finally:
             cancelled.set()
         return response
@@ -326,7 +326,7 @@ async def _get_health(_: web.Request) -> web.Response:
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    os.umask(0o077)  # saved slots hold conversations
+    os.umask(0o077)  # saved slots contain conversations
     llama = Llama(
         given["model"],
         n_ctx=given["context_tokens"],
@@ -335,7 +335,7 @@ def main() -> None:
         n_threads_batch=given["threads"],
         n_gpu_layers=_ALL_LAYERS if given["gpu_layers"] == "auto" else int(given["gpu_layers"]),
     )
-    llama.verbose = False  # it prints a few lines for every request
+    llama.verbose = False  # otherwise it prints a few lines for every request
     logging.getLogger("llama-cpp-python").setLevel(logging.WARNING)
     model = ServedModel(llama, given["context_tokens"])
     app = BindingsServer(model, Path(given["slots_folder"])).app()

@@ -1,4 +1,4 @@
-"""Requests to the engine `llama_cpp_python`, and decoding of its tokens."""
+"""Parse requests to the engine `llama_cpp_python`, and decode its tokens."""
 
 import codecs
 from collections.abc import Callable, Container, Sequence
@@ -12,7 +12,7 @@ _Bias: TypeAlias = float | bool  # llama.cpp's `false` bans a token
 
 
 class InvalidRequest(ValueError):
-    """The engine rejects this request; the text says what to change."""
+    """The engine rejects this request; the message says what to change."""
 
     def __init__(self, message: str, kind: str = "invalid_request_error") -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class InvalidRequest(ValueError):
 
 class Sampling(msgspec.Struct, rename={"temp": "temperature", "mirostat_mode": "mirostat"}):
     temp: float = 0.8  # 0 is greedy
-    top_k: int = 40  # 0 or less: all
+    top_k: int = 40  # 0 or less: no limit
     top_p: float = 0.95
     min_p: float = 0.05
     typical_p: float = 1.0
@@ -40,14 +40,14 @@ class CompletionRequest(Sampling, kw_only=True):
     preserved_tokens: list[str] = []  # control tokens to render as text
     seed: int | None = None
     repeat_last_n: int = 64
-    logit_bias: dict[str, _Bias] | list[tuple[int | str, _Bias]] = {}  # by a token's id, or a text
+    logit_bias: dict[str, _Bias] | list[tuple[int | str, _Bias]] = {}  # by token id or text
     ignore_eos: bool = False
     grammar: str | None = None  # GBNF
     json_schema: object = None
 
 
 def parse_request(body: bytes) -> CompletionRequest:
-    """Parse a request; raises `InvalidRequest` for invalid values."""
+    """Parse a request; raise `InvalidRequest` if a value is invalid."""
     try:
         return _decode(body)
     except msgspec.DecodeError as error:
@@ -65,11 +65,11 @@ class Detokenizer:
         self._token_bytes = token_bytes
         self._ends = ends
         self._stops = StopStringFilter(stop)
-        # A token may be a part of a character: an emoji takes up to three tokens.
+        # A token may be part of a character: an emoji takes up to three tokens.
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
-        """Add a token and return the text that is final; after `ended`, there is no more."""
+        """Add a token and return the text that is now final; do not call it after `ended`."""
         if token in self._ends:
             self.ended = True
             return self.flush()

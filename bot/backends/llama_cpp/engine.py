@@ -32,14 +32,14 @@ from bot.templates.control_tokens import break_control_tokens
 from bot.value_class import value_class
 
 IMAGE_PLACEHOLDER: Final = "\ufffc"  # Unicode's object replacement character
-_MIN_SHIFT_TOKENS = 32  # in one run
-# The prefill of a full context takes one core half a minute; a remote service is never that slow.
+_MIN_SHIFT_TOKENS = 32  # shorter matching runs are decoded again
+# Prefilling a full context takes half a minute on one core, far longer than on a remote service.
 _FIRST_TOKEN_SECONDS = 120.0
 _RESTART_SECONDS = 30.0
 _DETECT_EXIT_SECONDS = 0.2
 _MAX_RESPONSE_BYTES = 64 * 2**20
-_BOUNDARY = -1  # not a token in any vocabulary; the server passes it through between texts
-# The package that each engine needs, and how to install it; best first.
+_BOUNDARY = -1  # not a token in any vocabulary; the server returns it between texts
+# By engine, best first: the package that it needs, and what installing that package does.
 _ENGINES = {
     "xllamacpp": ("xllamacpp", "installs it, except on Alpine Linux (musl)"),
     "llama_cpp_python": ("llama_cpp", "compiles it in a few minutes"),
@@ -62,10 +62,11 @@ class GenerationRequest:
     max_output_tokens: int | None = None
     slot: int | None = None
     can_shift: bool = False
-    """The slot holds only this conversation, so its tokens may be shifted over a gap."""
+    """Whether the slot contains only this conversation, so its tokens may be moved to new
+    positions."""
     preserved_tokens: Sequence[str] = ()
     text: str = ""
-    """With images, the prompt as text, with an `IMAGE_PLACEHOLDER` for each of them."""
+    """If there are images: the prompt as text, with an `IMAGE_PLACEHOLDER` for each image."""
     images: Sequence[str] = ()
 
 
@@ -80,12 +81,12 @@ class EngineConfig:
 
 
 def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> dict[str, object]:
-    """Build a `/completions` request: token ids or, with images, text with `media_marker`s."""
+    """Build a `/completions` request with token ids or, for images, text with `media_marker`s."""
     body: dict[str, object] = {
         "stream_options": {"include_usage": True},
         **request.sampling,
         "stop": list(request.stop),
-        # The server renders a control token as text only on request, and finds no stop without it.
+        # The server renders control tokens as text, and finds them as stops, only if listed here.
         "preserved_tokens": list(dict.fromkeys([*request.stop, *request.preserved_tokens])),
         "model": model,
         "prompt": _multimodal_prompt(request, media_marker)
@@ -98,9 +99,9 @@ def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> d
         body["max_tokens"] = request.max_output_tokens
     if request.slot is not None:
         body["id_slot"] = request.slot
-        # Where the oldest turns were dropped, the tokens after them are shifted instead of decoded
-        # again. Their keys and values still depend on the dropped turns, so that nobody but their
-        # own conversation may use them.
+        # After the oldest turns were dropped, the cached tokens behind them are moved instead of
+        # decoded again. Their keys and values still depend on the dropped turns, so only the same
+        # conversation may use them.
         body["n_cache_reuse"] = _MIN_SHIFT_TOKENS if request.can_shift else 0
     return body
 
@@ -113,7 +114,7 @@ def _multimodal_prompt(request: GenerationRequest, media_marker: str) -> dict[st
 
 
 class Engine:
-    """A model in a child process; KV slots count from 0. Any call may raise `EngineFailed`."""
+    """A model in a child process. KV slots count from 0; any call may raise `EngineFailed`."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class Engine:
     ) -> None:
         self.slot_count = settings.parallel
         self.version = version
-        """The version that writes saved slots; another one may be unable to read them."""
+        """The engine's version; other versions may be unable to read its saved slots."""
         self._model = config.model.stem
         self._first_token_seconds = settings.first_token_seconds
         self._has_vision = config.projector is not None
@@ -136,7 +137,7 @@ class Engine:
             partial(post_json, self._client),
             ChatCompletionsParser,
             max_retries=0,
-            # a crashed engine is back within a second
+            # never opens: a crashed engine restarts within a second
             new_breaker=partial(CircuitBreaker, share=math.inf, away_seconds=math.inf),
         )
 
@@ -145,17 +146,17 @@ class Engine:
         return self._child.restarts
 
     async def context_tokens(self) -> int:
-        """Return the size of one slot, as configured or else the model's own limit."""
+        """Return the size of one slot: as configured, but at most the model's own limit."""
         if self._context_tokens is None:
             slots = await self._send("GET", "/slots")
             self._context_tokens = int(slots[0]["n_ctx"])
         return self._context_tokens
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """Generate as `Backend.generate` does; closing the generator stops the model."""
-        # The server chooses another placeholder for images at every start.
+        """Stream an answer like `Backend.generate`; closing the generator stops the model."""
+        # The server chooses a new placeholder for images at every start.
         marker = (await self._send("GET", "/props"))["media_marker"] if request.images else ""
-        # With a projector the server takes only text at OpenAI's path.
+        # With a projector, the server accepts only text at OpenAI's path.
         path = "/completions" if self._has_vision else "/v1/completions"
         body = to_wire(request, self._model, marker)
         chat_request = ChatRequest(path, body, self._model, request.stop, NO_FORMAT)
@@ -166,7 +167,7 @@ class Engine:
     async def tokenize(
         self, texts: Sequence[str], *, parse_special: bool, add_special: bool = False
     ) -> list[list[int]]:
-        """Return the token ids of each text; `add_special` adds the tokens around a prompt."""
+        """Return each text's token ids; `add_special` adds the model's start and end tokens."""
         if not texts:
             return []
         content: list[str | int] = []
@@ -189,7 +190,7 @@ class Engine:
         return int(saved["n_saved"])
 
     async def restore_slot(self, slot: int, file: str) -> int:
-        """Load a slot from a file; raises `EngineRefused` if the file is damaged."""
+        """Load a slot from a file and return its token count; raise `EngineRefused` if damaged."""
         restored = await self._post(f"/slots/{slot}?action=restore", {"filename": file})
         return int(restored["n_restored"])
 
@@ -203,12 +204,12 @@ class Engine:
             raise EngineFailed(str(error)) from error
 
     async def has_crashed(self, restarts: int) -> bool:
-        """Return whether the engine has crashed since `restarts` was read; kill it if it hangs."""
+        """Return whether the engine crashed since `restarts` was read; kill it if it hangs."""
         await asyncio.sleep(_DETECT_EXIT_SECONDS)
         if not self._child.is_ready or self._child.restarts != restarts:
             return True
         try:
-            await self._send("GET", "/slots")  # it is answered by the thread that decodes
+            await self._send("GET", "/slots")  # the decoding thread answers this
         except EngineFailed:
             self._child.kill()
             await asyncio.sleep(_DETECT_EXIT_SECONDS)
@@ -232,7 +233,7 @@ class Engine:
 
 @asynccontextmanager
 async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
-    """Run the configured engine; raises `ChildFailed`, or `SettingsError` with the remedy."""
+    """Run the configured engine; raise `ChildFailed`, or `SettingsError` with the remedy."""
     settings, prefix = config.settings, setting_prefix(config.provider)
     name = require_engine(settings, config.provider)
     options: dict[str, object] = {
@@ -253,7 +254,7 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
         module = "bot.backends.llama_cpp.bindings_child"
         if config.projector is not None:
             raise SettingsError(
-                f"the engine llama_cpp_python takes no projector; "
+                f"the engine llama_cpp_python does not support projectors; "
                 f"unset {prefix}PROJECTOR_PATH or set {prefix}ENGINE=xllamacpp"
             )
     settings = engine_settings(settings)
@@ -272,7 +273,7 @@ def select_engine(settings: LlamaCppSettings) -> str | None:
 
 
 def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
-    """Return the settings adapted to their engine: the bindings have a single slot."""
+    """Return the settings adapted to the engine that they select: the bindings have one slot."""
     if select_engine(settings) == "llama_cpp_python":
         return settings.model_copy(update={"parallel": 1})
     return settings
@@ -283,7 +284,7 @@ def setting_prefix(provider: str) -> str:
 
 
 def require_engine(settings: LlamaCppSettings, provider: str) -> str:
-    """Return the engine to start; raises `SettingsError` with the remedy if none is installed."""
+    """Return the engine to start; raise `SettingsError` with the remedy if it is not installed."""
     name = select_engine(settings)
     if name is not None:
         return name
@@ -292,7 +293,7 @@ def require_engine(settings: LlamaCppSettings, provider: str) -> str:
     prefix = setting_prefix(provider)
     raise SettingsError(
         f"the engine {missing} is not installed: {installing(package)} {what_it_does};"
-        f" or unset {prefix}ENGINE for one that is, or set {prefix}KIND=openai and"
+        f" or unset {prefix}ENGINE to use one that is installed, or set {prefix}KIND=openai and"
         f" {prefix}BASE_URL to a server that has a model"
     )
 
@@ -304,6 +305,6 @@ async def prepare_model(
     data_dir: Path,
     progress: Callable[[str], None],
 ) -> None:
-    """Check that an engine is installed, then download the default model for it."""
+    """Check that the engine is installed, then download the default model if needed."""
     require_engine(settings, provider)
     await store.prepare_model(model, settings, data_dir, progress)

@@ -1,6 +1,6 @@
-"""Queue requests for a local model; whoever was served the longest ago goes first.
+"""Queue requests for a local model: the least recently served chat or person goes first.
 
-With four or more slots, a chat leaves some to others (bot/backends/chat_shares.py).
+With four or more slots, a chat leaves some slots to others (bot/backends/chat_shares.py).
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from bot.texts.text import Text, translatable
 
 _FIRST_NOTICE_SECONDS = 3.0
 _NEXT_NOTICE_SECONDS = 5.0
-_MAX_FLOWS = 1000  # are remembered, the newest
+_MAX_FLOWS = 1000  # the newest chats and people to remember
 _SMOOTHING = 0.3  # the weight of the newest answer in the average duration
-_DEFAULT_ANSWER_SECONDS = 20.0  # before there was one
+_DEFAULT_ANSWER_SECONDS = 20.0  # assumed until an answer was measured
 
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """A waiting or running request."""
+    """A request that waits for a slot or holds one."""
 
     chat: str
     flows: tuple[str, ...]
@@ -35,7 +35,7 @@ class Ticket:
 
 
 class FairQueue:
-    """Runs `slots` requests at once, and lets at most `max_waiting` more wait."""
+    """Runs up to `slots` requests at once, while at most `max_waiting` others wait."""
 
     def __init__(self, slots: int, max_waiting: int, clock: Clock) -> None:
         self._slots = slots
@@ -45,7 +45,7 @@ class FairQueue:
         self._running: Counter[str] = Counter()  # by chat
         self._shares = ChatShares(clock, slots)
         self._tickets = self._served = 0
-        self._served_at = BoundedDict[str, int](_MAX_FLOWS)  # in numbers of `_served`
+        self._served_at = BoundedDict[str, int](_MAX_FLOWS)  # the value of `_served` then
         self._answer_seconds: float | None = None
 
     @property
@@ -54,16 +54,16 @@ class FairQueue:
 
     @contextmanager
     def ticket(self, chat: str, person: str | None) -> Iterator[Ticket]:
-        """Wait for a slot and hold it; raises `BackendUnavailable` if the queue is full."""
+        """Queue a request, and hold its slot once admitted; raise `BackendUnavailable` if full."""
         self._tickets += 1
         flows = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
         ticket = Ticket(chat, flows, self._tickets)
         self._waiting.append(ticket)
         self._admit()
-        # A slot may be free that its chat leaves to others: only who is not admitted waits.
+        # Checked only now: a request may have to wait although a slot is free for other chats.
         if not ticket.admitted.is_set() and len(self._waiting) > self._max_waiting:
             self._waiting.remove(ticket)
-            raise BackendUnavailable("the queue of the model is full", self._full_notice())
+            raise BackendUnavailable("the model's queue is full", self._full_notice())
         try:
             yield ticket
         finally:
@@ -75,7 +75,7 @@ class FairQueue:
             self._admit()
 
     async def wait_admitted(self, ticket: Ticket) -> AsyncIterator[QueuePosition]:
-        """Wait for a slot; after three seconds, yield the position in the queue."""
+        """Wait for a slot; after three seconds, yield the queue position now and then."""
         timeout = _FIRST_NOTICE_SECONDS
         while not ticket.admitted.is_set():
             try:
@@ -112,7 +112,7 @@ class FairQueue:
             ticket.admitted.set()
 
     def _may_run(self, ticket: Ticket) -> bool:
-        """Return whether the ticket's chat may hold another slot; rechecked as others finish."""
+        """Return whether the ticket's chat may hold another slot at present."""
         if self._slots < FEWEST_SHARED:
             return True
         if not self._shares.may_take(ticket.chat, self._free_slots):

@@ -1,4 +1,4 @@
-"""Hardware for local models: CPU features, GPUs, free memory."""
+"""Check the hardware for local models: CPU features, GPUs, and free memory."""
 
 import platform
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _ALL_LAYERS = 999  # more than any model has
 
 def check_cpu(setting_prefix: str) -> None:
     """Raise `SettingsError` if the CPU lacks instructions that the prebuilt engine needs."""
-    cpuinfo = Path("/proc/cpuinfo")  # where it is missing, such CPUs are all new enough
+    cpuinfo = Path("/proc/cpuinfo")  # only Linux has this file
     if platform.machine() != "x86_64" or not cpuinfo.exists():
         return
     if missing := missing_cpu_flags(cpuinfo.read_text(encoding="utf-8", errors="replace")):
@@ -35,17 +35,17 @@ def count_gpu_layers(gpu_count: int, setting: str) -> int:
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """Return how many bytes can be allocated without swapping; None if unknown."""
+    """Return how many bytes can be allocated without swapping, or None if unknown."""
     return min(_free_amounts(root), default=None)
 
 
 def _free_amounts(root: Path) -> Iterator[int]:
     available = _read_fields(root / "proc/meminfo").get("MemAvailable:")
     if available is not None:
-        yield available * 1024  # the file says kB and means KiB
+        yield available * 1024  # "kB" in this file means KiB
     groups = root / "sys/fs/cgroup"
     own = _read(root / "proc/self/cgroup").partition("0::/")[2].strip()
-    for group in (groups / own, *(groups / own).parents):  # each group may have its own limit
+    for group in (groups / own, *(groups / own).parents):  # each parent group may have a limit, too
         if group.is_relative_to(groups):
             most, taken = (_read(group / f"memory.{name}").strip() for name in ("max", "current"))
             if most.isdecimal() and taken.isdecimal():

@@ -1,4 +1,4 @@
-"""Images for local models: projector files, and prompts with images."""
+"""Prepare images for local models, and check their projector files."""
 
 import base64
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _NO_VISION_NOTICE = translatable(
     "This model cannot see images; the bot's operator has to choose another one."
 )
 _INVALID_IMAGE_NOTICE = translatable(
-    "This preset has an image that cannot be shown; the bot's operator has to fix it."
+    "This preset has an image that cannot be used; the bot's operator has to fix it."
 )
 TEMPLATE_NOTICE = translatable(
     "This preset's template cannot be used; the bot's operator has to fix it."
@@ -32,7 +32,7 @@ def encode_images(prompt: Prompt, model: str, *, has_vision: bool) -> list[str]:
     images = [image for message in prompt.messages for image in message.images]
     if images and not has_vision:
         raise BackendUnavailable(
-            f"{model} cannot see images; take them out of the preset, "
+            f"{model} cannot see images; remove them from the preset, "
             "or set the provider's PROJECTOR_PATH",
             _NO_VISION_NOTICE,
         )
@@ -40,14 +40,14 @@ def encode_images(prompt: Prompt, model: str, *, has_vision: bool) -> list[str]:
 
 
 def insert_image_placeholders(messages: Sequence[Message]) -> Sequence[Message]:
-    """Put an `IMAGE_PLACEHOLDER` into the text for each image, and remove any typed ones."""
+    """Replace each image with an `IMAGE_PLACEHOLDER`, and remove placeholders from texts."""
     if not any(message.images for message in messages):
         return messages
     return [replace(each, content=_with_placeholders(each), parts=()) for each in messages]
 
 
 def check_placeholders(text: str, images: Sequence[str], model: str) -> None:
-    """Raise `BackendUnavailable` if a template dropped or repeated an image's placeholder."""
+    """Raise `BackendUnavailable` if the template dropped or repeated an image's placeholder."""
     if (found := text.count(IMAGE_PLACEHOLDER)) != len(images):
         raise BackendUnavailable(
             f"the template for {model} writes {found} of {len(images)} images; "
@@ -57,7 +57,7 @@ def check_placeholders(text: str, images: Sequence[str], model: str) -> None:
 
 
 def count_image_tokens(prompt: Prompt) -> int:
-    """Estimate the tokens of all images; the real number is known only after projection."""
+    """Estimate the tokens of all images; the exact number is known only after projection."""
     return sum(image_tokens(image) for message in prompt.messages for image in message.images)
 
 
@@ -69,8 +69,8 @@ def _encode(image: Image) -> str:
         decoded = b""
     if not kind.startswith("data:image/") or not decoded.startswith(_IMAGE_SIGNATURES):
         raise BackendUnavailable(
-            f"the image {image.url[:_MAX_QUOTED_CHARS]!r} is no `data:image/...;base64,` URI of a"
-            " PNG, JPEG, GIF or BMP; write it into the preset as one",
+            f"the image {image.url[:_MAX_QUOTED_CHARS]!r} is not a `data:image/...;base64,` URI of"
+            " a PNG, JPEG, GIF, or BMP; the preset must contain it in this form",
             _INVALID_IMAGE_NOTICE,
         )
     return data
@@ -84,7 +84,10 @@ def _with_placeholders(message: Message) -> str:
 
 
 def find_projector(model: Path, settings: ModelFileSettings, data_dir: Path) -> Path | None:
-    """Return the default model's projector, if any; raises `SettingsError` if it does not fit."""
+    """Return the configured projector if `model` is the default model, or None.
+
+    Raises `SettingsError` if the file is not a projector.
+    """
     if settings.projector_path is None or model != find_model("default", settings, data_dir):
         return None
     projector = settings.projector_path.expanduser()
@@ -97,6 +100,6 @@ def check_projector(projector: Path) -> None:
         raise SettingsError(f"there is no projector {projector}; correct PROJECTOR_PATH")
     if not read_header(projector).get("clip.has_vision_encoder"):
         raise SettingsError(
-            f"{projector} is no projector for images; PROJECTOR_PATH names the file that comes "
-            "with a vision model, usually called mmproj-....gguf"
+            f"{projector} is not a projector for images; PROJECTOR_PATH is the second file of a "
+            "vision model, usually called mmproj-....gguf"
         )

@@ -1,4 +1,4 @@
-"""Generate with a local model, from rendered prompt to answer events."""
+"""Generate with a loaded local model, from the rendered prompt to the answer's events."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -34,11 +34,14 @@ from bot.templates.control_tokens import TextSpan, break_control_tokens
 from bot.templates.renderer import RenderedPrompt
 from bot.value_class import value_class
 
-_SEPARATOR = "\n"  # never merged with what follows it
+_SEPARATOR = "\n"  # no tokenizer merges it with the text after it
 
 
 class Tokenizer:
-    """Tokenizes people's texts without control tokens; all methods raise `EngineFailed`."""
+    """Tokenizes prompts so that people's texts yield no control tokens.
+
+    Every method may raise `EngineFailed`.
+    """
 
     def __init__(self, engine: Engine, tokens: SpecialTokens) -> None:
         self._engine = engine
@@ -57,12 +60,12 @@ class Tokenizer:
         text = "".join(
             span.text if span.trusted else break_control_tokens(span.text, words) for span in spans
         )
-        for token in prefix_ids:  # the engine adds it
+        for token in prefix_ids:  # the engine adds it again
             text = text.removeprefix(self._tokens.control.get(token, ""))
         return text
 
     async def explain(self, spans: Sequence[TextSpan]) -> list[PromptToken]:
-        """Return the prompt's tokens with their texts, and which are control tokens."""
+        """Return the prompt's tokens with their texts, and whether each is a control token."""
         found = await self._tokens_of_prompt(spans)
         texts = await self._texts({token for token, _ in found})
         return [
@@ -99,7 +102,7 @@ class Tokenizer:
     async def _tokenize_untrusted(
         self, message: Sequence[tuple[str, bool]], markers: set[int]
     ) -> list[list[int]]:
-        """Tokenize people's texts without control tokens or any of `markers`."""
+        """Tokenize people's texts so that they contain no control tokens and none of `markers`."""
         forbidden = markers | self._tokens.control.keys()
         names = {**self._tokens.control, **self._tokens.added}
         tokenized = await self._tokenize(message, parse_special=False)
@@ -113,7 +116,7 @@ class Tokenizer:
     async def _tokenize(
         self, texts: Sequence[tuple[str, bool]], *, parse_special: bool
     ) -> list[list[int]]:
-        """Tokenize texts without the leading space; each says whether it continues another."""
+        """Tokenize (text, continues another) pairs, without a space that the tokenizer adds."""
         _, separator_ids = await self._detect_added_ids()
         size = len(separator_ids)
         given = [_SEPARATOR + text if joined and size else text for text, joined in texts]
@@ -123,11 +126,11 @@ class Tokenizer:
         ]
 
     async def _detect_added_ids(self) -> tuple[list[int], list[int]]:
-        """Detect once which tokens the model's tokenizer adds to a text.
+        """Return which tokens the tokenizer adds to a text (detected once).
 
-        Returns the beginning-of-text token, if any, and the ids of a separator, if needed: a
-        SentencePiece model puts a space before any text, even in the middle of a prompt. There the
-        separator is put in front, and its ids are then removed.
+        The first list has the beginning-of-text token, if any. The second has the ids of a
+        separator, if needed: SentencePiece adds a space before any text, even in the middle of a
+        prompt. There, the separator is put in front of the text, and its ids are then removed.
         """
         if self._added_ids is None:
             plain, separator = await self._engine.tokenize(["x", _SEPARATOR], parse_special=False)
@@ -149,8 +152,8 @@ class Tokenizer:
         return texts
 
 
-_DEFAULT_MODEL_SAMPLING = {"repeat_penalty": 1.1}  # without it every third answer is a loop
-_DEFAULT_MODEL_OUTPUT_TOKENS = 400  # it is small, and what it writes beyond that is of no use
+_DEFAULT_MODEL_SAMPLING = {"repeat_penalty": 1.1}  # without it, every third answer is a loop
+_DEFAULT_MODEL_OUTPUT_TOKENS = 400  # what so small a model writes beyond that is useless
 
 
 @value_class
@@ -204,7 +207,7 @@ class LoadedModel:
             sampling = {**_DEFAULT_MODEL_SAMPLING, **sampling}
             limit = limit or _DEFAULT_MODEL_OUTPUT_TOKENS
         owner = SlotOwner(prompt.conversation, prompt.character)
-        ids = await self.prompt_ids(rendered)  # with images, an approximation to compare prompts
+        ids = await self.prompt_ids(rendered)  # approximate if there are images
         try:
             text = await self.tokenizer.text(rendered.spans) if images else ""
             check_placeholders(text, images, self.path.stem)
@@ -234,7 +237,7 @@ class LoadedModel:
         return tuple(dict.fromkeys(word for word in found if word))
 
     def _engine_stops(self, rendered: RenderedPrompt) -> tuple[str, ...]:
-        """Return the stop strings for the engine, which must not stop inside the reasoning."""
+        """Return the engine's stop strings, without those that would stop it inside reasoning."""
         closing = self.reasoning.end_tokens
         end_strings = dict.fromkeys((*rendered.stop, *self.tokens.ends))
         return tuple(word for word in end_strings if word and word not in closing)
@@ -249,7 +252,7 @@ def tools_of(prompt: Prompt) -> dict[str, Parameters]:
 
 @asynccontextmanager
 async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
-    """Load a model; raises `ChildFailed`, or `SettingsError` for a file that cannot run here."""
+    """Load a model; raise `ChildFailed`, or `SettingsError` if it cannot run on this machine."""
     settings, clock = config.settings, SystemClock()
     config.slots_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with running_engine(config) as engine:

@@ -1,4 +1,4 @@
-"""Test a local model: load it, and measure prefill and generation speed."""
+"""Test local models: load each one, and measure its prefill and generation speed."""
 
 import asyncio
 import time
@@ -31,7 +31,10 @@ def model_trials(
 async def measure(
     model: Path, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer
 ) -> str:
-    """Measure a model's speed; raises `SettingsError` if it is too large, `BackendUnavailable`."""
+    """Load a model and return a line about its speed.
+
+    Raises `SettingsError` if it does not fit into memory, `BackendUnavailable` if it fails.
+    """
     metadata = read_metadata(model)
     if metadata.is_projector:
         return IS_PROJECTOR_MESSAGE
@@ -48,7 +51,7 @@ async def measure(
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 return f"{loaded}, {await _measure_speed(backend)}"
         except TimeoutError:
-            return f"{loaded}, but writes no {_OUTPUT_TOKENS} tokens in {_TIMEOUT_SECONDS:.0f} s"
+            return f"{loaded}, but writes under {_OUTPUT_TOKENS} tokens in {_TIMEOUT_SECONDS:.0f} s"
     finally:
         await backend.forget(_CONVERSATION)
         await backend.close()
@@ -65,7 +68,7 @@ async def _measure_speed(backend: LlamaCpp) -> str:
                 read = event.usage.prompt_tokens / (first - started)
                 written = max(0, event.usage.output_tokens - 1) / max(now - first, 1e-3)
                 return f"reads {read:.0f} tokens/s, writes {written:.0f} tokens/s"
-    raise BackendUnavailable("it gave no answer")
+    raise BackendUnavailable("it did not answer")
 
 
 def _prompt() -> Prompt:
@@ -83,6 +86,6 @@ def _refuse_if_too_large(metadata: ModelMetadata, settings: LlamaCppSettings) ->
     if free is not None and wanted > free:
         raise SettingsError(
             f"it needs about {wanted / 1e9:.1f} GB of memory and this machine has "
-            f"{free / 1e9:.1f} GB free; take a smaller model, or lower the provider's "
+            f"{free / 1e9:.1f} GB free; choose a smaller model, or lower the provider's "
             "CONTEXT_TOKENS or PARALLEL"
         )

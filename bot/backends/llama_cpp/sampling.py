@@ -1,6 +1,7 @@
 """Validate a preset's sampling parameters, and translate them for llama.cpp.
 
-Names from OpenAI, ollama and LMDeploy are translated; the engine would silently ignore others.
+Names from OpenAI, Ollama, and LMDeploy are translated. Unknown names are errors, because the engine
+would silently ignore them.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Prompt
 from bot.texts.text import translatable
 
-_RANDOM_SEED = 2**32 - 1  # llama.cpp's 32-bit value for "any seed"
+_RANDOM_SEED = 2**32 - 1  # llama.cpp's value for a random seed
 
 _REMEDIES = {
     "tfs_z": "llama.cpp has removed this sampler; remove it",
@@ -84,7 +85,7 @@ _CHECKS: Mapping[str, Check] = {
     **dict.fromkeys(("dry_sequence_breakers", "samplers"), _TEXTS),
     "temperature": number(0, 5),
     "top_p": number(0, 1),
-    "top_k": _integer_between(-1),  # -1 and 0 are all
+    "top_k": _integer_between(-1),  # -1 and 0 mean no limit
     "min_p": number(0, 1),
     "typical_p": number(0, 1),
     "repeat_penalty": number(0, 10),
@@ -98,7 +99,8 @@ _CHECKS: Mapping[str, Check] = {
     "logit_bias": Check(
         _are_biases,
         translatable(
-            "an object that maps token ids (or texts) to numbers, or to {no} to ban one", no="false"
+            "an object that maps token ids (or texts) to numbers, or to {no} to ban a token",
+            no="false",
         ),
     ),
     "ignore_eos": _FLAG,
@@ -111,7 +113,7 @@ _CHECKS: Mapping[str, Check] = {
         ),
     ),
     "stop": parameter_table.STOP,
-    "max_tokens": _integer_between(-1),  # below 1 is no limit
+    "max_tokens": _integer_between(-1),  # less than 1 means no limit
     "n": parameter_table.ONE,
 }
 _TABLE = ParameterTable(
@@ -142,7 +144,7 @@ def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -
 
 
 def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
-    """Return the engine's parameters; raises `BackendUnavailable` if it rejects one."""
+    """Return the parameters for the engine; raise `BackendUnavailable` if one is invalid."""
     parameter_table.refuse(find_problems(prompt.parameters, engine))
     found = {
         _ALIASES.get(name, name): value
@@ -158,7 +160,7 @@ def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
 
 
 def _to_schema(response_format: object) -> dict[str, object]:
-    """Translate `response_format`, which `/completions` lacks, as `/chat/completions` does."""
+    """Translate `response_format` to the `json_schema` that `/completions` accepts instead."""
     match response_format:
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
             return {"json_schema": schema}

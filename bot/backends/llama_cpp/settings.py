@@ -1,4 +1,4 @@
-"""The settings of providers of the kind `llama_cpp`: a local model file."""
+"""Settings of providers of the kind `llama_cpp`, which run local model files."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -10,7 +10,7 @@ from bot.backends.spec import FREE, ModelFileSettings, ModelPrice, ProviderSetti
 
 
 class LlamaCppSettings(ModelFileSettings):
-    """An engine for GGUF files; by default, it runs the included model."""
+    """Settings of an engine for GGUF files, which by default runs the included model."""
 
     kind: Literal["llama_cpp"] = "llama_cpp"
     engine: Literal["auto", "llama_cpp_python", "xllamacpp"] = Field(
@@ -29,8 +29,8 @@ class LlamaCppSettings(ModelFileSettings):
     template_sha256: str | None = Field(
         None,
         pattern=r"^[0-9a-f]{64}$",
-        description="The SHA-256 of the chat template that the model's file must have; a file with"
-        " another one is refused.",
+        description="The SHA-256 of the chat template in the model's file; a file with any other"
+        " template is refused.",
     )
     gpu_layers: Literal["auto"] | NonNegativeInt = Field(
         "auto", description="Layers on the GPU; by default all if the engine finds one."
@@ -42,7 +42,7 @@ class LlamaCppSettings(ModelFileSettings):
 
 
 def local_settings(providers: Mapping[str, ProviderSettings]) -> LlamaCppSettings:
-    """Return the settings of the provider for local model files, preferably `local`."""
+    """Return a local provider's settings, preferably those of `local`; defaults if none is set."""
     ordered = sorted(providers, key=lambda name: name != "local")
     own = (providers[name] for name in ordered)
     return next((each for each in own if isinstance(each, LlamaCppSettings)), LlamaCppSettings())

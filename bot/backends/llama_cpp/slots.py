@@ -1,4 +1,4 @@
-"""Assign an engine's KV slots to conversations, and save slots to files."""
+"""Assign an engine's KV cache slots to conversations, and save them to files."""
 
 import asyncio
 import hashlib
@@ -16,20 +16,20 @@ from bot.ports import Clock
 
 _STATE, _IDS, _PART = _SUFFIXES = (".state", ".ids", ".part")
 _log = structlog.get_logger(__name__)
-_MIN_SAVED_TOKENS = 64  # fewer are decoded again as fast
+_MIN_SAVED_TOKENS = 64  # decoding fewer again is as fast as loading them
 _SAVE_ALL_SECONDS = 20.0
-_MAX_STATE_TO_PREFIX = 16  # a state that is longer than this multiple of the prefix is not copied
+_MAX_STATE_TO_PREFIX = 16  # times the prefix: a longer state is not worth copying
 
 
 class SlotOwner(NamedTuple):
-    """A character in a conversation; each has its own slot, as their prompts share no prefix."""
+    """A character in a conversation. Each has its own slot: their prompts share no prefix."""
 
     conversation: str
     character: str
 
 
 class SlotStore:
-    """The saved slots of one model; files expire by age and by total size (0: no limit)."""
+    """The saved slots of one model; files are deleted by age and by total size."""
 
     def __init__(
         self, folder: Path, model: str, clock: Clock, *, limit_bytes: int, limit_seconds: float
@@ -53,7 +53,7 @@ class SlotStore:
         return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}{_STATE}"
 
     def commit(self, part: str, owner: SlotOwner, ids: "array[int]") -> None:
-        """Rename a finished file to its final name; raises `OSError`."""
+        """Rename a completely written file to its final name; raise `OSError` if that fails."""
         state = self._folder / self.file_of(owner)
         prompt = state.with_suffix(_IDS)
         prompt.touch(mode=0o600)
@@ -86,7 +86,7 @@ class SlotStore:
 
 
 def delete_saved_slots(folder: Path, conversation: str) -> None:
-    """Delete a conversation's files, for all models."""
+    """Delete the saved slots of a conversation, for all models."""
     for suffix in _SUFFIXES:
         for path in folder.glob(f"*-{_hash(conversation)}-*{suffix}"):
             path.unlink(missing_ok=True)
@@ -103,7 +103,7 @@ def _hash(text: str) -> str:
 
 def _read_ids(path: Path) -> "array[int]":
     ids = array("i")
-    with suppress(OSError, ValueError):  # without its ids a slot still serves its owner
+    with suppress(OSError, ValueError):  # without its ids, a slot can still serve its owner
         ids.frombytes(path.read_bytes())
     return ids
 
@@ -112,12 +112,12 @@ def _read_ids(path: Path) -> "array[int]":
 class _SlotState:
     number: int
     owner: SlotOwner | None = None
-    """Without an owner the slot is free, but its tokens can still be a prefix for others."""
+    """None: the slot is free, but its tokens may still serve as a prefix for others."""
     conversation: str = ""
-    """Whose text it holds, also without an owner."""
+    """The conversation whose text is in the slot, even if it has no owner."""
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     saved: bool = True
-    """It is on disk, or not worth saving."""
+    """Whether it is on disk or not worth saving."""
     last_used: int = 0
     busy: bool = False
     to_erase: bool = False
@@ -128,7 +128,7 @@ class _SlotState:
 
 
 class SlotPool:
-    """The slots of one engine; there must be at most one lease per slot."""
+    """The slots of one engine. Callers must not hold more leases than there are slots."""
 
     def __init__(self, engine: Engine, store: SlotStore) -> None:
         self._engine = engine
@@ -150,7 +150,7 @@ class SlotPool:
     async def lease(
         self, owner: SlotOwner, prompt_ids: Sequence[int]
     ) -> AsyncIterator[tuple[int, bool]]:
-        """Lease a slot; yields its number, and whether it holds only this conversation."""
+        """Lease a slot; yield its number, and whether it contains only this conversation."""
         prompt = array("i", prompt_ids)
         async with self._assigning:
             await self._erase_pending()
@@ -167,7 +167,7 @@ class SlotPool:
                     await self._erase_pending()
 
     async def end_session(self, conversation: str) -> None:
-        """Free a conversation's slots and delete its files; its history is not sent again."""
+        """Free a conversation's slots and delete its files, as its history is not needed again."""
         async with self._assigning:
             for slot in self._slots:
                 if slot.owner and slot.owner.conversation == conversation:
@@ -176,7 +176,7 @@ class SlotPool:
             self._store.delete_conversation(conversation)
 
     async def forget(self, conversation: str) -> None:
-        """Erase all of a conversation's data, in memory and on disk."""
+        """Erase a conversation's data, in memory and on disk."""
         async with self._assigning:
             for slot in self._slots:
                 if slot.conversation == conversation:
@@ -193,7 +193,7 @@ class SlotPool:
                 for slot in self._slots:
                     await self._save(slot)
         except TimeoutError:
-            _log.warning("slots_not_saved", reason="the engine does not react")
+            _log.warning("slots_not_saved", reason="the engine does not respond")
 
     async def _erase_pending(self) -> None:
         self._check_restarts()
@@ -201,7 +201,7 @@ class SlotPool:
             if slot.to_erase and not slot.busy:
                 try:
                     await self._engine.erase_slot(slot.number)
-                except EngineFailed as error:  # a crash has erased it
+                except EngineFailed as error:  # if it crashed, the slot is empty anyway
                     _log.warning("slot_not_erased", slot=slot.number, reason=str(error))
                 else:
                     slot.to_erase = False
@@ -220,7 +220,7 @@ class SlotPool:
             return current, True
         slot = min(free, key=lambda each: _eviction_order(each, prompt))
         await self._save(slot)
-        if current is not None:  # two requests at once: the second one does not own its slot
+        if current is not None:  # the owner's slot is busy; lease another one without owning it
             slot.owner = None
             return slot, False
         file = self._store.file_of(owner)
@@ -254,9 +254,9 @@ class SlotPool:
             try:
                 part = f"{Path(self._store.file_of(slot.owner)).stem}{_PART}"
                 tokens = await self._engine.save_slot(slot.number, part)
-                if tokens >= _MIN_SAVED_TOKENS:  # fewer than expected: it was stopped in prefill
+                if tokens >= _MIN_SAVED_TOKENS:  # fewer if prefill was stopped
                     self._store.commit(part, slot.owner, slot.ids[:tokens])
-            except (EngineFailed, OSError) as error:  # its prompt will be decoded again
+            except (EngineFailed, OSError) as error:  # the prompt will be decoded again
                 _log.warning("slot_not_saved", slot=slot.number, reason=str(error))
                 return
         slot.saved = True

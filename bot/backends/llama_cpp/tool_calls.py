@@ -1,6 +1,6 @@
-"""Tool calls of local models (docs/sources.md#tool-calls): fit tools to the context, parse calls.
+"""Fit tools into a local model's context, and parse its tool calls (docs/sources.md#tool-calls).
 
-A malformed call keeps its arguments as written, so that the model sees its error.
+A malformed call keeps its arguments as written, so that the model sees its mistake.
 """
 
 import json
@@ -61,7 +61,7 @@ MARKERS: Final = (
     *(_OPEN, _CLOSE, _LIST, "[ARGS]", "[CALL_ID]"),
     *(_PYTHON, *_SECTION_TOKENS, *_CHANNEL_TOKENS),
 )
-"""Texts that an engine must return, also where they are control tokens."""
+"""Texts that the engine must return even if they are control tokens."""
 
 _BEGINNINGS: Final[Mapping[ToolForm, tuple[str, ...]]] = {
     ToolForm.TAGGED: (_OPEN,),
@@ -69,22 +69,22 @@ _BEGINNINGS: Final[Mapping[ToolForm, tuple[str, ...]]] = {
     ToolForm.SECTION: (_SECTION,),
     ToolForm.CHANNEL: (_CHANNEL, f" {_RECIPIENT}", _RECIPIENT),
 }
-"""The beginnings of a call; with a form that is not listed the whole answer is a call."""
+"""The markers that start a call. In a form that is not listed, the whole answer is a call."""
 
 _TEXT_UNLESS_READ: Final = (ToolForm.BARE, ToolForm.CHANNEL)
-_MAX_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls of an answer
-RESULTS_FRACTION: Final = 6  # a sixth of the context is left for calls and results
+_MAX_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls in one answer
+RESULTS_FRACTION: Final = 6  # a sixth of the context is reserved for calls and results
 _SPECS_FRACTION: Final = 3
-_BYTES_PER_TOKEN: Final = 3  # an estimate from below for most scripts
+_BYTES_PER_TOKEN: Final = 3  # a low estimate for most scripts
 _MIN_RESULT_BYTES: Final = 120
-_CUT: Final = "\n[the rest is left out]"
+_CUT: Final = "\n[the rest is omitted]"
 _log = structlog.get_logger(__name__)
 
 
 def read_calls(
     form: ToolForm, written: str, offered: Mapping[str, Parameters], *, is_cut: bool
 ) -> list[tuple[str, str]]:
-    """Return each call's name and JSON arguments; with `is_cut`, the last may be incomplete."""
+    """Return each call's name and JSON arguments; `is_cut`: drop an incomplete last call."""
     match form:
         case ToolForm.TAGGED:
             return _read_tagged(written, offered, is_cut=is_cut)
@@ -208,14 +208,14 @@ def _decode(text: str) -> object:
 
 
 class WrittenCallParser:
-    """Separates the tool calls in a streamed answer from its text; pieces may be of any size."""
+    """Separates tool calls from text in a streamed answer, in chunks of any size."""
 
     def __init__(self, form: ToolForm, offered: Mapping[str, Parameters]) -> None:
         self._form = form
         self._offered = offered
-        self._pending = ""  # text that may be the beginning of a marker
+        self._pending = ""  # text that may be the start of a marker
         self._is_calling = False
-        self._is_answering = False  # for BARE: the answer has begun as text
+        self._is_answering = False  # for BARE: the answer started as text
         self._written = ""
 
     def feed(self, text: str) -> str:
@@ -236,7 +236,7 @@ class WrittenCallParser:
         return shown
 
     def finish(self, *, is_cut: bool = False) -> tuple[str, tuple[ToolCall, ...]]:
-        """Return the remaining text and the calls; with `is_cut`, without the last call."""
+        """Return the remaining text and the calls; `is_cut`: drop an incomplete last call."""
         if not self._is_calling:
             return self._pending, ()
         found = read_calls(self._form, self._written, self._offered, is_cut=is_cut)
@@ -254,7 +254,7 @@ class WrittenCallParser:
         self._written += text
         if len(self._written) <= _MAX_CHARS:
             return ""
-        if self._form is ToolForm.BARE:  # no call is so long: somebody asked for JSON
+        if self._form is ToolForm.BARE:  # too long for a call: the JSON is the answer
             shown, self._written = self._written, ""
             self._is_calling, self._is_answering = False, True
             return shown
@@ -278,7 +278,7 @@ async def separate_calls(
     form: ToolForm,
     offered: Mapping[str, Parameters],
 ) -> AsyncGenerator[GenerationEvent, None]:
-    """Pass on the answer's events; tool calls come with the `Finish`."""
+    """Yield the answer's events without its tool calls, which are added to the `Finish`."""
     parser = WrittenCallParser(form, offered)
     async with aclosing(events):
         async for event in events:
@@ -297,7 +297,7 @@ async def separate_calls(
 
 
 def fit_tools(prompt: Prompt, context_tokens: int, special: Sequence[str]) -> ToolUse:
-    """Return the tools that fit into a third of the context; results are cut to a sixth of it."""
+    """Return tools for a prompt, none if over a third of the context; cut results to a sixth."""
     described = sum(len(one.description) + len(json.dumps(one.parameters)) for one in prompt.tools)
     specs = prompt.tools
     if described > context_tokens * _BYTES_PER_TOKEN // _SPECS_FRACTION:

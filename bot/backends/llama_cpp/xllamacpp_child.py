@@ -1,7 +1,7 @@
-"""Run llama.cpp's own server (`xllamacpp`) for one user, for chat or with `pooling` to embed.
+"""The engine `xllamacpp`: a child process that runs llama.cpp's server, to chat or to embed.
 
-It runs in a child process because a crash in native code ends the process, and because that code
-loads drivers. Its argument is a JSON object of options.
+It is a child process because native code may crash, and because that code loads drivers. Its
+argument is a JSON object of options; with `pooling`, the server embeds texts.
 """
 
 import json
@@ -15,19 +15,19 @@ import xllamacpp
 
 from bot.backends.llama_cpp.hardware import count_gpu_layers
 
-# Other slots are served between two batches: half a second on one core. Larger ones are no faster.
+# Half a second on one core; other slots are served between batches. Larger batches are no faster.
 _BATCH_TOKENS = 128
 _LOG_WARNINGS = 2
 
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    os.umask(0o077)  # saved slots hold conversations
+    os.umask(0o077)  # saved slots contain conversations
     params = xllamacpp.CommonParams()
     params.model.path = given["model"]
     params.model_alias = {"local"}
     if "socket" in given:
-        Path(given["socket"]).unlink(missing_ok=True)  # left by a process that was killed
+        Path(given["socket"]).unlink(missing_ok=True)  # left behind by a killed process
         params.hostnames, params.port = [given["socket"]], 0
     else:
         params.hostnames, params.port = ["127.0.0.1"], given["port"]
@@ -35,13 +35,13 @@ def main() -> None:
     params.cors_origins = ""
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given["threads"]
     params.n_parallel = parallel = given.get("parallel", 1)
-    params.n_ctx = given["context_tokens"] * parallel  # it is divided among the slots
-    params.fit_params = False  # it would load the model twice to find settings that are given here
-    # The backend saves slots itself: with its own cache the server would empty them unnoticed, and
-    # keep conversations that were to be forgotten.
+    params.n_ctx = given["context_tokens"] * parallel  # the server divides it among the slots
+    params.fit_params = False  # would load the model twice to guess settings given here
+    # The backend saves slots itself. With a cache of its own, the server would empty slots without
+    # notice, and keep forgotten conversations.
     params.cache_ram_mib = 0
     params.ui = False
-    # The server would run the model's own template, which is not trusted; prompts come rendered.
+    # Prompts arrive rendered. The server must not run the model's own template: it is not trusted.
     params.chat_template = "chatml"
     params.verbosity = _LOG_WARNINGS
     if "pooling" not in given:
@@ -49,7 +49,7 @@ def main() -> None:
     else:
         params.embedding = True
         params.pooling_type = xllamacpp.llama_pooling_type(given["pooling"])
-        params.n_batch = params.n_ubatch = given["context_tokens"]  # a text is one batch
+        params.n_batch = params.n_ubatch = given["context_tokens"]  # each text is one batch
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as error:  # llama.cpp has logged the reason
@@ -60,9 +60,9 @@ def main() -> None:
 
 def _set_up_chat(params: xllamacpp.CommonParams, given: dict[str, Any]) -> None:
     params.mmproj.path = given.get("projector", "")
-    params.kv_unified = False  # slots that share one cache lose their prefixes
+    params.kv_unified = False  # slots that share a cache lose their prefixes
     params.n_gpu_layers = count_gpu_layers(_count_gpus(), given["gpu_layers"])
-    if "projector" in given:  # some models need an image within one batch
+    if "projector" in given:  # some models need a whole image in one batch
         params.mmproj_use_gpu = params.n_gpu_layers > 0
     else:
         params.n_batch = params.n_ubatch = _BATCH_TOKENS

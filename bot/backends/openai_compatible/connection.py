@@ -1,8 +1,8 @@
 """Send requests through the openai client, with one of the provider's keys.
 
-Requests are plain dictionaries, and our own parser decodes the events: the client's typed messages
-and chunks cost ten times as much as the rest of an answer, and its decoder fails on what services
-really send (docs/decisions/0006).
+Requests are plain dictionaries, and our own parser decodes the events. The client's typed messages
+and chunks cost ten times as much CPU time as the rest of an answer, and its decoder fails on events
+that some services send (docs/decisions/0006).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.runtime.http_client import HttpClient, HttpResponse
 
 _LIST_SECONDS = 10.0
-_DEFAULT_FILE_NAME = "voice.ogg"  # services go by its end
+_DEFAULT_FILE_NAME = "voice.ogg"  # services check the suffix
 _STAINLESS = tuple(
     f"X-Stainless-{name}"
     for name in (
@@ -39,16 +39,16 @@ _STAINLESS = tuple(
         *("Retry-Count", "Read-Timeout"),
     )
 )
-_NO_KEY = "none"  # the client wants one; it is not sent
+_NO_KEY = "none"  # the client requires a key; this one is not sent
 _parsed = lru_cache(maxsize=64)(httpx2.URL)
 RESPONSE = "troupe_response"
-"""The extension of a response that holds ours, which reads its body up to a deadline."""
+"""The name of the httpx response extension that holds our own `HttpResponse`."""
 
 _DEFAULTS: Mapping[str, object] = {
     "max_retries": 0,
     "security": {"bearer_auth": True},
     "idempotency_key": "-",  # not sent; without it, the client generates one
-    # Otherwise the client copies its defaults for each request.
+    # Without these, the client copies its defaults for each request.
     "params": {},
     "post_parser": not_given,
     "follow_redirects": None,
@@ -60,13 +60,13 @@ _CONNECTION_HEADERS = frozenset({"host", "connection", "content-length"})
 
 
 class OpenAIConnection(KeyedConnection):
-    """A client for one provider and key, without retries or redirects."""
+    """An openai client for one provider and key, without retries or redirects."""
 
     def __init__(self, settings: OpenAISettings, key: SecretStr | None) -> None:
         self._headers = _headers(settings, key)
         self._client = _make_client(settings, key)
         is_merged = isinstance(self._client, AsyncAzureOpenAI)
-        # A whole address saves the client half of its work with addresses.
+        # With a complete URL, the client spends half as much time on URLs.
         self._root = "" if is_merged else str(self._client.base_url).removesuffix("/")
 
     @override
@@ -81,7 +81,7 @@ class OpenAIConnection(KeyedConnection):
         with _translated_errors():
             response = await self._client.post(
                 self._root + path,
-                # The client reads a body to find the deployment that is named in the path.
+                # For Azure, the client reads the body to put the deployment into the path.
                 **({"content": msgspec.json.encode(body)} if self._root else {"body": body}),
                 cast_to=httpx2.Response,
                 stream=True,
@@ -105,7 +105,7 @@ class OpenAIConnection(KeyedConnection):
         return read_model_list(response.content)
 
     async def embed(self, model: str, inputs: list[str], seconds: float) -> bytes:
-        """Return the response to an embeddings request; raises as `post` does."""
+        """Return the response's body for an embeddings request; raise the same errors as `post`."""
         with _translated_errors():
             response = await self._client.embeddings.with_raw_response.create(
                 model=model,
@@ -117,7 +117,7 @@ class OpenAIConnection(KeyedConnection):
         return response.content
 
     async def transcribe(self, model: str, name: str, audio: bytes, seconds: float) -> bytes:
-        """Return the response to a transcription request; raises as `post` does."""
+        """Return the response's body for a transcription; raise the same errors as `post`."""
         with _translated_errors():
             response = await self._client.audio.transcriptions.with_raw_response.create(
                 file=(name or _DEFAULT_FILE_NAME, audio),
@@ -129,7 +129,7 @@ class OpenAIConnection(KeyedConnection):
         return response.content
 
     async def moderate(self, model: str, texts: list[str], seconds: float) -> bytes:
-        """Return the response to a moderation request; raises as `post` does."""
+        """Return the response's body for a moderation request; raise the same errors as `post`."""
         with _translated_errors():
             response = await self._client.moderations.with_raw_response.create(
                 model=model, input=texts, extra_headers=self._headers, timeout=seconds
@@ -161,7 +161,7 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
     client = OneServerClient(HttpTransport(http))
     api_key = _NO_KEY if key is None else key.get_secret_value()
     base_url = str(url.copy_with(query=None))
-    if settings.is_azure and base_url.endswith("/openai"):  # a path for each deployment
+    if settings.is_azure and base_url.endswith("/openai"):  # the deployment is part of the path
         return AsyncAzureOpenAI(
             api_key=api_key,
             base_url=base_url,
@@ -182,10 +182,10 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
 def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str | Omit]:
     headers: dict[str, str | Omit] = {
         "User-Agent": f"troupe/{__version__}",
-        # They would come from the environment, and mean OpenAI's own service.
+        # The client would read these from the environment, for OpenAI's own service.
         "OpenAI-Organization": Omit(),
         "OpenAI-Project": Omit(),
-        # The client would describe this machine.
+        # The client would send a description of this machine.
         **dict.fromkeys(_STAINLESS, Omit()),
     }
     if key is None or settings.is_azure:
@@ -196,7 +196,7 @@ def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str |
 
 
 class OneServerClient(httpx2.AsyncClient):
-    """An httpx client without merging and redirects, which cost as much as sending a request."""
+    """An httpx client that neither merges URLs nor follows redirects, to save CPU time."""
 
     def __init__(self, transport: "HttpTransport") -> None:
         super().__init__(transport=transport)
@@ -224,7 +224,7 @@ class OneServerClient(httpx2.AsyncClient):
 
 
 class HttpTransport(httpx2.AsyncBaseTransport):
-    """Sends requests through our HTTP client; the read timeout covers the whole response."""
+    """Sends httpx requests through our HTTP client; the read timeout is for whole responses."""
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
@@ -247,7 +247,7 @@ class HttpTransport(httpx2.AsyncBaseTransport):
         is_error = response.status >= HTTPStatus.MULTIPLE_CHOICES
         return httpx2.Response(
             response.status,
-            # Only errors' are read. Nothing is unpacked: it may be a decompression bomb.
+            # The client reads the headers of errors only. It must not decompress: bombs.
             headers={
                 name: each
                 for name, each in response.headers.items()
@@ -263,7 +263,7 @@ class HttpTransport(httpx2.AsyncBaseTransport):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """A response body, or the start of one that is too long."""
+    """A response's body, truncated if it is too long."""
 
     def __init__(self, response: HttpResponse, deadline: float) -> None:
         self._response = response

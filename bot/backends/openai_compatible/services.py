@@ -1,4 +1,4 @@
-"""Services that are known by their id, and their quirks (services.toml)."""
+"""The services that Troupe knows by id or address, with their quirks (services.toml)."""
 
 import re
 import tomllib
@@ -28,14 +28,17 @@ def is_azure(provider: str, address: str) -> bool:
 
 
 def read_azure_address(address: str, api_version: str | None) -> tuple[str, str | None, str | None]:
-    """Return base URL, api-version and deployment of either form (docs/sources.md#azure)."""
+    """Return base URL, api-version, and deployment of an Azure address in its older or newer form.
+
+    See docs/sources.md#azure.
+    """
     parts = urlsplit(address)
     before, _, behind = parts.path.rstrip("/").partition("/openai")
     queried = next(iter(parse_qs(parts.query).get("api-version", ())), None)
     if not behind and (parts.hostname or "").endswith(_HOSTS):
-        if before.startswith("/models"):  # the inference API, whose versions are others
+        if before.startswith("/models"):  # the inference API, which has other versions
             queried = None
-        before = ""  # of a project: /api/projects/NAME
+        before = ""  # may be a project: /api/projects/NAME
     api_version = api_version or queried
     root = f"{parts.scheme}://{parts.netloc}{before}/openai"
     deployment = re.match(r"/deployments/([^/]+)", behind)
@@ -59,24 +62,24 @@ _UNKNOWN = Quirks(accepts=_STRICT)
 
 @value_class(kw_only=True)
 class KnownService:
-    """A public service, or a server for self-hosting."""
+    """A public service, or a kind of self-hosted server, such as Ollama."""
 
     title: str
     address: str
     quirks: Quirks
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Quirks of some models, by patterns that their names match."""
+    """Additional quirks of some models, by patterns of their names."""
     is_own_server: bool = False
-    """Self-hosted: it needs no key, costs nothing, and may have any address."""
+    """Whether it is self-hosted: it needs no key, costs nothing, and may have any address."""
     lists_all: bool = True
-    """Whether it lists every model that it has; others have aliases, or take any name."""
+    """Whether its model list is complete, without aliases or free choice of names."""
     sees_images: bool = False
-    """Whether all of its models see images; elsewhere a setting says so."""
+    """Whether all of its models see images; if not, a setting decides."""
     context_tokens: int | None = None
 
 
 def _read_quirks(given: dict[str, Any]) -> dict[str, Any]:
-    """Remove and return an entry's `Quirks` fields."""
+    """Remove the fields of `Quirks` from a catalog entry, and return them."""
     names = Quirks.__dataclass_fields__.keys() & given.keys()
     quirks = {name: given.pop(name) for name in names}
     if limit := given.pop("limit", None):
@@ -105,7 +108,7 @@ _BY_ADDRESS = {service.address: service for service in SERVICES.values()}
 
 
 def known_service(provider: str, base_url: str) -> KnownService | None:
-    """Return the service at an address, or the self-hosted server that a provider's id names."""
+    """Return the service with an address, the self-hosted server with a provider id, or None."""
     if base_url in _BY_ADDRESS:
         return _BY_ADDRESS[base_url]
     if is_azure(provider, base_url):
@@ -115,7 +118,7 @@ def known_service(provider: str, base_url: str) -> KnownService | None:
 
 @lru_cache(256)
 def quirks_of(provider: str, base_url: str, model: str) -> Quirks:
-    """Return the quirks of a provider's model; unknown ones require the strictest role order."""
+    """Return the quirks of a provider's model; for an unknown service, the strictest role order."""
     service = known_service(provider, base_url)
     if service is None:
         return _UNKNOWN

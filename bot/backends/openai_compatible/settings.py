@@ -1,4 +1,4 @@
-"""The settings of providers of the kind `openai`, with defaults for well-known services."""
+"""Settings of providers of the kind `openai`, with defaults for well-known services."""
 
 from typing import Literal, Self
 
@@ -22,14 +22,14 @@ _SESSION_HEADER = "X-Session-ID"
 
 
 class OpenAISettings(HttpProviderSettings):
-    """A service with OpenAI's chat completions API."""
+    """Settings of a service with OpenAI's chat completions API."""
 
     kind: Literal["openai"] = "openai"
     context_tokens: int | None = Field(
         None,
         ge=256,
-        description="The context of its model, prompt and answer together; by default 4096 for"
-        " Ollama, which cuts longer prompts without a word, and else what the service accepts.",
+        description="The context size of its model, for prompt and answer together; by default"
+        " 4096 for Ollama, which silently cuts longer prompts, else what the service accepts.",
     )
     sees: Literal["images", "text"] | None = Field(
         None,
@@ -38,32 +38,32 @@ class OpenAISettings(HttpProviderSettings):
     )
     transcription_model: str | None = Field(
         None,
-        description="The model that turns voice messages into text, such as whisper-1, if the"
-        " service has /audio/transcriptions; by default voice messages are not understood.",
+        description="The model that transcribes voice messages, such as whisper-1, if the service"
+        " has /audio/transcriptions; by default voice messages are not understood.",
     )
     moderation_model: str | None = Field(
         None,
         description="The model that checks each answer before it is shown, such as"
-        " omni-moderation-latest, if the service has /moderations; by default none does. Answers"
-        " of a provider without one are checked by another provider that has one.",
+        " omni-moderation-latest, if the service has /moderations; by default none. It also checks"
+        " the answers of providers without such a model.",
     )
     session_header: str | None = Field(
         None,
         pattern="^[A-Za-z0-9-]*$",
-        description="The header by which a router in front of several servers sends the turns of a"
-        " conversation to the same one, whose prefix cache knows it; its value is a keyed hash. By"
-        " default X-Session-ID, and none to well-known public services. Write - for none.",
+        description="The header that lets a router in front of several servers send all turns of a"
+        " conversation to the same server, for its prefix cache; the value is a keyed hash. By"
+        " default X-Session-ID, and none for well-known public services. Write - for none.",
     )
     api_version: str | None = Field(
         None,
         pattern=r"^[\w-]*$",
-        description="For Azure OpenAI: the api-version of requests to deployments in the older"
-        " form; by default the one in the address, and none for the form /openai/v1.",
+        description="For Azure OpenAI: the api-version for addresses in the older form; by default"
+        " the one in the address, and none for addresses with /openai/v1.",
     )
     message_names: bool | None = Field(
         None,
-        description="Send speakers in the field `name` of messages as well; by default to OpenAI"
-        " only, because many services reject unknown fields.",
+        description="Whether to send speakers' names in the field `name` of messages as well; by"
+        " default for OpenAI only, because many services reject unknown fields.",
     )
 
     _is_azure: bool = PrivateAttr(default=False)
@@ -89,7 +89,7 @@ class OpenAISettings(HttpProviderSettings):
             found["context_tokens"] = service.context_tokens
             found["sees"] = "images" if service.sees_images else "text"
         if provider in KEYLESS:
-            found["prices"] = {"*": FREE}  # self-hosted models cost nothing by the token
+            found["prices"] = {"*": FREE}  # self-hosted models have no price per token
         if provider in KEYLESS or is_near_address(base_url):
             found |= _NEAR_SECONDS
         given = {name: getattr(self, name) for name in self.model_fields_set}
@@ -98,7 +98,7 @@ class OpenAISettings(HttpProviderSettings):
         completed = self.model_copy(update=found)
         if is_azure(provider, base_url):
             address, version, deployment = read_azure_address(base_url, self.api_version)
-            completed._is_azure = True  # noqa: SLF001 # of this class
+            completed._is_azure = True  # noqa: SLF001 # this same class
             completed.base_url, completed.api_version = address, version
             completed.model = self.model or deployment
         return completed

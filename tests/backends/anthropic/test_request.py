@@ -81,8 +81,8 @@ async def test_request_body_holds_system_messages_and_parameters(
             Message("user", "", (Image("data:image/bmp;base64,AAAA"),)),
             "'data:image/bmp;base64,AAAA'",
         ),
-        (Message("user", "", (Image("file:///etc/passwd"),)), "is no link and no base64"),
-        (Message("assistant", "", (Image(PNG),)), "a message of the role 'assistant'"),
+        (Message("user", "", (Image("file:///etc/passwd"),)), "is neither a link nor a base64"),
+        (Message("assistant", "", (Image(PNG),)), "a message with the role 'assistant'"),
     ],
 )
 def test_image_that_the_api_cannot_take_is_named(message: Message, words: str) -> None:

@@ -238,7 +238,7 @@ async def test_missing_model_is_reported_with_a_remedy(tmp_path: Path, renderer:
 
     assert str(answer.error) == (
         f"there is no model {tmp_path}/models/smollm2-135m-instruct-q4_1.gguf; "
-        "get it with `troupe model pull`"
+        "download it with `troupe model pull`"
     )
 
 

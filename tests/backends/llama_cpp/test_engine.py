@@ -125,7 +125,7 @@ async def test_bindings_have_one_slot_and_no_projector(
     settings = settings_of("auto")
     config = EngineConfig(model, "local", settings, tmp_path, tmp_path, projector)
 
-    with pytest.raises(SettingsError, match="takes no projector; unset TROUPE_PROVIDERS__LOCAL__P"):
+    with pytest.raises(SettingsError, match="does not support projectors; unset TROUPE_PROVIDERS"):
         async with running_engine(config):
             pass
 

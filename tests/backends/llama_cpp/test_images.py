@@ -48,7 +48,7 @@ def test_formats_of_llama_cpp_are_accepted(kind: bytes) -> None:
     ],
 )
 def test_links_and_other_formats_are_refused(image: Image) -> None:
-    why = r"is no `data:image/\.\.\.;base64,` URI of a PNG, JPEG, GIF or BMP"
+    why = r"is not a `data:image/\.\.\.;base64,` URI of a PNG, JPEG, GIF, or BMP"
     with pytest.raises(BackendUnavailable, match=why) as said:
         encode_images(of(shown("a", image)), "m", has_vision=True)
 

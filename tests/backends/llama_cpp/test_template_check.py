@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> Path:
 def test_template_that_was_not_pinned_is_refused(model: Path) -> None:
     check_template_pin(model, LlamaCppSettings(), "local")
     check_template_pin(model, LlamaCppSettings(template_sha256=PIN), "local")
-    with pytest.raises(SettingsError, match=rf"has the SHA-256 {PIN}, not the one in TROUPE_"):
+    with pytest.raises(SettingsError, match=rf"has the SHA-256 {PIN}, which is not the pinned one"):
         check_template_pin(model, LlamaCppSettings(template_sha256="0" * 64), "local")
 
 

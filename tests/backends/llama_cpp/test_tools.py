@@ -144,7 +144,7 @@ async def test_tools_and_results_that_are_too_long_are_cut(local: Callable[[], L
     call = ToolCall("c", "dice", "{}")
     exchange = ToolExchange("", (call,) * 4, ("字" * 4000,) * 4)
     await ask(backend, asked(tool_exchanges=(exchange,) * 2))
-    assert local().engine.read().count("[the rest is left out]") == 8
+    assert local().engine.read().count("[the rest is omitted]") == 8
     assert local().engine.read().count("字") < 700
     long = replace(DICE, description="x" * 12_000)
     with capture_logs() as logs:

@@ -96,8 +96,8 @@ async def test_pulled_file_is_whole_and_verified(
 @pytest.mark.parametrize(
     ("word", "problem"),
     [
-        ("small/model:q4", "damaged or another file"),
-        ("small/model", r"2 files for ''; there are: small-Q4_K_M.gguf, sm"),
+        ("small/model:q4", "damaged or not the expected file"),
+        ("small/model", r"2 files match ''; it has: small-Q4_K_M.gguf, sm"),
         ("small/other", r"could not be downloaded \(404, .*`troupe model pull FILE`"),
     ],
 )

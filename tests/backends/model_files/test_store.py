@@ -88,7 +88,7 @@ def test_hostile_source_imports_no_file(tmp_path: Path, case: dict[str, Any]) ->
 
 @pytest.mark.parametrize("name", ["a b", "-rf", ".hidden", "x..y", "NUL", "com1.q4", "n\0", "a/b"])
 def test_file_with_an_unsafe_name_is_not_imported(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SettingsError, match="is not a valid model name"):
+    with pytest.raises(SettingsError, match="is not a valid name for a local model"):
         model_store.validate_model_name(f"{name}.gguf")
 
 
@@ -112,7 +112,7 @@ def test_imported_file_is_listed(tmp_path: Path, put: Callable[[str], Path]) -> 
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("mine.gguf", GGUF, r"mine.gguf is damaged or another file"),
+        ("mine.gguf", GGUF, r"mine.gguf is damaged or not the expected file"),
         ("page.gguf", b"<html>", "not a GGUF file"),
         ("nothing.gguf", None, "No such file"),
     ],
@@ -152,7 +152,7 @@ def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     [
         (
             "target.mkdir(); (target / 'half.gguf').write_text('GGUF half')",
-            "damaged or another file",
+            "damaged or not the expected file",
         ),
         (
             "sys.exit('error: failed to fetch\\n  Caused by: no route to host')",

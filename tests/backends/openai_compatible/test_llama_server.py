@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 CHILD = "tests.backends.llama_server_child"
 TEMPLATE = str(CHECKOUT / "bot/templates/families/qwen2.5.jinja")
 PARAMETERS = {"type": "object", "properties": {"dice": {"type": "string"}}}
-SPEC = ToolSpec("dice", "Roll dice and return each of them and their sum.", PARAMETERS)
+SPEC = ToolSpec("dice", "Roll dice and return each die and the sum.", PARAMETERS)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -162,7 +162,7 @@ async def test_wait_that_a_provider_asks_for_is_kept_and_announced(
     assert isinstance(events[0], RateLimitWait)
     assert 20 <= clock.slept[0] == events[0].seconds < 20.6
     assert isinstance(events[-1], Finish)
-    [logged] = [one for one in logs if one["event"] == "request_repeated"]
+    [logged] = [one for one in logs if one["event"] == "request_retried"]
     assert "status 429" in logged["reason"]
     assert logged["seconds"] == round(clock.slept[0], 1)
 
