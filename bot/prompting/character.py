@@ -1,4 +1,7 @@
-"""ChatHaruhi's character as a library: `from bot.prompting.character import Character`."""
+"""A role-playing character for other programs, with ChatHaruhi's interface.
+
+Use it with `from bot.prompting.character import Character`.
+"""
 
 import asyncio
 import warnings
@@ -37,7 +40,7 @@ _MODES = ("default", "add", "not_add")
 @value_class
 class TranscriptLine:
     speaker: str | None
-    """None: the character itself."""
+    """The speaker's name, or None for the character itself."""
     text: str
 
 
@@ -49,21 +52,24 @@ class Character:
     """Plays a role and keeps the conversation's history.
 
     Args:
-        role_name: the name of the role; without a persona, a built-in role ("haruhi").
-        persona: may contain placeholders for stories (persona.py), `{{role}}` and `{{user}}`.
-        user_name: the value of `{{user}}` until somebody else talks to the character.
-        texts: its stories.
-        vecs: vectors of the stories by `embedding`, as numbers or in ChatHaruhi's base64.
-        llm: answers `chat`, which returns None without it.
-        llm_async: answers `async_chat`.
-        embedding: maps text to a vector; a `FunctionEmbedder` if queries and stories differ.
-        token_counter: "cl100k", a function of a text, or None for no limit.
-        max_input_token: limit for system prompt, history and question; oldest history goes first.
-        user_name_in_message: "add" tags every line with its speaker, "not_add" none, and "default"
-            all of them once a second person talks.
-        transfer_haruhi_2_zero: remove the brackets of ChatHaruhi 2, 「」, from stories.
+        role_name: the character's name or, if there is no persona, a built-in role ("haruhi").
+        persona: the system prompt; it may contain `{{role}}`, `{{user}}`, and placeholders for
+        stories (persona.py).
+        user_name: the value of `{{user}}` until someone else talks to the character.
+        texts: the character's stories.
+        vecs: the stories' vectors from `embedding`, as numbers or in ChatHaruhi's base64 form.
+        llm: the model for `chat`, which returns None if there is none.
+        llm_async: the model for `async_chat`.
+        embedding: a function from text to vector, or a `FunctionEmbedder` with different functions
+        for queries and stories.
+        token_counter: "cl100k", a function that counts a text's tokens, or None for no limit.
+        max_input_token: the limit for system prompt, history, and question together; the oldest
+        history is dropped first.
+        user_name_in_message: "add" tags every line with its speaker's name, "not_add" tags no
+            line, and "default" tags every line once a second person talks.
+        transfer_haruhi_2_zero: whether to remove ChatHaruhi 2's brackets 「」 from stories.
 
-    Raises `CharacterError`, also a ValueError, for a missing or malformed argument.
+    Raises `CharacterError`, a ValueError, if an argument is missing or malformed.
     """
 
     def __init__(
@@ -123,10 +129,10 @@ class Character:
     def from_jsonl(
         cls, path: str | Path, role_name: str, *, column: str | None = None, **options: Any
     ) -> Self:
-        """Load a file written by `save_to_jsonl` or ChatHaruhi; raises `CharacterError`.
+        """Load a file written by `save_to_jsonl` or ChatHaruhi; raise `CharacterError` if invalid.
 
-        The vectors of `column` (default: the first) are used if its name matches the embedding's,
-        or if an embedding or a column is given explicitly; otherwise they are computed.
+        The vectors in `column` (by default the first) are used if the column has the embedding's
+        name, or if an embedding or a column is passed. Otherwise, vectors are computed.
         """
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
@@ -142,7 +148,7 @@ class Character:
     def from_hub(
         cls, dataset: str, role_name: str, *, column: str | None = None, **options: Any
     ) -> Self:
-        """Load `owner/dataset[/role]` with the library `datasets`; otherwise like `from_jsonl`."""
+        """Load `owner/dataset[/role]` from the data set hub; otherwise like `from_jsonl`."""
         return cls._from_data(load_hub_role(dataset, column), role_name, column, options)
 
     @property
@@ -151,16 +157,19 @@ class Character:
 
     @property
     def vecs(self) -> Sequence[Vector]:
-        """A vector for each text; computed on first use if none were given."""
+        """The vector of each story; computed on first use unless passed."""
         return self._stories.vectors
 
     @property
     def history(self) -> Sequence[TranscriptLine]:
-        """The lines so far, oldest first, except a question not answered yet."""
+        """The lines so far, oldest first, without an unanswered question."""
         return tuple(self._lines)
 
     def get_message(self, user: str, text: str) -> Messages:
-        """Return system prompt, fitting history and question, which `append_message` stores."""
+        """Return the system prompt, as much history as fits, and the question.
+
+        The question becomes part of the history when `append_message` is called.
+        """
         self._participants.setdefault(user)
         self.user_name = user or self.user_name
         self._question = TranscriptLine(user, text)
@@ -183,18 +192,18 @@ class Character:
         return [{"role": "system", "content": system}, *history, question]
 
     def append_message(self, response: str, speaker: str | None = None) -> None:
-        """Add the answer to the last `get_message`, or another `speaker`'s line."""
+        """Add the answer to the last `get_message` or, with `speaker`, someone else's line."""
         if self._question:
             self._lines.append(self._question)
             self._question = None
-        if speaker is None:  # a model may put its own tag before its line
+        if speaker is None:  # models tend to start with their own tag
             own = self.role_name if self._tags_speakers() else None
             echo_filter = EchoFilter(own, self._labels().people.values())
             response = echo_filter.feed(response) + echo_filter.finish()
         self._lines.append(TranscriptLine(speaker, response))
 
     def chat(self, user: str, text: str) -> str | None:
-        """Return the answer of `llm`; if it fails, the history is unchanged."""
+        """Return `llm`'s answer, or None without one; if it fails, the history is unchanged."""
         messages = self.get_message(user, text)
         if self.llm is None:
             return None
@@ -202,7 +211,7 @@ class Character:
         return self._lines[-1].text
 
     async def async_chat(self, user: str, text: str) -> str | None:
-        """Return the answer of `llm_async`; concurrent calls are answered in order."""
+        """Return `llm_async`'s answer, or None without one; calls are answered in order."""
         async with self._chat_lock:
             # The first search may take seconds, because it embeds all stories.
             messages = await asyncio.to_thread(self.get_message, user, text)
@@ -212,7 +221,7 @@ class Character:
             return self._lines[-1].text
 
     def save_to_jsonl(self, path: str | Path) -> None:
-        """Write persona, stories and vectors in ChatHaruhi's JSONL format."""
+        """Write the persona, stories, and vectors in ChatHaruhi's JSONL format."""
         text = write_jsonl(self.persona, self.texts, self.vecs, self._embedder.name)
         Path(path).write_text(text, encoding="utf-8")
 
@@ -246,7 +255,7 @@ class Character:
         return messages
 
     def _labels(self) -> SpeakerLabels:
-        """Label all speakers; a library has no user ids, so people are identified by name."""
+        """Label all speakers by name, because this library has no user ids."""
         speakers = (line.speaker for line in self._lines if line.speaker is not None)
         people = [Person(name, name) for name in (*self._participants, *speakers)]
         return label_speakers(people, {self.role_name: self.role_name})

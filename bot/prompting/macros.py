@@ -1,4 +1,4 @@
-"""Expand cards' macros, such as `{{user}}`, `{{random}}` and `{{time}}`."""
+"""Expand macros in cards, such as `{{user}}`, `{{random}}`, and `{{time}}`."""
 
 import random
 import re
@@ -19,16 +19,16 @@ _EXPRESSION = re.compile(
     re.DOTALL,
 )
 _NUMBER = re.compile(r"\s*(?:[+-]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][+-]?\d{1,2})?)?\s*")
-_MAX_NUMBER_CHARS = 200  # a variable may hold a megabyte, and be compared a thousand times
+_MAX_NUMBER_CHARS = 200  # a variable may be a megabyte long and compared a thousand times
 _FALSE = frozenset({"", "0", "false", "off"})
 
 
 VariableExpression: TypeAlias = tuple[str, str, str]
-"""The key of a variable, an operator and its operand, as in `.name += 2`."""
+"""A variable's key, an operator, and the operand, as in `.name += 2`."""
 
 
 def parse_expression(text: str) -> VariableExpression | None:
-    """Parse an expression with a local `.name` or a global `$name`; None for other macros."""
+    """Parse an expression with a local `.name` or global `$name`; return None for other macros."""
     found = _EXPRESSION.fullmatch(text) if text.lstrip()[:1] in {".", "$"} else None
     if found is None:
         return None
@@ -36,13 +36,13 @@ def parse_expression(text: str) -> VariableExpression | None:
 
 
 class Variables:
-    """Variables of one prompt; people could neither see nor reset stored ones."""
+    """The variables of one prompt. They are not stored: people could not see or reset them."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
 
     def call(self, macro: str, arguments: Sequence[str]) -> str:
-        """Return the value of a macro such as `setvar` or `getglobalvar`."""
+        """Run a macro such as `setvar` or `getglobalvar`, and return its value."""
         verb = macro.replace("global", "").removesuffix("var")
         key = _key(arguments[0] if arguments else "", is_global="global" in macro)
         value = "::".join(arguments[1:])
@@ -62,7 +62,7 @@ class Variables:
         return ""
 
     def evaluate(self, expression: VariableExpression, expand: Callable[[str], str]) -> str:
-        """Return an expression's value; its operand is expanded only if needed."""
+        """Run an expression and return its value; expand the operand only if needed."""
         key, operator, operand = expression
         value = self._values.get(key, "")
         is_false = len(value) <= _MAX_NUMBER_CHARS and value.strip().lower() in _FALSE
@@ -104,7 +104,7 @@ def _key(name: str, *, is_global: bool) -> str:
 
 
 def _number(text: str) -> float | None:
-    """Return a number; an empty text is 0, as in JavaScript."""
+    """Parse a number, or return None; an empty text is 0, as in JavaScript."""
     is_number = len(text) <= _MAX_NUMBER_CHARS and _NUMBER.fullmatch(text)
     return float(text.strip() or 0) if is_number else None
 
@@ -132,11 +132,12 @@ _TOKEN = re.compile(r"\[([^\[\]]*)\]|" + "|".join(sorted(_MOMENT, key=len, rever
 _STEPS: Final = (
     (45, 60, "minute"), (45, 60, "hour"), (22, 24, "day"), (26, 30.4368, "month"), (11, 12, "year"),
 )  # fmt: skip
-"""The limit up to which a unit is used, its length in the smaller unit, and its name."""
+"""Each unit's name, with its length in the next smaller unit, and from how many of those it is
+used."""
 
 
 def format_moment(at: datetime, pattern: str) -> str:
-    """Format a time by a pattern such as `YYYY-MM-DD HH:mm`; `[text]` stays verbatim."""
+    """Format a time by a pattern such as `YYYY-MM-DD HH:mm`; `[text]` is kept verbatim."""
 
     def written(token: re.Match[str]) -> str:
         if token[1] is not None:
@@ -154,7 +155,7 @@ def format_moment(at: datetime, pattern: str) -> str:
 
 
 def parse_moment(text: str, now: datetime) -> datetime | None:
-    """Parse an ISO date, by default in the time zone of `now`; None if invalid."""
+    """Parse an ISO date, by default in the time zone of `now`; return None if it is invalid."""
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -163,7 +164,7 @@ def parse_moment(text: str, now: datetime) -> datetime | None:
 
 
 def describe_duration(duration: timedelta, *, relative: bool = False) -> str:
-    """Describe a duration: "5 minutes"; if `relative`, "in 5 minutes" or "5 minutes ago"."""
+    """Describe a duration, as "5 minutes" or, if `relative`, "in 5 minutes" or "5 minutes ago"."""
     amount, words = abs(duration.total_seconds()), "a few seconds"
     for limit, length, name in _STEPS:
         if round(amount) < limit:
@@ -184,15 +185,15 @@ def _ordinal(number: int) -> str:
 
 _MAX_DEPTH = 24
 _MAX_DICE, _MAX_SIDES = 100, 1_000_000
-_MAX_REPEATS = 100  # of {{newline::n}}
-_MAX_MACROS = 100_000  # a prompt with them takes seconds
-_CHARS_PER_MACRO = 20  # the arguments are read once more in each level
-_MAX_INSERTED_CHARS = 4_000_000  # far more than any model reads
+_MAX_REPEATS = 100  # n in {{newline::n}}
+_MAX_MACROS = 100_000  # expanding them takes seconds
+_CHARS_PER_MACRO = 20  # each level of nesting reads the arguments again
+_MAX_INSERTED_CHARS = 4_000_000  # far more than any model can read
 _MAX_CACHED_CHARS = 20_000
 _ROLL = re.compile(r"(\d{0,4})d(\d{1,7})([+-]\d{1,7})?|(\d{1,7})", re.IGNORECASE)
 _LEGACY = re.compile(r"<(user|bot|char|charifnotgroup|group)>", re.IGNORECASE)
-_TRIM = "\x00trim\x00"  # no text contains it: NULs are removed first
-_BRACES = re.compile(r"\{\{(?!\{)|\}\}")  # of three braces the outermost is text
+_TRIM = "\x00trim\x00"  # cannot occur in a text, because NULs are removed first
+_BRACES = re.compile(r"\{\{(?!\{)|\}\}")  # of three braces, the outermost is plain text
 _CALL = re.compile(r"\s*([!?~>#/\s]*)([A-Za-z][\w-]*)(?=$|[\s:])")
 _TIME_ZONE = re.compile(r"\s*(?:time_|time\s*:+\s*)utc([+-]\d{1,2})\s*", re.IGNORECASE)
 
@@ -209,16 +210,16 @@ _KNOWN = frozenset({"char", "user", *_TABLES["fields"], *_TABLES["functions"]}).
 _SCOPED = frozenset({"if", "trim", "//", "reverse"}) | {
     name for name in _VARIABLE_MACROS if name.startswith(("set", "add"))
 }
-"""Macros whose last argument is the text up to their closing tag."""
+"""Macros whose last argument may be the text up to a closing tag."""
 
 
 @dataclass(slots=True)
 class MacroBudget:
-    """The remaining work for a prompt's macros; macros beyond it stay unexpanded."""
+    """How much work remains for a prompt's macros; macros beyond it are not expanded."""
 
     macros: int = _MAX_MACROS
     chars: int = _MAX_INSERTED_CHARS
-    """Of inserted values: a text of 10 MB could insert a message of 4,000 a million times."""
+    """Characters to insert: a text of 10 MB could insert a message a million times."""
 
     def is_spent(self) -> bool:
         return self.macros <= 0 or self.chars <= 0
@@ -229,21 +230,21 @@ class Macros:
     char: str
     user: str
     now: datetime
-    """The time that `{{time}}` and `{{date}}` show."""
+    """The time for `{{time}}` and `{{date}}`."""
     rng: random.Random = field(default_factory=random.Random)
     picks: Callable[[str], random.Random] = random.Random
-    """Makes the generator of a `{{pick}}`, the same in all prompts of a session."""
+    """Returns the random generator for a `{{pick}}`, the same in all prompts of a session."""
     fields: Mapping[str, str] = field(default_factory=dict)
     greetings: Sequence[str] = ()
     outlets: Mapping[str, str] = field(default_factory=dict)
     idle: timedelta | None = None
-    """The time since the last message before the newest one."""
+    """The time between the newest message and the one before it."""
     variables: Variables = field(default_factory=Variables, compare=False)
     budget: MacroBudget = field(default_factory=MacroBudget, compare=False)
-    """Shared by all texts of the prompt, and by the copies of this value."""
+    """Shared by all texts of a prompt, and by copies of this object."""
 
     def expand(self, text: str) -> str:
-        """Expand known macros once; their values are not expanded again."""
+        """Expand known macros, without expanding their values again."""
         if "{{" not in text and "<" not in text:
             return text
         return _remove_trim_marks(self._expand(text.replace("\x00", ""), 0))
@@ -255,7 +256,7 @@ class Macros:
         return self._expand_calls(document, 0, depth)
 
     def _expand_calls(self, document: "_Document", first: int, depth: int, end: int = -1) -> str:
-        """Expand a document from one call to another, or to the end."""
+        """Expand a document from the call with index `first` to the one with index `end`."""
         text, calls = document.text, document.calls
         end = len(calls) if end < 0 else end
         position = calls[first - 1].end if first else 0
@@ -356,7 +357,10 @@ class Macros:
     def _choose_branch(
         self, document: "_Document", index: int, closing: int | None, depth: int
     ) -> str | None:
-        """Expand a branch of `{{if condition}}...{{else}}...{{/if}}` or `{{if a::b}}`."""
+        """Expand a branch of `{{if condition}}...{{else}}...{{/if}}` or `{{if a::b}}`.
+
+        Return None if the macro is incomplete.
+        """
         call = document.calls[index]
         condition, *rest = call.arguments or [""]
         if closing is None and not rest:
@@ -373,13 +377,13 @@ class Macros:
         return found if "#" in call.flags else found.strip()
 
     def _is_true(self, condition: str, depth: int) -> bool:
-        # A value is never read as a macro: it may be what a person wrote.
+        # A value is never parsed as a macro, because a person may have written it.
         if parse_expression(condition) or _is_known(_canonical_name(condition.strip())):
             condition = "{{" + condition + "}}"
         return self._expand(condition, depth + 1).strip().lower() not in _FALSE
 
     def _choose_option(self, call: "_Call", depth: int) -> str:
-        """Choose an item of `a,b,c`, or of `a::b::c` if items contain commas."""
+        """Choose a random item of `a,b,c`, or of `a::b::c` if items contain commas."""
         options = call.arguments
         if len(options) == 1:
             options = _split_outside_braces(options[0], "::")
@@ -390,7 +394,7 @@ class Macros:
         return self._expand(rng.choice(options or [""]), depth + 1)
 
     def _roll_dice(self, argument: str) -> str:
-        """Roll `20`, `d20` or `3d6+2`; return an empty text for anything else."""
+        """Roll `20`, `d20`, or `3d6+2`, and return the sum; return "" for anything else."""
         found = _ROLL.fullmatch(argument.strip().strip(":"))
         if found is None:
             return ""
@@ -398,7 +402,7 @@ class Macros:
         sides = int(found[4] or found[2])
         if not (1 <= count <= _MAX_DICE and 1 <= sides <= _MAX_SIDES):
             return ""
-        self.budget.macros -= count // 10  # they take as long
+        self.budget.macros -= count // 10  # ten rolls cost as much as a macro
         rolls = (self.rng.randint(1, sides) for _ in range(count))
         return str(sum(rolls) + int(found[3] or 0))
 
@@ -414,8 +418,8 @@ _STORY_REPLACEMENTS = (
 def macros_of_story(source: str) -> str:
     """Convert SillyTavern's `story_string`, a Handlebars layout of the system message, to macros.
 
-    In it, `{{system}}` is a field, and a condition on an unknown name is false. Blocks other than
-    `#if` and `#unless` stay unchanged. See docs/sources.md#sillytavern.
+    In a story string, `{{system}}` is a field, and a condition on an unknown name is false. Blocks
+    other than `#if` and `#unless` are not changed. See docs/sources.md#sillytavern.
     """
 
     def block(found: re.Match[str]) -> str:
@@ -429,7 +433,7 @@ def macros_of_story(source: str) -> str:
 
 
 def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
-    """Return the names of unsupported macros in these texts, without duplicates."""
+    """Return the names of unsupported macros in some texts, without duplicates."""
     found: dict[str, None] = {}
     for _ in range(_MAX_DEPTH):
         calls = [call for text in texts if "{{" in text for call in _Document(text).calls]
@@ -444,7 +448,7 @@ def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
 
 
 def _remove_trim_marks(text: str) -> str:
-    """Remove trim marks with the line breaks around them; a regex would be quadratic."""
+    """Remove trim marks and the line breaks around them; a regex would take quadratic time."""
     first, *rest = text.split(_TRIM)
     if not rest:
         return text
@@ -459,7 +463,7 @@ class _Call:
     end: int
     inner: str
     name: str = ""
-    """In lower case, without aliases; empty if it has none."""
+    """The canonical name in lower case; "" if the text has no name."""
     flags: str = ""
     arguments: Sequence[str] = ()
 
@@ -469,7 +473,7 @@ class _Call:
 
 
 class _Document:
-    """A text's outermost macros, and which of them close others."""
+    """A text's outermost macros, and which of them is the closing tag of which."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -483,7 +487,7 @@ class _Document:
                 opened[call.name].append(index)
 
     def else_of(self, index: int, closing: int) -> int | None:
-        """Return the `{{else}}` of an `{{if}}`."""
+        """Return the index of the `{{else}}` of an `{{if}}`, or None."""
         at = index + 1
         while at < closing:
             if self.calls[at].name == "else":
@@ -494,7 +498,7 @@ class _Document:
 
 @lru_cache(maxsize=1024)
 def _read_document(text: str) -> _Document:
-    """Parse a preset's text once, since each of its prompts expands it."""
+    """Parse a text and cache the result, because a preset's texts are expanded in every prompt."""
     return _Document(text)
 
 
@@ -503,7 +507,7 @@ def _count(argument: str, default: int) -> int:
 
 
 def _scoped_argument(name: str) -> int:
-    """Return which of a macro's arguments, counted from 1, may be a block."""
+    """Return the position, from 1, of the argument that may be a block up to a closing tag."""
     return 2 if name == "if" or name in _VARIABLE_MACROS else 1
 
 
@@ -529,7 +533,7 @@ def _parse_call(text: str, start: int, end: int) -> _Call:
 
 
 def _is_known(name: str) -> bool:
-    """Whether a macro has a value; instruct template sequences are empty, as in chats."""
+    """Return whether a macro is supported; instruct sequences are, with "" as their value."""
     return name in _KNOWN or name.startswith("instruct")
 
 
@@ -554,7 +558,7 @@ def _brace_pairs(text: str) -> list[tuple[int, int]]:
 
 
 def _split_outside_braces(text: str, separator: str) -> Sequence[str]:
-    """Split at separators outside braces: `{{char}},b` has two parts, `{{random:a,b}}` one."""
+    """Split at separators outside braces: `{{char}},b` into two parts, `{{pick:a,b}}` into one."""
     parts, begin, position = [], 0, 0
     for start, end in [*_brace_pairs(text), (len(text), len(text))]:
         while (found := text.find(separator, position, start)) >= 0:

@@ -1,13 +1,13 @@
-"""Parse a persona's story placeholders, and replace them by stories.
+"""Parse the story placeholders in a persona, and replace them with stories.
 
-The rules are ChatHaruhi 3.0's (docs/sources.md#haruhi). A line of a persona with one of
+The rules are those of ChatHaruhi 3.0 (docs/sources.md#haruhi). A line of a persona that contains
 
-    {{RAG对话}}  {{RAG-dialogue}}                          the story nearest to the newest message
-    {{RAG对话|happy}}  {{RAG-dialogue|happy}}              ... nearest to this query instead
-    {{RAG多对话|token<=1500|n<=5}}  {{RAG-dialogues|...}}   several, within a token limit
+    {{RAG对话}}  {{RAG-dialogue}}                          (the story nearest to the newest message)
+    {{RAG对话|happy}}  {{RAG-dialogue|happy}}              (the story nearest to this query)
+    {{RAG多对话|token<=1500|n<=5}}  {{RAG-dialogues|...}}   (several stories within a token limit)
 
-is replaced as a whole by the stories found, each below a `###` line. The caller runs the
-`story_queries`.
+is replaced as a whole with the stories found, each below a `###` line. Callers search for the
+`story_queries` themselves.
 """
 
 import re
@@ -30,25 +30,25 @@ _NAMES = re.compile(r"\{\{(role|角色|user|用户)\}\}")
 
 UNLIMITED = -1
 DEFAULT_PLACEHOLDER = "{{RAG多对话|token<=1000|n<=5}}"
-"""For characters whose stories have no place in their persona."""
+"""The placeholder for characters whose persona has none for their stories."""
 
 
 @value_class
 class Placeholder:
-    """A line of a persona that is replaced by stories."""
+    """A line of a persona to be replaced with stories."""
 
     line: int
-    """Its index, from 0."""
+    """The line's index, from 0."""
     query: str | None = None
-    """None: the newest message."""
+    """The search query, or None for the newest message."""
     stories: int = 1
     tokens: int = UNLIMITED
-    """The token limit of all its stories; below 1: what the prompt leaves free."""
+    """The token limit for all its stories; less than 1: the tokens that remain in the prompt."""
     at_least_one: bool = True
-    """The first story is inserted even if it exceeds the limit."""
+    """Whether to insert the first story even if it exceeds the limit."""
 
     def query_for(self, newest: str) -> str:
-        """Return the search query; ChatHaruhi calls the newest message "default"."""
+        """Return the search query, which is the newest message if the query is "default"."""
         named = self.query is not None and self.query.strip() not in {"", "default"}
         return self.query if named and self.query else newest
 
@@ -58,12 +58,13 @@ class Persona:
     source: str
     placeholders: tuple[Placeholder, ...]
     problems: tuple[str, ...]
-    """Warnings about texts that look like placeholders, but are not valid ones."""
+    """Warnings about texts that look like placeholders but are not valid."""
 
     def story_queries(self, newest: str) -> dict[str, int]:
-        """Return each query with the number of stories needed to fill all placeholders.
+        """Return each search query with the number of stories needed to fill all placeholders.
 
-        A story is inserted only once, so a query also needs as many as earlier placeholders use.
+        Each story is inserted only once, so a query must also return enough stories to skip those
+        of earlier placeholders.
         """
         needed: dict[str, int] = {}
         so_far = 0
@@ -76,14 +77,14 @@ class Persona:
 
 @value_class
 class FilledText:
-    """A text, and the stories inserted into it."""
+    """A text, and the stories that were inserted into it."""
 
     text: str
     stories: tuple[Story, ...]
 
 
 def parse_persona(text: str) -> Persona:
-    """Find the placeholders, at most one per line; raises `CharacterError`."""
+    """Find a persona's placeholders, at most one per line; raise `CharacterError` if invalid."""
     placeholders: list[Placeholder] = []
     problems: list[Text] = []
     for number, line in enumerate(text.split("\n")):
@@ -109,9 +110,9 @@ def build_roleplay_prompt(
     max_input_tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
-    """Build the system prompt; stories get the tokens left by persona and `newest`."""
+    """Build the system prompt; stories may use the tokens that persona and `newest` leave."""
     left = None
-    if max_input_tokens is not None and found:  # only stories need it
+    if max_input_tokens is not None and found:  # only stories need the limit
         left = max_input_tokens - sum(count([persona.source, newest]))
     filled = fill_placeholders(persona, found, newest=newest, tokens=left, count=count)
     named = fill_names(filled.text, role_name, user_name)
@@ -126,10 +127,10 @@ def fill_placeholders(
     tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
-    """Replace placeholders by their queries' best stories, within `tokens` in total.
+    """Replace placeholders with the best stories for their queries, within `tokens` in total.
 
-    A placeholder ends at the first story that does not fit; a placeholder for one story takes the
-    best, however long. If `found` is None, lines with placeholders are removed.
+    A placeholder is filled until a story does not fit; a placeholder for one story takes the best
+    story, however long. If `found` is None, lines with placeholders are removed.
     """
     lines = persona.source.split("\n")
     if found is None:
@@ -149,13 +150,13 @@ def fill_placeholders(
 
 
 def fill_names(text: str, role_name: str, user_name: str | None) -> str:
-    """Replace `{{role}} {{角色}}` and, if the user's name is known, `{{user}} {{用户}}`."""
+    """Replace `{{role}}`, `{{角色}}` and, if the user's name is known, `{{user}}`, `{{用户}}`."""
     names = {"role": role_name, "角色": role_name, "user": user_name, "用户": user_name}
     return _NAMES.sub(lambda match: names[match[1]] or match[0], text)
 
 
 def roleplay_prompt(role_name: str, persona: str) -> str:
-    """Return the system prompt that Haruhi-Zero models were trained with."""
+    """Return the system prompt on which Haruhi-Zero models were trained."""
     return (
         f"You are now in roleplay conversation mode. Pretend to be {role_name} "
         f"whose persona follows:\n{persona}\n\n"
@@ -191,7 +192,7 @@ def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]
 
 
 def _parse_limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
-    """Parse `token<=1500|n<=5` in any order; also return the first unknown argument."""
+    """Parse `token<=1500|n<=5` in any order; return the limits and the first unknown argument."""
     limits: dict[str, int] = {}
     unknown = None
     for argument in arguments.split("|"):

@@ -1,4 +1,4 @@
-"""Prompters: fill a task's system prompt and newest message from form fields."""
+"""Build the prompt of a task from form fields, as LazyLLM's prompters do."""
 
 import dataclasses
 import json
@@ -14,17 +14,17 @@ from bot.texts.text import translatable
 from bot.value_class import value_class
 
 MessageDict = Mapping[str, Any]
-"""A message in OpenAI's JSON form."""
+"""A message in OpenAI's JSON format."""
 
 History = Sequence[Sequence[str] | MessageDict]
-"""Pairs of question and answer, or messages."""
+"""Question and answer pairs, or messages."""
 
 Tools = Sequence[MessageDict]
 
 
 @value_class
 class ModelConfigs:
-    """A model's system text and markers: so… starts a part, eo… ends it."""
+    """A model's system text and markers: `so…` is the start of a part, and `eo…` is its end."""
 
     system: str = "You are an AI-Agent developed by LazyLLM."
     sos: str = ""
@@ -34,7 +34,7 @@ class ModelConfigs:
     soa: str = ""
     eoa: str = ""
     soe: str | None = None
-    """Start of an environment turn, which is a tool's answer; None: `soh`."""
+    """The start of an environment turn, which is a tool's result; None: `soh`."""
     eoe: str | None = None
     tool_start_token: str = ""
     tool_args_token: str = ""
@@ -47,16 +47,16 @@ LEGACY_MARKERS = {
     "soh": "<|Human|>:",
     "soa": "<|Assistant|>:",
 }
-"""The markers of the examples in LazyLLM's document: `set_model_configs(**LEGACY_MARKERS)`."""
+"""The markers in LazyLLM's examples; use them as `set_model_configs(**LEGACY_MARKERS)`."""
 
 
 def tools_text(tools: Tools) -> str:
-    """Return the tools in LazyLLM's format; empty without tools."""
+    """Return the tools as text in LazyLLM's format, or "" without tools."""
     return f"### Function-call Tools. \n\n{json.dumps(tools)}\n\n" if tools else ""
 
 
 def history_text(history: History, configs: ModelConfigs) -> str:
-    """Join pairs or messages with the model's markers; raises `UserError`."""
+    """Return a history as text with the model's markers; raise `UserError` if it is mixed."""
     if history and not isinstance(history[0], Mapping):
         # As in LazyLLM, a message after a pair counts as a pair of its keys.
         history = [item if isinstance(item, str) else list(item) for item in history]
@@ -66,7 +66,7 @@ def history_text(history: History, configs: ModelConfigs) -> str:
 
 
 def history_messages(history: History) -> list[dict[str, Any]]:
-    """Return a history as messages; raises `UserError`."""
+    """Return a history as messages; raise `UserError` if it has another form."""
     messages: list[dict[str, Any]] = []
     for item in history:
         if isinstance(item, Mapping):
@@ -83,7 +83,10 @@ def history_messages(history: History) -> list[dict[str, Any]]:
 
 
 def input_messages(given: Any) -> list[dict[str, Any]]:
-    """Return a text as a user message, or copies of messages; raises `UserError`."""
+    """Return the input as messages: a text as a user message, or copies of given messages.
+
+    Raises `UserError`.
+    """
     match given:
         case str():
             return [{"role": "user", "content": given}]
@@ -96,7 +99,7 @@ def input_messages(given: Any) -> list[dict[str, Any]]:
 
 
 def input_text(given: Any, configs: ModelConfigs) -> tuple[str, str, str]:
-    """Return the start marker, text and end marker of the input or a tool's answer."""
+    """Return the start marker, text, and end marker for the input, which may be a tool's result."""
     match given:
         case str() | int() | float():
             return configs.soh, str(given), configs.eoh
@@ -133,7 +136,7 @@ def _call_text(call: MessageDict, configs: ModelConfigs) -> str:
 
 
 def _tool_answer(content: object) -> object:
-    """Parse JSON, because LazyLLM formats the value as Python does."""
+    """Parse a tool's JSON, because LazyLLM inserts the value in Python's notation."""
     if not isinstance(content, str):
         return content
     try:
@@ -144,7 +147,7 @@ def _tool_answer(content: object) -> object:
 
 _ASK_COMMAND = re.compile(r"\A\s*/ask(?:@\w+)?(?:\s+|$)", re.IGNORECASE)
 
-# Words of any script, so `{上下文}` is a field; `{}` and `{"k": 1}` are plain text.
+# Words of any script: `{上下文}` is a field, `{}` and `{"k": 1}` are plain text.
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -153,7 +156,7 @@ def field_names(*texts: str) -> tuple[str, ...]:
 
 
 def extra_keys_section(keys: str | Sequence[str] | None) -> str:
-    """Return the section for an instruction's extra fields; raises `UserError`."""
+    """Return the section of an instruction for extra fields; raise `UserError` if invalid."""
     if not keys:
         return ""
     if not isinstance(keys, str | tuple | list):
@@ -165,15 +168,15 @@ def extra_keys_section(keys: str | Sequence[str] | None) -> str:
 
 
 def fill_fields(text: str, values: Mapping[str, str]) -> str:
-    """Replace all fields in one pass, so that field names in values are not expanded."""
+    """Replace fields with values, in one pass so that fields inside values are kept."""
     return _FIELD.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], Any]:
-    """Return each field's value, and the remaining input; raises `UserError`.
+    """Return the fields' values and the remaining input; raise `UserError` if a value is missing.
 
-    A text or number fills the only field or, without fields, is the input. A mapping must name
-    every field and may contain one more value under any name: the input.
+    A text or number is the value of the only field or, without fields, the remaining input. A
+    mapping must contain every field, and may contain the remaining input under any other name.
     """
     if isinstance(given, str | int):
         if len(fields) > 1:
@@ -203,7 +206,7 @@ def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], An
 
 
 def parse_fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
-    """Parse `name: value` lines; a text that does not begin with a field is returned as is."""
+    """Parse `name: value` lines; return the text itself if it does not start with a field."""
     if not fields:
         return text
     names = "|".join(sorted(map(re.escape, fields), key=len, reverse=True))
@@ -218,7 +221,7 @@ def parse_fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
 
 
 def is_ask_command(text: str) -> bool:
-    """Whether this is an `/ask` command, which fills the fields of a preset's prompter."""
+    """Return whether a text is an `/ask` command, which fills in the fields of a prompter."""
     return _ASK_COMMAND.match(text) is not None
 
 
@@ -227,7 +230,7 @@ def strip_ask_command(text: str) -> str:
 
 
 def ask_usage(fields: Sequence[str]) -> str:
-    """Return an example of the `/ask` command with these fields, to be copied."""
+    """Return an example of the `/ask` command with these fields, for people to copy."""
     if not fields:
         return translatable("/ask and your question, or the question alone")
     return "/ask " + "\n".join(f"{name}: …" for name in fields)
@@ -239,19 +242,19 @@ def _list_names(names: Sequence[str]) -> str:
 
 Input = str | int | Mapping[str, Any]
 Instruction = str | Mapping[str, str]
-"""A text for the system part, or texts for `system` and `user`."""
+"""A text for the system message, or texts for `system` and `user`."""
 
 _IGNORED_CONFIGS = frozenset({"separator", "plugin", "interpreter", "stop_words"})
 _TOOL_TOKENS = ("tool_start_token", "tool_args_token", "tool_end_token")
 
 
 class Prompter(ABC):
-    """Builds prompts from a system instruction, a user instruction, and tools."""
+    """Builds prompts from instructions for system and user, form fields, and tools."""
 
     takes_turns = True
-    """Whether a history and an input without a form field are allowed."""
+    """Whether the prompt can contain a history, and input that belongs to no form field."""
     answer_marker = ""
-    """What precedes the answer in a text; empty: the model's start marker of an assistant."""
+    """The text before the answer; "": the model's start marker of an assistant turn."""
 
     def __init__(
         self,
@@ -272,7 +275,7 @@ class Prompter(ABC):
         return tuple(name for name in names if name not in self._tool_tokens())
 
     def set_model_configs(self, **configs: object) -> None:
-        """Set fields of ModelConfigs by name; None leaves a field unchanged."""
+        """Set fields of `ModelConfigs` by name; fields that are None stay unchanged."""
         known = {field.name for field in dataclasses.fields(ModelConfigs)}
         for name in configs:
             if name not in known | _IGNORED_CONFIGS:
@@ -291,24 +294,24 @@ class Prompter(ABC):
         *,
         return_dict: bool = False,
     ) -> Any:
-        """Return the text for a local model, or a dict of `messages` and `tools` for an API.
+        """Return a text for a local model or, if `return_dict`, `messages` and `tools` for an API.
 
-        `input` contains the form fields' values and the newest turn; a training text ends with the
-        expected answer, `label`. Raises `UserError`.
+        `input` contains the values of form fields and the newest turn. `label` is the expected
+        answer, which is added at the end of a text for training. Raises `UserError`.
         """
         if self._tools and tools is not None:
-            raise UserError("the tools were given to the constructor; leave them out of the call")
+            raise UserError("the tools were passed to the constructor; do not pass any to the call")
         values, rest = assign_fields(self.fields, input)
         values |= self._tool_tokens()
         instruction = fill_fields(self._system_part, values)
         user = fill_fields(self._user_part, values)
         history, tools = history or (), self._tools or tools or ()
         if not self.takes_turns and history:
-            raise UserError("AlpacaPrompter takes no history; use ChatPrompter")
+            raise UserError("AlpacaPrompter does not support a history; use ChatPrompter")
         if not self.takes_turns and rest:
             raise UserError(
-                "AlpacaPrompter takes no input without a form field;"
-                " write {input} into the instruction, or name it in extra_keys"
+                "AlpacaPrompter does not support input without a form field;"
+                " write {input} into the instruction, or list it in extra_keys"
             )
         if not return_dict:
             return self._as_text(instruction, user, rest, history, tools) + (label or "")
@@ -323,7 +326,7 @@ class Prompter(ABC):
         return {"messages": messages, **({"tools": list(tools)} if tools else {})}
 
     def get_response(self, output: str, input: str | None = None) -> str:  # noqa: A002
-        """Remove the prompt if the model repeated it before its answer."""
+        """Return the answer without the prompt, if the model repeated the prompt before it."""
         if input and output.startswith(input):
             return output[len(input) :]
         marker = self.answer_marker or self._configs.soa
@@ -347,7 +350,7 @@ _PREAMBLE = (
 
 
 class AlpacaPrompter(Prompter):
-    """A single instruction and answer: all values are form fields, and there is no history."""
+    """Builds prompts in Alpaca's format: one instruction with form fields, and no history."""
 
     takes_turns = False
     answer_marker = "### Response:"
@@ -371,7 +374,7 @@ class AlpacaPrompter(Prompter):
 
 
 class ChatPrompter(Prompter):
-    """A conversation: input without a form field becomes the newest user turn."""
+    """Builds prompts of a conversation; input without a form field is the newest user turn."""
 
     def __init__(
         self,
@@ -383,7 +386,7 @@ class ChatPrompter(Prompter):
         extra = extra_keys_section(extra_keys)
         if isinstance(instruction, Mapping):
             system, user = instruction.get("system", ""), instruction.get("user", "") + extra
-        else:  # without an instruction LazyLLM drops the extra keys as well
+        else:  # without an instruction, LazyLLM drops the extra keys, too
             system, user = f"{instruction}\n{extra}\n" if instruction else "", ""
         super().__init__(system, user, tools, history)
 

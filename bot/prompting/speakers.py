@@ -1,4 +1,4 @@
-"""Label speakers with unique, unforgeable names, and filter labels from answers."""
+"""Label speakers with unique, unforgeable names, and remove such labels from answers."""
 
 import hashlib
 import re
@@ -25,30 +25,30 @@ from bot.texts.caches import text_cache
 from bot.value_class import value_class
 
 MAX_LABEL_CHARS = 32
-_MAX_NAME_CHARS = 1000  # longer names are cut first; platforms allow a tenth of it
+_MAX_NAME_CHARS = 1000  # longer names are cut first; platforms allow a tenth of this
 _PLAIN_NAME = re.compile("[A-Za-z0-9 .-]*")
-_CACHE_SIZE = 4096  # the same few names come with every message
+_CACHE_SIZE = 4096  # most messages are from the same few people
 
-_MAX_MARKS = 2  # combining marks on one letter; more of them cover the lines above and below
+_MAX_MARKS = 2  # combining marks on a letter; more would cover the lines above and below
 _JOINERS = "\u200c\u200d"
-_EMOJI_JOINERS = "\u200d\ufe0f"  # for families, hearts in color
-# Scripts in which a joiner changes the spelling of a name: علی‌رضا.
+_EMOJI_JOINERS = "\u200d\ufe0f"  # used in emoji such as families and colored hearts
+# Scripts in which joiners are part of the spelling: علی‌رضا.
 _JOINED_SCRIPTS = {"ARABIC", "SYRIAC", "MONGOLIAN", "KHMER", "MYANMAR", "SINHALA"} | {
     *("DEVANAGARI", "BENGALI", "GURMUKHI", "GUJARATI", "ORIYA", "TAMIL", "TELUGU", "KANNADA"),
     "MALAYALAM",
 }
-_INNER_PUNCTUATION = "'’·・_"  # kept between two letters: O'Brien, 爱丽丝·李, b_o_b
-_BOX_DRAWING = range(0x2500, 0x25A0)  # tokenizers write a space as ▁
+_INNER_PUNCTUATION = "'’·・_"  # kept between letters: O'Brien, 爱丽丝·李, b_o_b
+_BOX_DRAWING = range(0x2500, 0x25A0)  # includes ▁, which tokenizers use for a space
 _SKIN_TONES = range(0x1F3FB, 0x1F400)
 _FLAG_LETTER_PREFIX = "regional indicator symbol letter "
 
 
 @text_cache(_CACHE_SIZE)
 def clean_name(name: str) -> str:
-    """Keep only letters, digits, marks and emoji, of any script.
+    """Return a name with only its letters, digits, marks, and emoji, of any script.
 
-    Line breaks, brackets, colons, quotes, control tokens and invisible characters are removed. A
-    name of emoji alone is spelled out, `👑` as `crown`, because a lone emoji looks like a badge.
+    Line breaks, brackets, colons, quotes, control tokens, and invisible characters are removed. A
+    name that is all emoji is spelled out, `👑` as `crown`, because emoji alone look like badges.
     """
     plain = _normalize(name)
     if _PLAIN_NAME.fullmatch(plain):  # nothing to remove
@@ -64,13 +64,13 @@ def clean_name(name: str) -> str:
 
 @text_cache(_CACHE_SIZE)
 def is_unambiguous(name: str) -> bool:
-    """Whether `clean_name` keeps the name unchanged, and it has one line and one script."""
+    """Return whether a name is clean already, and has one line and no mixed scripts."""
     one_line = len(name.splitlines()) <= 1
     return one_line and clean_name(name) == _normalize(name) and not mixes_confusable_scripts(name)
 
 
 def with_id_suffix(label: str, person_id: str, attempt: int = 0) -> str:
-    """Add four hex digits of the id's hash; unforgeable, since names cannot contain `#`."""
+    """Add `#` and four hex digits of the id's hash, unforgeable because names contain no `#`."""
     salted = f"{person_id}/{attempt}" if attempt else person_id
     return f"{label or 'user'}#{hashlib.sha256(salted.encode(errors='replace')).hexdigest()[:4]}"
 
@@ -113,7 +113,7 @@ def _spell_emoji(text: str) -> str:
 
 
 def _cut_to_limit(text: str) -> str:
-    """Cut to the maximum length without separating a mark or joiner from its letter."""
+    """Cut a text to the maximum length without separating a mark or joiner from its letter."""
     end = min(len(text), MAX_LABEL_CHARS)
     while 0 < end < len(text) and (
         unicodedata.category(text[end])[0] == "M"
@@ -125,21 +125,21 @@ def _cut_to_limit(text: str) -> str:
 
 
 MAX_TAG_CHARS = 80
-"""A text before a later colon is not read as a name."""
+"""A speaker's tag must end within these characters of its line."""
 
 _ROLES = tomllib.loads((Path(__file__).parent / "role_names.toml").read_text("utf-8"))["names"]
 ROLE_SKELETONS = frozenset(map(skeleton, _ROLES))
 
-# Words that make a short text a role name: `System message`, `the assistant`.
+# Words that turn a short text into a role name: `System message`, `the assistant`.
 _ROLE_WORDS = frozenset(map(skeleton, ("system", "assistant", "система", "ассистент")))
 _MAX_HEADING_WORDS = 3
 _MAX_HEADING_CHARS = 48
 _WORD = re.compile(r"[^\W_]+")
 
-# Separators of name and text other than a colon: Bob - hi, <Bob> hi, [Bob] hi, Bob | hi,
-# Bob → hi. A dash within a word is part of the word.
+# Other separators than a colon between name and text: Bob - hi, <Bob> hi, [Bob] hi, Bob | hi,
+# Bob → hi. A dash within a word belongs to the word.
 _OTHER_SEPARATORS = re.compile(r"\s[-~]|[-~]\s|[–—―>\])】〉》」』）|=→⇒»;；]")
-_MAX_SEPARATORS = 4  # a time of day has two colons; more occur in hostile texts only
+_MAX_SEPARATORS = 4  # a time of day has two colons; only hostile texts have more
 _LEADING_PUNCTUATION = re.compile(r"^[\W_]+")
 # Times and punctuation around a name: 10:30 Bob, [10:30 AM] Bob, Bob, 10:30.
 _BEFORE = re.compile(r"^[\W\d_]+(?:[ap]\.?m\b\W*)?", re.IGNORECASE)
@@ -148,14 +148,14 @@ _NAME_SUFFIX = re.compile(r"#|(?<=\w)\W*[(（]")
 
 
 def candidate_names(line: str) -> Iterator[str]:
-    """Yield the prefixes of a line that may be read as its speaker's name."""
+    """Yield the prefixes of a line that could be read as a speaker's name."""
     for head in _possible_names(line):
         yield head
         yield _AROUND.sub("", head)
 
 
 def is_role_heading(text: str) -> bool:
-    """Whether a text looks like a role name, such as `System message`; sentences do not."""
+    """Return whether a text looks like a role name, such as `System message`, not a sentence."""
     words = _WORD.findall(text)
     if len(words) > _MAX_HEADING_WORDS:
         return False
@@ -163,7 +163,7 @@ def is_role_heading(text: str) -> bool:
 
 
 def strip_name_suffix(head: str) -> str:
-    """Remove text between a name and its colon: `Bob #12`, `Bob (laughs)`."""
+    """Remove what follows a name before its colon, as in `Bob #12:` and `Bob (laughs):`."""
     return _NAME_SUFFIX.split(head, maxsplit=1)[0]
 
 
@@ -173,11 +173,11 @@ def _possible_names(line: str) -> Iterator[str]:
         yield strip_name_suffix(tag)
     yield from _texts_before(_OTHER_SEPARATORS, _BEFORE.sub("", line[:MAX_TAG_CHARS]))
     if len(line) <= _MAX_HEADING_CHARS:
-        yield line  # a name alone on its line, as a heading
+        yield line  # a name alone on its line, like a heading
 
 
 def _possible_tags(line: str) -> Iterator[str]:
-    """Yield the texts before colons: `Bob: hi`, `10:30 Bob: hi`."""
+    """Yield the texts before colons in a line, such as `Bob: hi` or `10:30 Bob: hi`."""
     start = _LEADING_PUNCTUATION.sub("", line[:MAX_TAG_CHARS])
     yield from _texts_before(COLON, start)
     name_first = _BEFORE.sub("", start)
@@ -198,19 +198,19 @@ _MAX_CACHED_LABELS = 512  # conversations
 @value_class
 class SpeakerLabels:
     people: Mapping[str, str]
-    """By person id."""
+    """The label of each person, by person id."""
     characters: Mapping[str, str]
-    """By preset."""
+    """The label of each character, by preset."""
     reserved_skeletons: frozenset[str]
-    """The skeletons of everything that a reader may take for a speaker, besides role names."""
+    """The skeletons of all texts that could be taken for a speaker, besides role names."""
 
     @property
     def form(self) -> Hashable:
-        """The inputs for tagging texts; if unchanged, turns are tagged the same way."""
+        """A value that changes whenever turns have to be tagged again."""
         return frozenset(self.people.items()), tuple(self.characters.items())
 
     def label_of(self, turn: Turn, own: str) -> str:
-        """Return the label of a turn's speaker; `own` is the preset that reads the prompt."""
+        """Return the label of a turn's speaker; `own` is the preset that is going to answer."""
         if turn.speaker:
             return self.people[turn.speaker.id]
         return self.characters.get(turn.preset or own, self.characters[own])
@@ -218,9 +218,9 @@ class SpeakerLabels:
     def tag_text(self, label: str, text: str) -> str:
         """Return a text with a speaker tag, `U1:MSG` (docs/sources.md#haruhi).
 
-        A further line that looks like another speaker's or a role's is quoted, `> bob: yes`, as
-        mailbox files quote `>From ` (RFC 4155). So every tag at the beginning of a line is ours.
-        False positives are harmless: they read well as quotations.
+        A later line that looks like a speaker's or role's line is quoted, `> bob: yes`, just as
+        mailbox files quote `>From ` (RFC 4155). So every tag at the start of a line is ours. A line
+        that is quoted by mistake still reads well, as a quotation.
         """
         first, *rest = text.splitlines(keepends=True) or [""]
         reserved = self.reserved_skeletons
@@ -233,18 +233,18 @@ class SpeakerLabels:
 
 
 def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> SpeakerLabels:
-    """Label all speakers of a conversation.
+    """Return labels for all speakers of a conversation.
 
-    A label without an id suffix is the name as displayed. A name that had to be changed, or that is
-    confusable with a role, a character or another person, gets a suffix from its owner's id, which
-    does not depend on the other people present.
+    `people` has the speaker of each turn, oldest first, and their latest names are used.
+    `characters` maps presets to names, which the operator chose.
 
-    People are listed by turn, oldest first, and their newest names are used; characters' names, by
-    preset, come from the operator.
+    A label is the displayed name. If the name had to be changed, or can be confused with a role, a
+    character, or another person, the label gets a suffix from the person's id, which does not
+    depend on who else is present.
     """
     newest = {person.id: person.name for person in people}
     labels = _label_speakers(tuple(sorted(newest.items())), tuple(characters.items()))
-    if len(newest) == 1:  # nearly always; more people are labelled in the order of their ids
+    if len(newest) == 1:  # the usual case; more people are labeled in the order of their ids
         return labels
     return replace(labels, people={one: labels.people[one] for one in newest})
 
@@ -284,7 +284,7 @@ def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict
 
 
 def uses_tags(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
-    """Whether turns get speaker tags; `default` tags two or more speakers besides `own`."""
+    """Return whether to tag turns; `default`: if two or more speakers besides `own` take part."""
     if mode == "default":
         speaker_ids = {turn.speaker.id if turn.speaker else turn.preset for turn in turns}
         return len(speaker_ids - {None, own}) > 1
@@ -302,7 +302,7 @@ def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
 
 
 def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:
-    """Return characters' labels; confusable names are replaced by their presets' names."""
+    """Return characters' labels; names that can be confused are replaced with their presets'."""
     cleaned = {
         preset: clean_name(name) or clean_name(shown_name(preset))
         for preset, name in characters.items()
@@ -318,14 +318,14 @@ def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:
 
 MAX_PERSONA_CHARS = 500
 MAX_SPEAKERS_WITH_PERSONA = 16
-"""How many of the last speakers are looked up."""
+"""For how many of the last speakers a persona is loaded."""
 
 _MAX_DESCRIBED = 8
 _SQUARE_BRACKETS = str.maketrans("()（）﹙﹚⁽⁾₍₎", "[][][][][]")
 
 
 def sanitize_persona(text: str) -> str:
-    """Return one line without invisible characters, which cannot forge a turn."""
+    """Return a persona as one line without invisible characters, so that it cannot forge a turn."""
     kept = (
         " " if char.isspace() else char
         for char in unicodedata.normalize("NFC", text)
@@ -338,10 +338,10 @@ def sanitize_persona(text: str) -> str:
 def describe_speakers(
     speakers: Iterable[str], labels: Mapping[str, str], personas: Mapping[str, str]
 ) -> str:
-    """Return a line for each speaker's self-description (ids, newest first)."""
+    """Return the self-descriptions of speakers (ids, latest first), one per line."""
     if not personas:
         return ""
-    # Without round brackets a persona cannot end its description and begin one of somebody else.
+    # Without round brackets, a persona cannot end its own description and start another person's.
     lines = [
         f"({labels[one]} says of themselves: "
         f"{sanitize_persona(personas[one]).translate(_SQUARE_BRACKETS)})"
@@ -359,16 +359,16 @@ _WITHOUT_DELIMITERS = str.maketrans(dict.fromkeys(_DELIMITERS))
 
 
 class EchoFilter:
-    """Filters a streamed answer; only beginnings of lines are held back.
+    """Removes speaker tags from a streamed answer, holding back only the starts of lines.
 
-    The character's own tags, even repeated, are removed from the start of each line. The answer
-    ends at a line that starts with another speaker's tag; if nothing was shown yet, that tag is
-    only removed. The result does not depend on how the text is split.
+    The character's own tags, even repeated ones, are removed from the start of each line. The
+    answer ends at a line that starts with another speaker's tag, unless nothing was shown before:
+    then that tag is removed, too. The result does not depend on how the text is split.
     """
 
     def __init__(self, own: str | None, others: Iterable[str] = ()) -> None:
         self.stopped = False
-        """Whether another speaker's tag has ended the answer."""
+        """Whether another speaker's tag ended the answer."""
         self._own = frozenset() if own is None else frozenset([_plain_label(own)])
         self._known = (self._own | set(map(_plain_label, others))) - {""}
         self._held = ""
@@ -376,17 +376,17 @@ class EchoFilter:
         self._has_text = False
 
     def feed(self, text: str) -> str:
-        """Take the answer's next piece, and return the text that can be shown."""
+        """Add the answer's next chunk, and return the text that can be shown now."""
         if not self._own:
             return text
         is_inside_line = self._has_text and not (self._at_line_start or self._held or self.stopped)
         if is_inside_line and _LINE_END.search(text) is None:
-            return text  # nearly every piece of every answer
+            return text  # the usual case
         self._held += text
         return self._release_held(ended=False)
 
     def finish(self) -> str:
-        """Return the text held back at the end of the answer."""
+        """Return the text still held back when the answer ends."""
         return self._release_held(ended=True)
 
     def _release_held(self, *, ended: bool) -> str:
@@ -407,7 +407,7 @@ class EchoFilter:
         self.stopped = self._has_text and not own
 
     def _take_line(self) -> str:
-        """Return the part of the line that can be shown; leading blank lines are dropped."""
+        """Remove a line from the held text and return it; return "" for leading blank lines."""
         end = _LINE_END.search(self._held)
         size = len(self._held) if end is None else end.end()
         line, self._held = self._held[:size], self._held[size:]
@@ -416,7 +416,7 @@ class EchoFilter:
         return line if self._has_text else ""
 
     def _tag_chars(self, *, ended: bool) -> int | None:
-        """Return the length of the line's tag: 0 if none, None if more text is needed."""
+        """Return the length of the line's tag, 0 if it has none, or None if more text is needed."""
         end = _LINE_END.search(self._held)
         line = self._held if end is None else self._held[: end.start()]
         indent = len(line) - len(line.lstrip())
@@ -440,7 +440,7 @@ class EchoFilter:
 
 
 def _closing_delimiter(before: str) -> str:
-    """Return the delimiter after the colon that matches one before the name: `**Nora:**`."""
+    """Return the closing delimiter expected after the colon, as in `**Nora:**`, or ""."""
     name = before.strip()
     opening = name[: len(name) - len(name.lstrip(_OPENING))]
     closing = opening[::-1].translate(_CLOSING)
@@ -448,13 +448,13 @@ def _closing_delimiter(before: str) -> str:
 
 
 def _plain_tag(text: str) -> str:
-    """Normalize a name for comparison: no delimiters, case, id suffix or invisible characters.
+    """Return a name for comparison, without delimiters, case, suffix, and invisible characters.
 
-    Models invent suffixes, `Nora#12:`, and stage directions, `Nora (smiles):`. The name is
-    decomposed, so that its prefixes are also prefixes of the result.
+    Models invent suffixes, `Nora#12:`, and stage directions, `Nora (smiles):`. Characters are
+    decomposed, so that prefixes of a name become prefixes of the result.
     """
     name = strip_name_suffix(text)
-    if name.isascii() and name.isprintable():  # nearly always, and in a fraction of the time
+    if name.isascii() and name.isprintable():  # the usual case, in a fraction of the time
         return " ".join(name.translate(_WITHOUT_DELIMITERS).lower().split())
     decomposed = unicodedata.normalize("NFKD", name).casefold()
     kept = (
@@ -465,4 +465,4 @@ def _plain_tag(text: str) -> str:
     return " ".join("".join(kept).split())
 
 
-_plain_label = text_cache(1024)(_plain_tag)  # of each answer, for the same few speakers
+_plain_label = text_cache(1024)(_plain_tag)  # cached: each answer has the same few speakers

@@ -1,7 +1,7 @@
-"""Build the background of the newest message: observed lines, the quoted message, files.
+"""Build the background of the newest message: observed lines, the quoted message, and files.
 
-Nothing in it is an instruction. Messages between people since the last answer form one marked block
-with its own token budget; `max_rounds` does not count it.
+The background contains no instructions. Messages between people since the last answer form one
+marked block with its own token budget, which does not count toward `max_rounds`.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,19 +18,19 @@ _THREAD = "[The title of this thread]"
 _MAX_LINES = 50
 _MAX_LINE_CHARS = 500
 _MAX_QUOTE_CHARS = 300
-_PROMPT_DIVISOR = 7  # the share of the prompt, about 15 %
+_PROMPT_DIVISOR = 7  # the block may use about 15 % of the prompt
 _TOKENS_WITHOUT_LIMIT = 2000
-_BYTES_PER_TOKEN = 3  # a Chinese character; English words have more
+_BYTES_PER_TOKEN = 3  # as for Chinese; English has more bytes per token
 _TOO_OLD = marked("older than the background that fits")
 
 
 def build_background(
     observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, tagged: bool
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
-    """Return the parts for `observed` lines (oldest first), quote and files, and dropped items."""
+    """Return parts for observed lines (oldest first), quote, and files, and the dropped items."""
     message = inputs.incoming
     if not (observed or message.thread_title or message.quote or files.texts or files.unread):
-        return [], []  # nearly always
+        return [], []  # the usual case
     labels, own = inputs.speakers, inputs.preset.name
 
     def tag(turn: Turn, text: str) -> str:
@@ -52,7 +52,7 @@ def build_background(
 
 
 def split_observed(turns: Sequence[Turn], new: int = 0) -> tuple[list[Turn], list[Turn]]:
-    """Split turns (oldest first) into the history and the lines observed since the last answer.
+    """Split turns into history and the lines observed since the last answer (oldest first).
 
     The last `new` turns are the new message and other characters' answers to it.
     """
@@ -67,7 +67,7 @@ def split_observed(turns: Sequence[Turn], new: int = 0) -> tuple[list[Turn], lis
 def _fitting_lines(
     turns: Sequence[Turn], tag: Callable[[Turn, str], str], max_input_tokens: int | None
 ) -> list[str]:
-    """Return the newest lines that fit, oldest first, with each line of a text quoted."""
+    """Return the newest turns that fit, oldest first, each as quoted lines."""
     left = max_input_tokens // _PROMPT_DIVISOR if max_input_tokens else _TOKENS_WITHOUT_LIMIT
     left -= _estimate_tokens(_HEADING)
     fitting: list[str] = []
@@ -89,7 +89,7 @@ def _file_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[Prom
     for file in files.texts:
         data = strip_hidden_text(file.text).encode(errors="replace")
         text = data[:max_bytes].decode(errors="ignore")
-        end = "\n[the rest is left out]" if file.is_cut or len(data) > max_bytes else ""
+        end = "\n[the rest is omitted]" if file.is_cut or len(data) > max_bytes else ""
         quoted = "\n".join(f"> {line}" for line in text.splitlines())
         name = f"file {file.name}".strip()
         parts.append(PromptPart("file", f"[{name}]\n{quoted}{end}", name=file.name, priority=2))
@@ -100,17 +100,17 @@ def _file_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[Prom
 
 
 def _estimate_tokens(line: str) -> int:
-    """Estimate a line's tokens generously, without a tokenizer, as none may be loaded yet."""
+    """Estimate a line's tokens generously, because the tokenizer may not be loaded yet."""
     return len(line.encode(errors="replace")) // _BYTES_PER_TOKEN + 1
 
 
 def _quote(inputs: PromptInputs) -> str:
-    """Return the replied-to message as a quote, unless it is the previous turn."""
+    """Return the message being replied to as a quote, or "" if it is the previous turn."""
     quoted, session = inputs.incoming.quote, inputs.session
     if quoted is None or not quoted.text:
         return ""
     quote = quoted.text
-    # Where several characters answer, the first line of a message names the speaker.
+    # If several characters answer, a message starts with a line that names the speaker.
     forms = {quote.strip(), quote.strip().partition("\n")[2].strip()}
     last = session.turns[-1] if session.turns else None
     if last is not None and not last.observed and last.text.strip() in forms:

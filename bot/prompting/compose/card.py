@@ -1,11 +1,13 @@
-"""Apply a card to a draft: expand its macros, insert its lorebook, and describe the speakers.
+"""Apply a card to a draft: expand macros, insert lorebook entries, and describe the speakers.
 
-system message: system, lore before the character, persona, lore after it, lore before the examples
-examples, lore after them, history with lore at its depth
-newest message: speakers, notes and lore at depth 0, quote
-the card's post-history instructions
+The result has this order:
 
-A preset with its own prompts uses their order instead, as in SillyTavern's prompt manager.
+1. system message: system, lore before the character, persona, lore after it, lore before examples
+2. examples, lore after them, and history with lore at its depth
+3. newest message: speakers, notes and lore at depth 0, quote
+4. the card's post-history instructions
+
+A preset with a prompt order of its own uses that instead, as in SillyTavern's prompt manager.
 """
 
 import re
@@ -83,7 +85,7 @@ def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
 def _arrange(
     draft: Draft, inputs: PromptInputs, macros: CardMacros, lore: LoreResult, people: str
 ) -> Draft:
-    """Arrange the draft in the preset's own order, where `{{user}}` stands for everybody."""
+    """Arrange the draft in the preset's own prompt order, with `{{user}}` for all speakers."""
     preset = inputs.preset
     summary = draft.summary.text if draft.summary and _mentions(preset.prompts, "summary") else ""
     given = replace(macros.current, user=macros.stable.user)
@@ -95,7 +97,7 @@ def _arrange(
 
 
 def _expand_persona(draft: Draft, macros: Macros) -> Draft:
-    """Expand the persona first, because other macros use its text."""
+    """Expand macros in the persona and stories, whose texts other macros insert."""
 
     def expanded(parts: Sequence[PromptPart], section: str) -> tuple[PromptPart, ...]:
         return tuple(
@@ -179,7 +181,7 @@ def _system_parts(
     examples = parts_at(lore, EntryPosition.EXAMPLES_TOP)
     if not preset.story_string:
         return (*system, *before, *persona, *after, *examples, *others)
-    # The examples are messages of their own.
+    # The examples are separate messages.
     values = {**macros.stable.fields, "systemprompt": _join(system), "mesexamples": ""}
     given = replace(macros.stable, fields=values, rng=macros.current.rng)
     text = given.expand(macros_of_story(preset.story_string)).strip()
@@ -197,7 +199,7 @@ def _post_history(preset: Preset, macros: CardMacros) -> tuple[Message, ...]:
     return (Message("system", text),) if text.strip() else ()
 
 
-_ROLES = ("assistant", "user", "system")  # at one depth and order; the last one weighs most
+_ROLES = ("assistant", "user", "system")  # at the same depth; the last has the most weight
 _MARKED_FIELDS = {
     "charDescription": "description",
     "charPersonality": "personality",
@@ -208,7 +210,7 @@ _MARKED_FIELDS = {
 
 @value_class
 class _Filled:
-    """A prompt with its text; lore has several parts, which can be dropped."""
+    """A prompt of the preset's order with its text; lore has several parts that can be dropped."""
 
     prompt: OrderedPrompt
     parts: Sequence[PromptPart]
@@ -288,7 +290,7 @@ def _text(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
 
 
 def _format(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence[PromptPart]:
-    """Format lore with its marker's pattern, such as `[Details: {0}]`."""
+    """Put lore into its marker's format, such as `[Details: {0}]`."""
     start, _, end = prompt.content.partition("{0}")
     if not parts or "{0}" not in prompt.content:
         return parts
@@ -298,7 +300,7 @@ def _format(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence[Prom
 
 
 def _is_system(one: _Filled) -> bool:
-    """Whether a prompt belongs to the system message, if nothing else precedes it."""
+    """Return whether a prompt can be part of the system message at the start."""
     if one.prompt.marker == "dialogueExamples":
         return False
     return one.prompt.role == "system" or not one.text.strip()
@@ -307,7 +309,7 @@ def _is_system(one: _Filled) -> bool:
 def _messages_before(
     filled: Sequence[_Filled], examples: Sequence[Message], lore: LoreResult
 ) -> list[Message]:
-    """Return the messages after the system message; adjacent system messages are joined."""
+    """Return the messages between system message and history, with system messages joined."""
     found: list[Message] = []
     for one in filled:
         messages = [one.message] if one.text.strip() else []
@@ -330,7 +332,7 @@ def _lore_message(parts: Sequence[PromptPart]) -> list[Message]:
 
 
 def _at_depths(filled: Sequence[_Filled]) -> Iterator[tuple[int, _Filled]]:
-    """Yield prompts by depth, then by order and role; equal ones are joined."""
+    """Yield (depth, prompt) pairs, deepest first, with prompts of equal order and role joined."""
     groups: dict[tuple[int, int, int], list[_Filled]] = defaultdict(list)
     for one in filled:
         prompt = one.prompt

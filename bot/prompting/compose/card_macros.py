@@ -1,7 +1,7 @@
 """Build a card's macros for one conversation: names, time, and seeded random choices.
 
-They depend on the conversation alone. A message always gets the same random numbers, so that a
-retry or a replay composes the same prompt.
+Random numbers depend only on the conversation and message, so a retry or replay composes the same
+prompt.
 """
 
 import hashlib
@@ -22,25 +22,26 @@ ORIGINAL_SYSTEM = (
     "Write {{char}}'s next reply in a conversation between {{char}} and {{notChar}}."
     " Stay in character, and never speak or act for anybody else."
 )
-"""The default instructions of a card, and what `{{original}}` stands for."""
+"""A card's default instructions, which are also the value of `{{original}}`."""
 
 DEPTH_NOTE = "note at depth"
-"""The name of the lorebook entry that a card's depth prompt becomes."""
+"""The name of the lorebook entry into which a card's depth prompt is imported."""
 
 _MAX_LISTED_NAMES = 5
-_MAX_GREETING_CHARS = 20_000  # ten messages on Discord; nobody can stop a greeting
+_MAX_GREETING_CHARS = 20_000  # ten messages on Discord; a greeting cannot be stopped
 
 
 @value_class
 class CardMacros:
-    """The macros for the stable beginning of a prompt, and for the part that changes."""
+    """The macros for a prompt's stable start, and for the part that changes with each message."""
 
     stable: Macros
-    """Here `{{user}}` is everybody in the conversation, because the author changes too often."""
+    """Here, `{{user}}` stands for all people in the conversation, as the author changes too
+    often."""
     current: Macros
 
     def with_values(self, outlets: Mapping[str, str], **fields: str) -> "CardMacros":
-        """Return the macros with further values, and with lore by outlet name."""
+        """Return the macros with additional values, and with lore by outlet name."""
         stable, current = (
             replace(one, fields={**one.fields, **fields}, outlets=outlets)
             for one in (self.stable, self.current)
@@ -95,7 +96,7 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
 
 
 def own_instructions(preset: Preset) -> str:
-    """Return a card's own instructions; empty if it uses the default ones."""
+    """Return a card's own instructions, or "" if it uses the default ones."""
     return "" if preset.system == ORIGINAL_SYSTEM else preset.system or ""
 
 
@@ -107,7 +108,10 @@ def choose_greeting(
     number: int | None = None,
     characters: int = 1,
 ) -> str | None:
-    """Return a greeting by number (from 1), in at most ten messages; None if there is none."""
+    """Return the greeting with a number (from 1, by default the first), or None without greetings.
+
+    It is cut to what fits into ten messages.
+    """
     greetings = preset.greetings_among(characters)
     if not greetings:
         return None
@@ -130,13 +134,13 @@ def reply_macros(preset: Preset, incoming: IncomingMessage | Joined, rng: random
 
 
 def seeded_random(*seeds: str) -> random.Random:
-    """Return a random generator that is deterministic for these seeds."""
+    """Return a random number generator that is determined by the seeds."""
     digest = hashlib.sha256("\x00".join(seeds).encode(errors="replace")).digest()
-    return random.Random(digest)  # noqa: S311 -- rolls of a game
+    return random.Random(digest)  # noqa: S311 # not for security
 
 
 def turn_seed(turn: Turn) -> str:
-    """Return a text that identifies a turn across loads of its session."""
+    """Return a text that identifies a turn each time its session is loaded."""
     return f"{int(turn.at.timestamp())} {turn.text}"
 
 

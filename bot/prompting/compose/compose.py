@@ -1,4 +1,4 @@
-"""Compose a prompt's draft, and fit it to the backend's limits."""
+"""Compose a prompt as a draft, and fit the draft to the backend's limits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -61,14 +61,14 @@ def compose(
     wants_variety: bool = False,
     files: AttachedFiles = NO_FILES,
 ) -> Draft:
-    """Compose the draft of a prompt for answering `incoming`.
+    """Compose the draft of a prompt that answers `incoming`.
 
-    `characters` maps presets to the names of the channel's characters; `answers` are their answers
-    to the same message, which this one reads as user messages. `stories` maps queries to stories;
-    None if the preset has none. `wants_variety` asks for a new answer even at temperature 0. Raises
-    `UserError` if a form field of the preset's prompter has no value.
+    `characters` maps the channel's presets to their characters' names. `answers` are their answers
+    to the same message, which this character reads as user messages. `stories` maps queries to
+    stories, and is None if the preset has no stories. `wants_variety` asks for a new answer even at
+    temperature 0. Raises `UserError` if a form field of the preset's prompter has no value.
     """
-    answers = () if preset.prompter else answers  # one person fills in its form
+    answers = () if preset.prompter else answers  # a form is filled in by one person
     inputs = gather_inputs(preset, session, incoming, answers, characters, personas, model_limit)
     tag_mode = preset.user_name_in_message
     tagged = not preset.prompter and uses_tags(tag_mode, inputs.turns, preset.name)
@@ -80,7 +80,7 @@ def compose(
     if prompter := build_prompter(preset, filled.text):
         instruction, newest = _fill_prompter(prompter, newest.content)
         system = _required_parts("system", instruction)
-        if not isinstance(prompter, ChatPrompter):  # it has no turns
+        if not isinstance(prompter, ChatPrompter):  # its prompt has no turns
             pinned, history, observed = [], (), []
     background, too_old = build_background(observed, inputs, files, tagged=tagged)
     draft = Draft(
@@ -100,7 +100,7 @@ def compose(
 
 
 def template_of(preset: Preset) -> TemplateChoice:
-    """Return the preset's template: its `template`, its string templates, or the model's own."""
+    """Return the template choice of a preset: `template`, string templates, or the model's own."""
     trim = preset.trim_inputs
     match preset.template:
         case None:
@@ -122,16 +122,16 @@ def template_of(preset: Preset) -> TemplateChoice:
 
 
 def last_rounds(messages: Sequence[T], max_rounds: int) -> Sequence[T]:
-    """Return the last rounds of a conversation; a round is a question with its answer.
+    """Return the messages of the last rounds; a round is a question with its answer.
 
-    The newest message is the new question, so `n` rounds are `2 * n - 1` messages of any roles.
-    Zero and negative numbers keep all (docs/sources.md#rodel).
+    The newest message is a question without an answer, so `n` rounds are `2 * n - 1` messages, of
+    any roles. Zero and negative numbers keep all messages (docs/sources.md#rodel).
     """
     return messages[-(2 * max_rounds - 1) :] if max_rounds > 0 else messages
 
 
 def _newest_rounds(turns: Sequence[Turn], max_rounds: int, answers: int) -> Sequence[Turn]:
-    """Return the turns of the last rounds, not counting observed lines and `answers`."""
+    """Return the turns of the last rounds; observed lines and the last `answers` do not count."""
     if max_rounds <= 0:
         return turns
     asked = len(turns) - answers
@@ -141,7 +141,7 @@ def _newest_rounds(turns: Sequence[Turn], max_rounds: int, answers: int) -> Sequ
 
 
 def bare_prompt(preset: Preset) -> Prompt:
-    """Return a prompt without messages: model, parameters, and output limit."""
+    """Return a prompt without messages, only with model, parameters, and output limit."""
     return Prompt(
         messages=(),
         model=preset.model,
@@ -231,7 +231,7 @@ def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[
             "{problem}. Write:\n{usage}", problem=error.text, usage=usage
         ) from None
     instruction, user = (str(each["content"]).strip("\n") for each in messages)
-    # Models answer user messages: if all values are in the instruction, it becomes the question.
+    # Models answer user messages, so an instruction that contains all values becomes the question.
     return (instruction, Message("user", user)) if user else ("", Message("user", instruction))
 
 
@@ -269,13 +269,13 @@ def _turn_messages(
         return Message(_role_of(turn, own), strip_ask_command(turn.text))
 
     def tagged_message(turn: Turn) -> Message:
-        if turn.role == "system":  # nobody's, such as a narrator's
+        if turn.role == "system":  # has no speaker, such as narration
             return plain_message(turn)
         label = labels.label_of(turn, own)
         tagged_text = labels.tag_text(label, turn.text)
         return Message(_role_of(turn, own), tagged_text, name=label)
 
-    # The earlier turns of a conversation become the same messages again in each of its prompts.
+    # Earlier turns become the same messages in every prompt of a conversation, so they are reused.
     memo, key = inputs.session.memo, ("messages", own)
     if not tagged:
         return map_incrementally(memo, key, None, turns, plain_message)
@@ -283,12 +283,12 @@ def _turn_messages(
 
 
 def _role_of(turn: Turn, own: str) -> Role:
-    """Return a turn's role for the preset `own`, to which other characters are users."""
+    """Return a turn's role from the view of preset `own`; other characters are users."""
     return turn.role if turn.preset is None or turn.preset == own else "user"
 
 
 def _stop_strings(inputs: PromptInputs) -> tuple[str, ...]:
-    """Return the preset's stop strings and the other speakers' tags, newest speakers first."""
+    """Return the preset's stop strings and the other speakers' tags, latest speakers first."""
     own = inputs.preset.name
     others = inputs.speakers.others(own)
     newest_first = [inputs.speakers.label_of(turn, own) for turn in reversed(inputs.turns)]
@@ -305,7 +305,7 @@ def _sampling_parameters(preset: Preset) -> dict[str, object]:
 
 
 async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> FittedPrompt:
-    """Fit with the preset's encoding or the backend's; raises `UserError`, `BackendError`."""
+    """Fit a draft to the limits of preset and backend; raise `UserError` or `BackendError`."""
     limit, encoding = preset.max_input_tokens, preset.token_counter
     max_prompt_tokens = await backend.max_prompt_tokens(draft.base)
     if encoding is None:
@@ -323,7 +323,7 @@ async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> Fit
 
 
 async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
-    """Fit a draft with the preset's encoding or an estimate; raises `UserError`."""
+    """Fit a draft to the preset's limit, counted or estimated; raise `UserError` if too long."""
     limit = preset.max_input_tokens
     if preset.token_counter:
         token_counter = get_counter(preset.token_counter)
@@ -338,7 +338,10 @@ async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
 
 
 async def find_model_limit(preset: Preset, backend: Backend) -> int | None:
-    """Return the model's context size if lore or stories need it; raises `BackendError`."""
+    """Return the model's context size, or None if the preset has no lore or persona.
+
+    Raises `BackendError`.
+    """
     if preset.lorebook is None and preset.persona is None:
         return None
     return await backend.max_prompt_tokens(bare_prompt(preset))

@@ -1,4 +1,4 @@
-"""Gather a prompt's inputs: the preset, the turns and their speakers' labels."""
+"""Gather a prompt's inputs: the preset, the turns, and their speakers' labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,30 +14,30 @@ from bot.value_class import value_class
 
 @value_class
 class PromptInputs:
-    """Everything that one answer's prompt is composed of, except stories."""
+    """All that a prompt is composed of, except stories."""
 
     preset: Preset
     session: Session
     incoming: IncomingMessage
     turns: Sequence[Turn]
-    """Oldest first, the newest message included, without hidden text."""
+    """The turns including the newest message, oldest first, without hidden text."""
     speakers: SpeakerLabels
     personas: Mapping[str, str]
-    """How people describe themselves (`/me`), by person id."""
+    """People's descriptions of themselves (`/me`), by person id."""
     max_input_tokens: int | None
-    """The token budget of the prompt: the preset's, or what the model can read."""
+    """The prompt's token budget: the lower of the preset's and the model's limit."""
     conversation: str
 
     @property
     def seed(self) -> str:
-        """The seed for random choices that stay the same for the whole session."""
+        """The seed for random choices that must stay the same for the whole session."""
         return f"{self.conversation} {self.session.number}"
 
     def is_own(self, turn: Turn) -> bool:
         return turn.speaker is None and turn.preset in {None, self.preset.name}
 
     def speaker_label(self, turn: Turn) -> str:
-        """Return the name of a turn's speaker, whether or not turns are tagged."""
+        """Return the name of a turn's speaker, even if turns are not tagged."""
         if self.is_own(turn):
             return self.preset.character_name
         return self.speakers.label_of(turn, self.preset.name)
@@ -52,7 +52,7 @@ def gather_inputs(
     personas: Mapping[str, str] | None,
     model_limit: int | None,
 ) -> PromptInputs:
-    """Append the new message and the answers to the session's turns, and label all speakers."""
+    """Gather a prompt's inputs: append the new message and answers to the turns, label speakers."""
     newest = Turn("user", text_with_attachments(incoming), incoming.author, incoming.at)
     said = (*session.turns, newest, *answers)
     conversation = incoming.address.conversation
@@ -62,7 +62,7 @@ def gather_inputs(
     quote = incoming.quote
     quoted = [quote.author] if quote and quote.author and not quote.is_ours else []
     speakers = [turn.speaker for turn in turns if turn.speaker]
-    labels = label_speakers([*quoted, *speakers], names)  # the newest name of each holds
+    labels = label_speakers([*quoted, *speakers], names)  # each person's latest name counts
     max_tokens = lower_limit(preset.max_input_tokens, model_limit)
     return PromptInputs(
         preset, session, incoming, turns, labels, personas or {}, max_tokens, conversation

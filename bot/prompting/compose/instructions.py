@@ -1,4 +1,4 @@
-"""Build a preset's system text from its instructions, persona, stories and prompter."""
+"""Build a preset's system text from its instructions, persona, stories, and prompter."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,13 +20,13 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, Instruction
 from bot.prompting.text.tokens import counter_for_model
 
-_STORIES_DIVISOR = 4  # the share of the prompt
+_STORIES_DIVISOR = 4  # stories may use a quarter of the prompt
 PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scenario": "scenario"}
-"""The keys of a preset that describe its character, and their macros."""
+"""The preset keys that describe a character, and the macros that insert their texts."""
 
 
 def persona_prefix(key: str, preset: Preset) -> str:
-    """Return the heading of a persona text in a preset without its own prompt order."""
+    """Return the heading for a persona text, if the preset has no prompt order of its own."""
     prefixes = {"personality": f"{preset.character_name}'s personality: ", "scenario": "Scenario: "}
     return prefixes.get(key, "")
 
@@ -40,14 +40,14 @@ def further_persona(preset: Preset) -> Sequence[str]:
 
 
 def story_queries_for(preset: Preset, newest: str) -> Mapping[str, int]:
-    """Return the persona's story queries, with the number of stories for each."""
+    """Return the persona's story queries, each with its number of stories."""
     return _persona_with_queries(preset).story_queries(newest)
 
 
 def build_recent_stories(
     inputs: PromptInputs, stories: Mapping[str, Sequence[Story]] | None
 ) -> Sequence[PromptPart]:
-    """Return the stories placed before the newest message, best first."""
+    """Return the stories to place before the newest message, best first."""
     preset, max_tokens = inputs.preset, inputs.max_input_tokens
     if preset.stories != "recent" or stories is None:
         return ()
@@ -75,11 +75,11 @@ def build_instructions(
     newest: str,
     max_input_tokens: int | None,
 ) -> FilledText:
-    """Return the system text with its stories; `stories` maps the queries to results.
+    """Return the system text and the stories in it; `stories` maps queries to search results.
 
-    A preset with `role_name` and `persona` gives exactly the text of such a `Character`. Without a
-    `role_name` the persona is used verbatim, and `{{role}}` is the preset's name. If `stories` is
-    None, the placeholders are removed. Returned stories are worded as in the text.
+    With `role_name` and `persona`, the text is exactly that of a `Character`. Without `role_name`,
+    the persona is used verbatim, and `{{role}}` is the preset's name. If `stories` is None, the
+    placeholders are removed. The returned stories have the same wording as in the text.
     """
     if preset.persona is None:
         return FilledText(preset.system or "", ())
@@ -107,7 +107,7 @@ def build_instructions(
 def fill_persona(
     preset: Preset, stories: Mapping[str, Sequence[Story]] | None, *, newest: str
 ) -> FilledText:
-    """Return the persona with its stories; names stay placeholders or macros."""
+    """Return the persona with its stories; placeholders and macros for names are kept."""
     persona, found = parse_persona(preset.persona or ""), _for_persona(preset, stories)
     count = counter_for_model(preset.model)
     return fill_placeholders(persona, found, newest=newest, tokens=None, count=count)
@@ -120,7 +120,7 @@ def _for_persona(
 
 
 def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPrompter | None:
-    """Build the prompter configured in a preset, if any; the `system` text comes first."""
+    """Build the preset's prompter, which puts the `system` text first; None if it has none."""
     choice = preset.prompter
     if choice is None:
         return None
@@ -134,7 +134,7 @@ def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPro
 
 
 def _persona_with_queries(preset: Preset) -> Persona:
-    """Return a persona with story queries; "recent" stories work without a placeholder."""
+    """Return a persona with story queries, with a default one for "recent" stories."""
     persona = parse_persona(preset.persona or "")
     if preset.stories == "recent" and not persona.placeholders:
         return parse_persona(DEFAULT_PLACEHOLDER)

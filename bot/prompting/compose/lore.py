@@ -1,7 +1,7 @@
 """Search a preset's lorebook for a conversation, and add the active entries to the draft.
 
-Sticky entries and cooldowns depend on the entries activated by earlier prompts. These are not
-stored: the earlier prompts are searched again with the same random numbers, as far back as such
+Sticky entries and cooldowns depend on which entries earlier prompts activated. That is not stored:
+the search is repeated for earlier prompts with the same random numbers, as far back as these
 effects last.
 """
 
@@ -27,23 +27,23 @@ from bot.prompting.macros import Macros, Variables
 from bot.prompting.text.tokens import counter_for_model
 from bot.texts.text import StoredPattern, marked
 
-_PROMPT_DIVISOR = 4  # a quarter of the prompt's budget, if the book has none
+_PROMPT_DIVISOR = 4  # a quarter of the prompt, if the book has no budget
 _TOKENS_WITHOUT_LIMIT = 1024
-_MAX_REPLAYED = 40  # prompts that are searched again
-_MAX_ENTRIES_REPLAYED = 20_000  # in all of them together: a tenth of a second
-_MAX_REPORTED = 100  # inactive entries in a receipt
-_MAX_LABELS = 8  # entries without a key found that a receipt names
+_MAX_REPLAYED = 40  # earlier prompts to search again
+_MAX_ENTRIES_REPLAYED = 20_000  # in all these prompts together; takes 0.1 s
+_MAX_REPORTED = 100  # inactive entries to list in a receipt
+_MAX_LABELS = 8  # entries without a matching key to list in a receipt
 _MAX_LABEL_CHARS = 40
 _ACTIVE_ENTRY = StoredPattern(marked("{label}: {reason}"))
-_LORE_PRIORITY = 2  # lore has kept a budget of its own already, so other parts are dropped first
+_LORE_PRIORITY = 2  # lore has its own budget already, so others are dropped first
 
 
 DeepMessage: TypeAlias = tuple[int, Message, str]
-"""The number of messages after an inserted one (including the newest), the message, its name."""
+"""How many messages follow the inserted message (including the newest), the message, its name."""
 
 
 def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResult:
-    """Return the entries activated by the turns, including the newest message."""
+    """Return the entries that the turns, including the newest message, activate."""
     turns, limit = inputs.turns, inputs.max_input_tokens
     texts = [f"{inputs.speaker_label(turn)}: {turn.text}" for turn in turns]
     time_budget = RegexTimeBudget()
@@ -68,11 +68,11 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
 
 
 def _earlier_prompts(book: Lorebook, inputs: PromptInputs) -> list[int]:
-    """Return the number of turns in each earlier prompt, as far back as effects last."""
+    """Return the lengths in turns of earlier prompts, as far back as lasting effects reach."""
     reach = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
     if not reach:
         return []
-    # An effect may have prevented another one just before, so look twice as far.
+    # Before an effect, another effect may have prevented it, so look back twice as far.
     oldest = max(1, len(inputs.turns) - 2 * reach)
     answered = [at for at in range(oldest, len(inputs.turns)) if inputs.is_own(inputs.turns[at])]
     most = min(_MAX_REPLAYED, _MAX_ENTRIES_REPLAYED // len(book.entries))
@@ -84,7 +84,7 @@ def parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
 
 
 def outlets(lore: LoreResult) -> Mapping[str, str]:
-    """Return the contents of outlet entries, by outlet name."""
+    """Return the texts of outlet entries, by outlet name."""
     found: dict[str, list[str]] = defaultdict(list)
     for entry in lore.entries:
         if entry.position is EntryPosition.OUTLET:
@@ -93,7 +93,7 @@ def outlets(lore: LoreResult) -> Mapping[str, str]:
 
 
 def parts_at_newest(lore: LoreResult) -> list[PromptPart]:
-    """Return the parts before the newest message: notes, and entries at depth 0."""
+    """Return the parts to put before the newest message: notes, and entries at depth 0."""
     notes = parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
     return [*notes, *(_to_part(entry, lore) for entry in lore.entries if _is_at_newest(entry))]
 
@@ -109,22 +109,23 @@ def deep_lore(lore: LoreResult) -> list[DeepMessage]:
 def insert_messages(
     deep: Sequence[DeepMessage], history: Sequence[HistoryUnit]
 ) -> tuple[HistoryUnit, ...]:
-    """Insert messages into a history; those deeper than its length go to the start."""
+    """Insert messages into a history by depth; those deeper than its length go to the start."""
     if not deep:
         return tuple(history)
-    total = 1 + sum(len(unit.messages) for unit in history)  # with the newest message
-    waiting: dict[int, list[tuple[Message, str]]] = defaultdict(list)  # by the messages before
+    total = 1 + sum(len(unit.messages) for unit in history)  # including the newest message
+    # By the number of messages before them.
+    waiting: dict[int, list[tuple[Message, str]]] = defaultdict(list)
     for depth, message, name in deep:
         waiting[max(0, total - depth)].append((message, name))
     units, before = [], 0
     for unit in history:
         end = before + len(unit.messages)
         contents = [*waiting.pop(before, ())]
-        # What was inserted before stands nearer to the end, at the same place.
+        # Messages inserted earlier at the same place come after these.
         for message, name in unit.contents or [(message, "") for message in unit.messages]:
             contents.append((message, name))
             before += not name
-            # The last unit also takes what precedes the newest message.
+            # The last unit also contains what comes right before the newest message.
             if not name and (before < end or unit is history[-1]):
                 contents += waiting.pop(before, ())
         is_longer = len(contents) > len(unit.all_messages)
@@ -142,7 +143,7 @@ def parts_without_history(lore: LoreResult, history: Sequence[HistoryUnit]) -> l
 
 
 def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
-    """Return why other entries are inactive; those without a matching key share one item."""
+    """Return an item for each inactive entry with the reason; entries without a match share one."""
     inactive = [decision for decision in lore.decisions if not decision.activated]
     others = [decision for decision in inactive if decision.reason != KEYS_NOT_FOUND]
     items = [DroppedItem("lore", one.entry.label, one.reason) for one in others]

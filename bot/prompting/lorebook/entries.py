@@ -1,4 +1,4 @@
-"""Lorebook entries (SillyTavern's World Info), their keys, and search results."""
+"""Lorebook entries (SillyTavern's World Info), the matching of their keys, and search results."""
 
 import re
 import time
@@ -16,25 +16,25 @@ from bot.value_class import value_class
 
 _MAX_PATTERN_CHARS = 1000
 _MAX_PATTERN_WEIGHT = 1000
-# The library prepares a search for a long text in quadratic time, which its timeout does not end.
+# The library prepares long literals in quadratic time, which its timeout does not interrupt.
 _MAX_ALTERNATIVE_TOKENS = 300
 _MAX_SECONDS_PER_KEY = 0.05
-_MAX_SECONDS_PER_PROMPT = 0.25  # a book may hold thousands of slow keys
+_MAX_SECONDS_PER_PROMPT = 0.25  # a book may contain thousands of slow keys
 _MAX_QUOTED_CHARS = 60
 _KEY = StoredPattern(marked("key {key}"))
 _IN_LINE = StoredPattern(marked("key {key} in “{line}”"))
 _WITH_SECONDARY = StoredPattern(marked("{found}; secondary keys: {logic}"))
-# As SillyTavern reads it: a text with another slash, such as a path, is not a regular expression.
+# As in SillyTavern, a text with more slashes, such as a path, is not a regular expression.
 _REGEX_LITERAL = re.compile(r"/((?:[^/\\]|\\.)+)/([gimsuy]*)", re.DOTALL)
 _REGEX_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\{\s*(\d+)[\d\s,]*\}|.", re.DOTALL)
-# Syntax in which brackets may be text, so that the weight of a pattern cannot be computed.
+# Syntax in which brackets may be plain text, so the weight of a pattern cannot be computed.
 _UNSUPPORTED = re.compile(r"\(\?(?:#|[\w-]*[xV])")
 _JAVASCRIPT = (("\\/", "/"), ("[^]", r"[\s\S]"), ("\\k<", "\\g<"))
 _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0, "u": 0, "y": 0}
 
 
 class KeyLogic(StrEnum):
-    """In the order of SillyTavern's numbers, like the positions."""
+    """How secondary keys count. The order is that of SillyTavern's numbers."""
 
     AND_ANY = "and_any"
     NOT_ALL = "not_all"
@@ -46,14 +46,14 @@ class EntryPosition(StrEnum):
     BEFORE_CHAR = "before_char"
     AFTER_CHAR = "after_char"
     NOTE_TOP = "note_top"
-    """At the top of the author's note, which stands shortly before the newest message."""
+    """At the top of the author's note, shortly before the newest message."""
     NOTE_BOTTOM = "note_bottom"
     AT_DEPTH = "at_depth"
     """`depth` messages before the end."""
     EXAMPLES_TOP = "examples_top"
     EXAMPLES_BOTTOM = "examples_bottom"
     OUTLET = "outlet"
-    """Where the macro `{{outlet::name}}` stands."""
+    """At the macro `{{outlet::name}}`."""
 
 
 @value_class
@@ -61,22 +61,22 @@ class LoreEntry:
     """A text in a lorebook, and the conditions for inserting it."""
 
     uid: str
-    """Unique in its book."""
+    """An id that is unique in its book."""
     content: str
     name: str = ""
-    """For people: the model does not see it."""
+    """A name for people, which the model does not see."""
     keys: tuple[str, ...] = ()
     secondary_keys: tuple[str, ...] = ()
-    """Empty if the entry is not selective."""
+    """Keys that must match as well, by `logic`; empty if the entry is not selective."""
     logic: KeyLogic = KeyLogic.AND_ANY
     enabled: bool = True
     constant: bool = False
     vectorized: bool = False
-    """SillyTavern finds it by similarity, besides its keys."""
+    """Whether SillyTavern also finds it by similarity."""
     never_active: bool = False
-    """The decorator `@@dont_activate` of V3 cards."""
+    """Whether it has the decorator `@@dont_activate` of V3 cards."""
     order: int = 100
-    """In one position the highest comes last; it comes first for the token budget."""
+    """At one position, entries with higher orders come later; they get the token budget first."""
     position: EntryPosition = EntryPosition.BEFORE_CHAR
     depth: int = 4
     outlet: str = ""
@@ -84,27 +84,27 @@ class LoreEntry:
     probability: float = 100
     ignores_budget: bool = False
     exclude_recursion: bool = False
-    """Other entries cannot activate it."""
+    """Whether other entries cannot activate it."""
     prevent_recursion: bool = False
-    """It cannot activate other entries."""
+    """Whether it cannot activate other entries."""
     delay_until_recursion: int = 0
-    """The recursion level that it waits for; 0: none."""
+    """The recursion level that it waits for, or 0."""
     scan_depth: int | None = None
-    """How many messages are searched."""
+    """How many messages are searched for its keys; None: the book's setting."""
     case_sensitive: bool | None = None
     match_whole_words: bool | None = None
-    """None, as in the two before it: the book's setting."""
+    """None, here and above: the book's setting."""
     sticky: int = 0
-    """How many messages it stays active for."""
+    """For how many messages it stays active."""
     cooldown: int = 0
-    """How many messages it then pauses for."""
+    """For how many messages it then cannot be activated."""
     delay: int = 0
-    """How many messages a conversation must have first."""
+    """How many messages a conversation must have before it can be activated."""
     groups: tuple[str, ...] = ()
-    """Inclusion groups: one entry of each group is activated."""
+    """Inclusion groups: only one entry of each group is activated."""
     group_weight: float = 100
     group_override: bool = False
-    """The highest order wins in its groups, without a random choice."""
+    """Whether the entry with the highest order wins in its groups, instead of a random one."""
 
     @property
     def label(self) -> str:
@@ -113,14 +113,14 @@ class LoreEntry:
 
 @value_class
 class Lorebook:
-    """All entries of a file or card, with its search settings."""
+    """The entries of a file or card, with its search settings."""
 
     entries: tuple[LoreEntry, ...]
     name: str = ""
     scan_depth: int = 2
-    """How many messages the keys are searched in."""
+    """How many messages are searched for keys."""
     token_budget: int | None = None
-    """None: a quarter of the prompt's budget."""
+    """The budget for all entries; None: a quarter of the prompt's."""
     recursive: bool = False
     max_recursion_steps: int = 10
     case_sensitive: bool = False
@@ -140,22 +140,22 @@ class LoreResult:
     entries: tuple[LoreEntry, ...]
     """The active entries, in insertion order."""
     decisions: tuple[EntryDecision, ...]
-    """One for every entry of the book, in the book's order."""
+    """The decision about each entry of the book, in the book's order."""
     reasons: Mapping[str, str]
-    """Why each entry is active or not, by its uid."""
+    """The reason why each entry is active or inactive, by uid."""
     tokens: int
     begun: Mapping[str, int]
-    """The number of messages when an entry became sticky or its cooldown began, by uid."""
+    """How many messages there were when sticky or cooling-down entries were activated, by uid."""
 
 
 @dataclass
 class RegexTimeBudget:
-    """The CPU time that all regular expressions of a prompt may use in total."""
+    """The CPU time that all regular expressions of a prompt together may use."""
 
     seconds: float = _MAX_SECONDS_PER_PROMPT
-    """What is left."""
+    """The time left."""
     slow: set[str] = field(default_factory=set)
-    """The keys that were skipped because they took too long."""
+    """Keys that were skipped because they took too long."""
 
 
 class KeyMatcher:
@@ -172,13 +172,13 @@ class KeyMatcher:
         self._lower: dict[str, str] = {}  # most keys are searched in the same text
 
     def match(self, entry: LoreEntry, text: str) -> str | None:
-        """Return the keys that trigger an entry, as text for the receipt; None if none do."""
+        """Return which keys of an entry match a text, described for the receipt, or None."""
         first = next((key for key in entry.keys if self._holds(text, key, entry)), None)
         if first is None:
             return None
         lines = (line for line in text.split("\n") if self._holds(line, first, entry))
         found = _KEY.with_values(key=repr(first))
-        if line := next(lines, ""):  # a pattern may span several lines
+        if line := next(lines, ""):  # "" if a pattern spans several lines
             said = _shorten(" ".join(line.removeprefix("\x01").split()), first)
             found = _IN_LINE.with_values(key=repr(first), line=said)
         if not entry.secondary_keys:
@@ -188,7 +188,7 @@ class KeyMatcher:
         return _WITH_SECONDARY.with_values(found=found, logic=entry.logic.replace("_", " "))
 
     def found(self, entry: LoreEntry, text: str) -> list[str]:
-        """Return the entry's keys, including secondary ones, that a text contains."""
+        """Return the entry's keys, primary and secondary, that a text contains."""
         keys = (*entry.keys, *entry.secondary_keys)
         return [key for key in dict.fromkeys(keys) if self._holds(text, key, entry)]
 
@@ -239,7 +239,7 @@ def is_regex(key: str) -> bool:
 
 @lru_cache(maxsize=2048)
 def compile_key(key: str) -> regex.Pattern[str] | Text:
-    """Compile `/pattern/flags`; if that fails, return a description of the problem."""
+    """Compile a key of the form `/pattern/flags`, or return a description of what is wrong."""
     literal = _REGEX_LITERAL.fullmatch(key)
     if literal is None:
         return translatable("it is not of the form {form}", form="/pattern/flags")
@@ -267,7 +267,7 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
 
 
 def regex_weight(pattern: str) -> int:
-    """Estimate the compiled size: the library unrolls `a{1000}` and even `(a{9}){9}`."""
+    """Estimate a pattern's compiled size: the library unrolls `a{1000}` and even `(a{9}){9}`."""
     groups = [[0]]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[1]:
@@ -276,14 +276,14 @@ def regex_weight(pattern: str) -> int:
             groups.append([0])
         elif token[0] == ")" and len(groups) > 1:
             whole = sum(groups.pop())
-            groups[-1].append(max(1, whole))  # an empty group is unrolled as often
+            groups[-1].append(max(1, whole))  # an empty group is unrolled, too
         else:
             groups[-1].append(1)
     return sum(map(sum, groups))
 
 
 def _longest_alternative(pattern: str) -> int:
-    """Return the most tokens between two bars; no literal in the pattern is longer."""
+    """Return the most tokens between two bars, a limit for the longest literal."""
     lengths = [0]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[0] == "|":

@@ -25,8 +25,8 @@ from bot.texts.text import Text, translatable
 T = TypeVar("T")
 
 MAX_ENTRIES = 10_000
-_MAX_KEYS, _MAX_KEY_CHARS = 50_000, 2_000_000  # of all entries together
-# Limits of the regular expressions of a book, so that parsing it takes a second at most.
+_MAX_KEYS, _MAX_KEY_CHARS = 50_000, 2_000_000  # for all entries together
+# Limits for a book's regular expressions, so that parsing takes at most a second.
 _MAX_REGEX_WEIGHT, _MIN_REGEX_WEIGHT = 60_000, 40
 _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Indexed by SillyTavern's numbers.
@@ -35,7 +35,7 @@ ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 
 
 class PlacedPresetError(PresetError, ValueError):
-    """A part of a value is invalid; `path` leads to it from the value."""
+    """Part of a JSON value is invalid; `path` has the keys and indexes that lead to it."""
 
     def __init__(self, problem: str, path: tuple[str | int, ...]) -> None:
         super().__init__(problem)
@@ -43,7 +43,10 @@ class PlacedPresetError(PresetError, ValueError):
 
 
 def read_lorebook(data: object, source: str) -> Lorebook:
-    """Parse a file's or card's JSON; unusable parts go to `problems`; raises `PresetError`."""
+    """Parse a lorebook's JSON; raise `PresetError` if it is invalid.
+
+    `problems` lists what could not be used. `source` is the file's name for messages.
+    """
     if isinstance(data, list):
         data = {"entries": data}
     if not isinstance(data, Mapping) or not isinstance(data.get("entries") or [], dict | list):
@@ -81,7 +84,7 @@ def read_lorebook(data: object, source: str) -> Lorebook:
 def _entry(
     row: object, index: int, name: str | int, is_card: bool, source: str
 ) -> LoreEntry | None:
-    """Return an entry; None if the row is not an object. `name` is the entry's key or index."""
+    """Parse an entry, or return None if the row is not an object; `name` is its key or index."""
     if not isinstance(row, Mapping):
         return None
     read = JsonFields(row)
@@ -122,11 +125,12 @@ def _find_problems(
     for index, (row, entry) in enumerate(zip(rows, entries, strict=True)):
         where = _describe_place(source, index)
         if entry is None or not isinstance(row, Mapping):
-            yield translatable("{where} is left out: it is not an object", where=where)
+            yield translatable("{where} is skipped: it is not an object", where=where)
             continue
         if not 0 <= _position_number(row) < len(POSITIONS):
             yield translatable(
-                "{where}: the position {number} is not supported; it stands before the character",
+                "{where}: the position {number} is not supported; the entry goes before the"
+                " character",
                 where=where,
                 number=_position_number(row),
             )
@@ -148,10 +152,10 @@ def _find_problems(
 
 
 def _parse(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreEntry:
-    """Parse an entry of a SillyTavern file, or of a card with its `extensions`.
+    """Parse an entry of a SillyTavern file, or of a card, which has `extensions`.
 
-    `scanDepth` in files is `scan_depth` in extensions. `use_regex` is ignored: SillyTavern writes
-    it into every entry of a card, but never reads it.
+    What is `scanDepth` in files is `scan_depth` in extensions. `use_regex` is ignored, because
+    SillyTavern writes it into every entry of a card, but never reads it.
     """
     read = JsonFields(row)
     further = JsonFields(row.get("extensions")).values if is_card else row
@@ -180,7 +184,7 @@ def _parse(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreEntry
         ignores_budget=more.flag("ignore_budget"),
         exclude_recursion=more.flag("exclude_recursion"),
         prevent_recursion=more.flag("prevent_recursion"),
-        delay_until_recursion=max(0, level) if isinstance(level, int) else 0,  # true is level 1
+        delay_until_recursion=max(0, level) if isinstance(level, int) else 0,  # true: level 1
         scan_depth=more.integer("scan_depth"),
         case_sensitive=_or_default(
             more.optional_flag("case_sensitive"), read.optional_flag("case_sensitive")
@@ -202,7 +206,7 @@ def _value_at(values: Sequence[T], number: int | None) -> T:
 def _keys(read: JsonFields, name: str) -> tuple[str, ...]:
     value = read.values.get(name)
     if isinstance(value, str):
-        # A regular expression may have commas of its own.
+        # A regular expression may contain commas.
         value = [value] if is_regex(value.strip()) else value.split(",")
     keys = value if isinstance(value, list) else []
     texts = [str(key).strip() for key in keys if isinstance(key, str | int | float)]
@@ -210,14 +214,14 @@ def _keys(read: JsonFields, name: str) -> tuple[str, ...]:
 
 
 def _position_number(row: Mapping[str, object]) -> int:
-    """Return SillyTavern's position number, which a card keeps in `extensions`."""
+    """Return SillyTavern's position number, which cards store in `extensions`."""
     numbers = [JsonFields(one).integer("position") for one in (row.get("extensions"), row)]
     found = [number for number in numbers if number is not None]
     return found[0] if found else int(row.get("position") == "after_char")
 
 
 def _apply_decorators(entry: LoreEntry) -> LoreEntry:
-    """Apply and remove the `@@name value` lines that V3 allows before the content."""
+    """Apply and remove the `@@name value` lines that V3 cards allow before the content."""
     lines = entry.content.split("\n")
     while lines and lines[0].startswith("@@"):
         name, _, value = lines.pop(0).lstrip("@").strip().partition(" ")
@@ -245,7 +249,7 @@ def _apply_decorator(entry: LoreEntry, name: str, value: str) -> LoreEntry:
 
 
 def _with_unique_ids(entries: Iterable[LoreEntry | None]) -> list[LoreEntry]:
-    """Replace missing and repeated ids by the entry's position; drop None."""
+    """Drop None, and replace missing and repeated ids with the entry's position."""
     used: set[str] = set()
     unique = []
     for index, entry in enumerate(entries):

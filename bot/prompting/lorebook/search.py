@@ -20,7 +20,7 @@ from bot.texts.text import StoredPattern, marked
 from bot.value_class import value_class
 
 _COUNTED_AT_ONCE = 64
-_SECONDS_PER_KEY = 0.05  # of a trial
+_SECONDS_PER_KEY = 0.05  # in a trial
 KEYS_NOT_FOUND = marked("none of its keys was found")
 _DELAYED = StoredPattern(marked("it waits until there are {messages} messages (delay)"))
 _COOLING_DOWN = StoredPattern(marked("it is on cooldown until there are {messages} messages"))
@@ -32,10 +32,10 @@ _OVER_BUDGET = StoredPattern(marked("over the budget of {tokens} tokens"))
 class LorebookSearch:
     """Finds the entries that a prompt's messages activate, and why; call `run` once.
 
-    The messages (oldest first, including the newest) are written as the model reads them, `Alice:
-    hello`; their number is the clock for sticky entries, cooldowns and delays. `budget` is in
-    tokens for all entries, unless the book's is lower; `random_float` returns a number in [0, 1).
-    `begun` are the sticky or cooling entries from the previous prompt; `expand` fills macros.
+    The messages (oldest first, including the newest) have the form `Alice: hello`. Their number is
+    the clock for sticky entries, cooldowns, and delays. `budget` limits the tokens of all entries,
+    unless the book's own is lower. `random_float` returns a number in [0, 1). `begun` is the value
+    of `LoreResult.begun` for the previous prompt, and `expand` expands macros.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class LorebookSearch:
         self._cooldown_ends: dict[str, int] = {}
         for entry in book.entries:
             self._resume_effect(entry, (begun or {}).get(entry.uid))
-        # Sticky entries first, then by order: the first entries get the budget.
+        # Sticky entries first, then by order, because the first entries get the budget.
         self._entries = sorted(
             book.entries, key=lambda entry: (entry.uid not in self._sticky, -entry.order)
         )
         levels = {entry.delay_until_recursion for entry in book.entries} - {0}
-        self._levels = sorted(levels)  # recursion levels that were not reached yet
+        self._levels = sorted(levels)  # recursion levels not reached yet
         self._level = self._levels.pop(0) if self._levels else 0
         self._time_budget = time_budget or RegexTimeBudget()
         self._keys = KeyMatcher(book, self._time_budget)
@@ -95,7 +95,7 @@ class LorebookSearch:
         return LoreResult(tuple(inserted), decisions, self._reasons, self._tokens, self._begun)
 
     def _resume_effect(self, entry: LoreEntry, begin: int | None) -> None:
-        """Continue an entry's stickiness and cooldown, unless its message was removed."""
+        """Continue an entry's sticky or cooldown time, unless its message was removed."""
         if begin is None or begin >= len(self._messages):
             return
         ends = begin + entry.sticky
@@ -151,8 +151,8 @@ class LorebookSearch:
     def _scan_text(self, entry: LoreEntry) -> str:
         depth = self._book.scan_depth if entry.scan_depth is None else entry.scan_depth
         others = len(self._recursion_texts)
-        if (depth, others) not in self._scan_texts:  # most entries share one
-            # Newest first; no key matches across the separators.
+        if (depth, others) not in self._scan_texts:  # most entries share a text
+            # Newest first. Separators keep keys from matching across messages.
             texts = [*list(reversed(self._messages))[:depth], *self._recursion_texts]
             self._scan_texts[depth, others] = "".join(f"\x01{text}\n" for text in texts)
         return self._scan_texts[depth, others]
@@ -164,8 +164,11 @@ class LorebookSearch:
         return KEYS_NOT_FOUND if entry.keys else marked("it has no keys")
 
     def _activate(self, triggered: Sequence[LoreEntry]) -> list[LoreEntry]:
-        """Activate the entries that win their groups, pass their probability and fit the budget."""
-        # Only now, so that macros of other entries set no variables.
+        """Activate the entries that win their groups, pass their probability, and fit the budget.
+
+        Return the activated entries.
+        """
+        # Only now, so that macros of entries that are not triggered set no variables.
         triggered = [
             replace(entry, content=self._expand(entry.content)) if has_macros(entry) else entry
             for entry in triggered
@@ -195,7 +198,7 @@ class LorebookSearch:
         return fresh
 
     def _with_token_counts(self, entries: Sequence[LoreEntry]) -> Iterator[tuple[LoreEntry, int]]:
-        """Yield entries with their contents' tokens; 0 once the count no longer matters."""
+        """Yield entries with their tokens, or with 0 once the budget is exceeded."""
         for start in range(0, len(entries), _COUNTED_AT_ONCE):
             some = entries[start : start + _COUNTED_AT_ONCE]
             contents = [one.content for one in some if self._is_counted(one)]
@@ -219,7 +222,7 @@ class LorebookSearch:
         return _OVER_BUDGET.with_values(tokens=self._budget) if self._budget_exceeded else None
 
     def _searches_again(self, fresh: Sequence[LoreEntry]) -> bool:
-        """Whether to search again, in the new entries' contents or on the next recursion level."""
+        """Return whether to search again, in new entries' texts or at the next recursion level."""
         contents = [entry.content for entry in fresh if not entry.prevent_recursion]
         self._recursion_texts += contents
         if self._budget_exceeded or not self._book.recursive:
@@ -242,7 +245,7 @@ def _reject_group_rivals(
     sticky: frozenset[str],
     random_float: Callable[[], float],
 ) -> Mapping[str, str]:
-    """Return why entries lose in their groups, by uid; an `activated` entry keeps its group."""
+    """Return by uid why entries lose in their groups; an activated entry always keeps its group."""
     rejected: dict[str, str] = {}
     members: dict[str, list[LoreEntry]] = defaultdict(list)
     for entry in triggered:
@@ -284,16 +287,16 @@ def _winner(rivals: Sequence[LoreEntry], random_float: Callable[[], float]) -> S
 @value_class
 class LorebookTrial:
     entries: Sequence[tuple[EntryDecision, Sequence[str]]]
-    """Each with its keys that are in the text."""
+    """The decision about each entry, with those of its keys that are in the text."""
     tokens: int
     marks: Sequence[tuple[int, int]]
-    """The positions of keys in the text: begin and end, in order, without overlaps."""
+    """The start and end of each key in the text, in order, without overlaps."""
 
 
 def try_lorebook(
     book: Lorebook, text: str, *, budget: int, count: TextTokenCounter
 ) -> LorebookTrial:
-    """Return the entries that messages, one per line, activate; all probabilities succeed."""
+    """Return which entries a text activates; each line is a message, and every chance succeeds."""
     lines = [line for line in text.split("\n") if line.strip()]
     search = LorebookSearch(book, lines, budget=budget, count=count, random_float=lambda: 0.0)
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())
@@ -323,7 +326,7 @@ def _find_places(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _without_overlaps(places: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield positions in order; of overlapping ones, only the first and longest."""
+    """Yield positions in order; of those that overlap, yield the first and longest."""
     end = 0
     for begin, its_end in sorted(places, key=lambda one: (one[0], -one[1])):
         if begin >= end and its_end > begin:

@@ -1,4 +1,4 @@
-"""Presets: characters and assistants in RodelAgent's JSON format, with our extensions."""
+"""Load presets: characters and assistants in RodelAgent's JSON format, with extensions."""
 
 from bot.prompting.presets.files import load_presets
 from bot.prompting.presets.preset import Preset

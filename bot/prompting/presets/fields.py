@@ -1,4 +1,4 @@
-"""Types of a preset's fields: names, parameters and messages."""
+"""The types of a preset's fields: names, parameters, and messages."""
 
 import base64
 import binascii
@@ -36,7 +36,7 @@ _DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)\d|con(in|out)\$|clock\$)(\..*
 # Slashes, look-alikes of slashes, percent encodings (also twice: %252f), and drives.
 _PATH_SEPARATORS = re.compile(r"[/\\∕⁄⧸]|%[0-9a-f]{2}|^[a-z]:", re.IGNORECASE)
 
-# What a shell or Windows gives a meaning in a name that is pasted into a command.
+# Characters with a special meaning for a shell or Windows if a name is pasted into a command.
 _SHELL_CHARACTERS = re.compile(r"[$`;|<>]")
 
 # Control and format characters, surrogates, line and paragraph separators.
@@ -50,7 +50,7 @@ def preset_id(name: str) -> str:
 
 
 def name_problem(name: str) -> Text | None:
-    """Return why a name cannot be used in commands and file names; None if it can."""
+    """Return why a name cannot be used in commands and file names, or None if it can."""
     plain = unicodedata.normalize("NFKC", name)
     if all(char.isspace() or is_invisible(char) for char in name):
         return translatable("a name must not be empty")
@@ -64,7 +64,7 @@ def name_problem(name: str) -> Text | None:
         return translatable("a name must not contain path separators")
     if name != name.strip() or plain[0] in ".-~":
         return translatable(
-            "a name must not begin with a dot, hyphen, tilde or space, nor end with a space"
+            "a name must not start with a dot, hyphen, tilde, or space, or end with a space"
         )
     if _DEVICES.fullmatch(plain):
         return translatable("Windows reserves this name for a device")
@@ -76,23 +76,23 @@ def name_problem(name: str) -> Text | None:
 MAX_LIST_ITEMS = 256
 
 STRING_TEMPLATES = ("system_template", "user_template", "assistant_template", "end_template")
-"""The parameters with RodelAgent's string templates."""
+"""The parameters that contain RodelAgent's string templates."""
 
 _REFUSED = tomllib.loads((Path(__file__).parent / "refused_parameters.toml").read_text("utf-8"))
 
 
 def parameter_problem(name: str) -> Text | None:
-    """Return why presets may not have a parameter with this name; None if they may."""
+    """Return why a preset must not have a parameter with this name, or None if it may."""
     plain = name.strip().casefold().replace("-", "_")
     if _is_refused(plain, "operator"):
         return translatable(
-            "{name} belongs to the operator, who sets provider addresses and keys in"
+            "{name} can be set only by the operator, with the provider addresses and keys in"
             " TROUPE_PROVIDERS; remove it",
             name=repr(name),
         )
     if _is_refused(plain, "unseen"):
         return translatable(
-            "{name} would change the model, its tools or its cost without the budgets noticing;"
+            "{name} would change the model, its tools, or its cost without the budgets noticing;"
             " use the preset's keys {keys} instead",
             name=repr(name),
             keys="model, fallbacks, tools, mcp_servers",
@@ -107,19 +107,19 @@ def _is_refused(name: str, group: str) -> bool:
 
 @dataclass(frozen=True)
 class _Within:
-    """A number within a range, or null; it is kept as written."""
+    """A validator for a number within a range, or null; the number is kept as written."""
 
     low: float
     high: float
     whole: bool = False
 
     def check(self, value: object) -> object:
-        """Return the value; raises `PydanticCustomError` if it is not a number in the range."""
+        """Return the value; raise `PydanticCustomError` if it is not a number in the range."""
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise PydanticCustomError("number", "must be a number")
-        if not self.low <= value <= self.high:  # NaN as well
+        if not self.low <= value <= self.high:  # also rejects NaN
             raise self._out_of_range()
         if self.whole and value != int(value):
             raise PydanticCustomError("whole", "must be a whole number")
@@ -151,7 +151,7 @@ def _check_length(value: object) -> object:
 
 
 class Parameters(TypedDict, total=False):
-    """Parameters sent to the model; keys not listed here are checked by the provider."""
+    """Parameters for the model; the provider checks keys that are not listed here."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc] # pydantic reads it
 
@@ -169,7 +169,7 @@ class Parameters(TypedDict, total=False):
     max_tokens: Annotated[object, _Within(0, 1_000_000, whole=True)]  # 0: the provider's limit
     seed: Annotated[object, _Within(-(2**63), 2**64, whole=True)]
     max_completion_tokens: Annotated[object, _Within(0, 1_000_000, whole=True)]
-    n: Annotated[object, _Within(1, 1)]  # one answer is shown, so one is requested
+    n: Annotated[object, _Within(1, 1)]  # a chat shows one answer
     best_of: Annotated[object, _Within(1, 1)]
     stop: Annotated[object, AfterValidator(_check_length)]
 
@@ -188,16 +188,16 @@ def _part_type(value: object) -> object:
 
 
 class StrictModel(BaseModel):
-    """A frozen part of a preset that rejects unknown keys."""
+    """A part of a preset: immutable, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-_NO_IMAGE = translatable("an image must be a link, a data:image/ URI or base64")
+_NO_IMAGE = translatable("an image must be a link, a data:image/ URI, or base64")
 
 
 class ContentPart(StrictModel):
-    """A text, or an image as a link, a `data:` URI or bare base64."""
+    """A text, or an image as a link, a `data:` URI, or plain base64."""
 
     type: Annotated[Literal["text", "image"], BeforeValidator(_part_type)]
     text: str
@@ -205,7 +205,7 @@ class ContentPart(StrictModel):
 
     @property
     def image_url(self) -> str:
-        """The image in API form: a link or a `data:` URI."""
+        """The image as APIs expect it: a link or a `data:` URI."""
         if self.text.startswith(_URL_PREFIXES):
             return self.text
         kinds = (kind for prefix, kind in _BASE64_PREFIXES.items() if self.text.startswith(prefix))
@@ -225,12 +225,12 @@ class ContentPart(StrictModel):
 
 
 class PresetMessage(StrictModel):
-    """A message that begins every conversation. A plain string stands for one text part."""
+    """A message at the start of every conversation; `content` may be a plain string."""
 
     role: Annotated[Role, BeforeValidator(lower)]
     content: tuple[ContentPart, ...]
     time: StrictInt | None = None
-    """Unix seconds."""
+    """The message's time in Unix seconds."""
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""Load and save a folder's preset files."""
+"""Load, check, and save the preset files in a folder."""
 
 import difflib
 import json
@@ -28,15 +28,15 @@ _NO_REASONS: Mapping[str, str] = {}
 
 @value_class
 class ReadPresets:
-    """A folder's presets; an invalid file does not affect the others."""
+    """The presets in a folder, and the problems of files that are invalid."""
 
     presets: dict[str, Preset] = field(default_factory=dict)
     names: dict[Path, str] = field(default_factory=dict)
-    """The preset in each file; of a file without a readable name, the file's own name."""
+    """The name of the preset in each file; if unreadable, the file's own name."""
     problems: dict[Path, str] = field(default_factory=dict)
-    """Why a file cannot be used, one problem a line."""
+    """Why a file cannot be used, one problem per line."""
     stories: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of the characters that have any, by preset name."""
+    """The stories of characters that have any, by preset name."""
 
     @property
     def disabled(self) -> dict[str, str]:
@@ -47,7 +47,7 @@ class ReadPresets:
 
 
 def load_presets(directory: Path) -> dict[str, Preset]:
-    """Load all `*.json` files of a folder, by preset name; raises `PresetError`."""
+    """Load all presets in a folder, by name; raise `PresetError` if any is invalid."""
     found = read_presets(directory)
     if found.problems:
         raise PresetError(joined(found.problems.values()))
@@ -57,9 +57,10 @@ def load_presets(directory: Path) -> dict[str, Preset]:
 def read_presets(
     directory: Path, describe_other: Callable[[str, Path], str | None] | None = None
 ) -> ReadPresets:
-    """Read all `*.json` files of a presets folder except lorebooks; raises `PresetError`.
+    """Read all presets in a folder; raise `PresetError` if the folder cannot be read.
 
-    `describe_other` describes a file of another kind; None if it may be a preset.
+    Lorebooks are skipped. For a file that is not a valid preset, `describe_other` may return what
+    the file is instead, or None.
     """
     found = ReadPresets()
     origins: dict[str, Path] = {}
@@ -67,7 +68,7 @@ def read_presets(
         text = ""
         try:
             text = read_preset_text(file)
-            if is_lorebook(text):  # of a preset beside it
+            if is_lorebook(text):  # belongs to a preset in the same folder
                 continue
             preset = load_preset_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
@@ -97,7 +98,7 @@ def _name_in(text: str) -> str | None:
 
 
 def parse_preset(text: str, source: str) -> Preset:
-    """Parse a preset, allowing comments and trailing commas; raises `PresetError`."""
+    """Parse a preset, which may have comments and trailing commas; raise `PresetError`."""
     checked = check_preset(text)
     if checked.preset is None:
         raise PresetError(joined(_placed(one, source) for one in checked.problems))
@@ -110,14 +111,17 @@ def _placed(problem: "PresetProblem", source: str) -> Text:
 
 
 def load_preset_lorebook(preset: Preset, file: Path) -> Preset:
-    """Replace a lorebook's path by its content; raises as `read_lorebook_file` does."""
+    """Return the preset with the content of its lorebook file; raise `PresetError` if invalid."""
     if not isinstance(preset.lorebook, str):
         return preset
     return preset.model_copy(update={"lorebook": read_lorebook_file(preset.lorebook, file)})
 
 
 def read_lorebook_file(name: str, file: Path) -> object:
-    """Return the JSON of a lorebook next to the preset's `file`; raises `PresetError`."""
+    """Return the JSON of a lorebook file in the folder of the preset's `file`.
+
+    Raises `PresetError`.
+    """
     folder = file.parent.resolve()
     book = path_inside(folder, name)
     if book is None:
@@ -136,7 +140,7 @@ def read_lorebook_file(name: str, file: Path) -> object:
 
 
 def validate_preset(data: object, source: str) -> Preset:
-    """Create a preset from data; raises `PresetError` with all problems."""
+    """Create a preset from parsed JSON; raise `PresetError` with all problems."""
     try:
         return Preset.model_validate(data)
     except ValidationError as error:
@@ -147,7 +151,7 @@ def validate_preset(data: object, source: str) -> Preset:
 
 
 def export_preset(preset: Preset) -> str:
-    """Return strict JSON without default values; single text parts become plain strings."""
+    """Return a preset as strict JSON, without default values and with plain strings as contents."""
     data = preset.model_dump(mode="json", exclude_defaults=True)
     for message in data.get("messages", ()):
         match message["content"]:
@@ -157,14 +161,14 @@ def export_preset(preset: Preset) -> str:
 
 
 def preset_version(preset: Preset) -> PresetVersion:
-    """Return a preset's stored form; its own `version` is the lowest number it may get."""
+    """Return a preset in its stored form; its stored version is at least its own `version`."""
     return PresetVersion(preset.name, export_preset(preset), preset.version)
 
 
 def find_preset(
     presets: Mapping[str, Preset], word: str, disabled: Mapping[str, str] = _NO_REASONS
 ) -> Preset:
-    """Find a preset by name, ignoring case; raises `PresetError`, with the reason if `disabled`."""
+    """Find a preset by name, ignoring case; raise `PresetError` if it is missing or `disabled`."""
     by_id = {preset.id: preset for preset in presets.values()}
     wanted = preset_id(word.strip())
     if wanted in by_id:
@@ -186,15 +190,15 @@ def find_preset(
 
 
 def open_presets_folder(chosen: Path | None) -> Path:
-    """Return the folder for new presets; raises `UserError` if it cannot be created."""
+    """Return the folder for new presets; raise `UserError` if it cannot be created."""
     try:
         return writable_presets_folder(chosen)[0]
     except OSError as error:
-        raise UserError(f"presets/ cannot be made here: {error.strerror or error}") from None
+        raise UserError(f"presets/ cannot be created here: {error.strerror or error}") from None
 
 
 def find_preset_file(folder: Path, preset: Preset) -> Path:
-    """Return the file for a preset, whether or not it exists; raises `PresetError`."""
+    """Return a preset's file, which may not exist yet; raise `PresetError`."""
     own = folder / f"{preset.id}.json"
     if not folder.is_dir() or not any(folder.glob("*.json")):
         return own
@@ -202,14 +206,14 @@ def find_preset_file(folder: Path, preset: Preset) -> Path:
 
 
 def write_preset(folder: Path, preset: Preset) -> Path:
-    """Write a preset over its old file; raises `PresetError` or `UserError`."""
+    """Write a preset to its file, and return the file; raise `PresetError` or `UserError`."""
     file = find_preset_file(folder, preset)
     write_whole_file(file, export_preset(preset).encode())
     return file
 
 
 def delete_preset_file(folder: Path, preset: Preset) -> None:
-    """Delete a preset's file, if it exists; raises `PresetError` or `UserError`."""
+    """Delete a preset's file if it exists; raise `PresetError` or `UserError`."""
     file = find_preset_file(folder, preset)
     try:
         file.unlink(missing_ok=True)
@@ -218,7 +222,7 @@ def delete_preset_file(folder: Path, preset: Preset) -> None:
 
 
 def write_whole_file(file: Path, content: bytes) -> None:
-    """Write a file atomically, creating its folder; raises `UserError` if that fails."""
+    """Write a file atomically, creating its folder; raise `UserError` if that fails."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as stream:
@@ -237,11 +241,11 @@ def _contains_preset(file: Path, preset: Preset) -> bool:
     try:
         return parse_preset(text, str(file)).id == preset.id
     except PresetError:
-        return file.stem == preset.id  # it is replaced by what is valid
+        return file.stem == preset.id  # an invalid file is replaced
 
 
 MAX_PROBLEMS = 100
-"""The most mistakes to describe; each takes some tenths of a millisecond."""
+"""The most problems to describe; describing each takes tenths of a millisecond."""
 
 _NO_OBJECT = translatable("a preset is one JSON object: {example}", example="{...}")
 
@@ -255,14 +259,14 @@ class PresetProblem:
 @value_class
 class CheckedPreset:
     preset: Preset | None
-    """None: there are problems."""
+    """The preset, or None if there are problems."""
     problems: Sequence[PresetProblem] = ()
     document: JsonDocument | None = None
-    """None: the text is not a JSON object."""
+    """The document, or None if the text is not a JSON object."""
 
     @property
     def value(self) -> dict[str, object] | None:
-        """The JSON, even with problems; None if the text is not an object."""
+        """The parsed JSON, even if it has problems; None if it is not an object."""
         found = self.document and self.document.value
         return found if isinstance(found, dict) else None
 
@@ -282,7 +286,7 @@ def check_preset(text: str) -> CheckedPreset:
 
 
 def preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[PresetProblem]:
-    """Describe a document's first problems, ordered by line."""
+    """Describe a document's problems, ordered by line, up to `MAX_PROBLEMS`."""
     found = [(document.line_of(_path_of(one)), one) for one in error.errors()]
     found.sort(key=lambda one: one[0])
     problems = [PresetProblem(line, _describe(one)) for line, one in found[:MAX_PROBLEMS]]
@@ -314,7 +318,7 @@ def _describe(problem: ErrorDetails) -> Text:
 
 
 def _path_of(problem: ErrorDetails) -> tuple[str | int, ...]:
-    """Return a problem's path, including the part within a value checked by one validator."""
+    """Return the path to a problem, including steps inside a value that one validator checks."""
     error = problem.get("ctx", {}).get("error")
     return (*problem["loc"], *(error.path if isinstance(error, PlacedPresetError) else ()))
 

@@ -39,24 +39,24 @@ from bot.templates.jinja_template import check_source
 from bot.texts.text import Text, joined, text_of, translatable
 
 DEFAULT_MODEL = "default"
-"""The value of `model` that stands for the model that the provider is configured with."""
+"""The value of `model` that means the model configured for the provider."""
 
 DEFAULT_INPUT_TOKENS = 16_000
-"""The token budget of a preset that sets none, if the model's context holds it."""
+"""The default token budget of a preset, if the model's context is that large."""
 
 FOREIGN_KEYS = frozenset({"id", "plugins", "emoji"})
-"""Keys that RodelAgent writes as well; they have no meaning here and are dropped."""
+"""Keys that RodelAgent writes but Troupe does not use; they are dropped."""
 
 MAX_DOLLARS = 10**9
-"""The largest budget: as millionths of a dollar it is a number that databases store."""
+"""The largest budget: in millionths of a dollar, databases can store it as an integer."""
 
-_MAX_VERSION = 10**9  # further versions count from it, and PostgreSQL's integers end at 2**31
+_MAX_VERSION = 10**9  # later versions count up from it; PostgreSQL's integers end at 2**31
 _MAX_OUTPUT_TOKENS = 1_000_000  # as in `parameters`
 _MAX_INPUT_TOKENS = 10**9
 _MAX_MESSAGES = 10_000
 _MAX_STORY_CHARS = 50_000
-_MAX_FALLBACKS = 8  # each may be asked for one question
-_MAX_PARAMETER_CHARS = 256 * 1024  # as JSON; all of it is sent with every request
+_MAX_FALLBACKS = 8  # all may be tried for one message
+_MAX_PARAMETER_CHARS = 256 * 1024  # as JSON, which is sent with every request
 
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
@@ -64,7 +64,7 @@ NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_IT
 
 
 def _check(check: Callable[[Any], object]) -> AfterValidator:
-    """Reject a value if `check` raises or returns a problem."""
+    """Return a validator that rejects a value if `check` raises or returns a problem."""
 
     def checked(value: object) -> object:
         try:
@@ -74,7 +74,7 @@ def _check(check: Callable[[Any], object]) -> AfterValidator:
         except (PresetError, TemplateError) as error:
             problem = text_of(error)
         if isinstance(problem, str):
-            raise ValueError(problem)  # noqa: TRY004 -- pydantic
+            raise ValueError(problem)  # noqa: TRY004 # pydantic expects it
         return value
 
     return AfterValidator(checked)
@@ -117,53 +117,53 @@ _ToolName = Annotated[str, _check(_tool_problem)]
 
 
 class WakeRules(StrictModel):
-    """When the bot answers in a group; in a private chat it always answers."""
+    """When the bot answers in a group; in a private chat, it always answers."""
 
     mention: StrictBool = True
     reply: StrictBool = True
     names: StrictBool = True
-    """Whether the character's names call it, as whole words anywhere in a message."""
+    """Whether it answers messages that contain one of the character's names as a whole word."""
     words: Annotated[
         tuple[Annotated[NonEmptyText, _check(_wake_word_problem)], ...],
         Field(max_length=MAX_LIST_ITEMS),
     ] = ()
-    """Whole words or phrases that may stand anywhere in a message, in any case; `/pattern/i` is a
-    regular expression."""
+    """Words or phrases that it answers to, as whole words anywhere in a message, ignoring case;
+    `/pattern/i` is a regular expression."""
     sticky: StrictBool = True
-    """Whether it answers everything in a thread or forum post where it has answered before."""
+    """Whether it answers every message in a thread or forum post where it answered before."""
     always: StrictBool = False
     chance: Annotated[float, Field(ge=0, le=1)] = 0
-    """The probability of answering a message that no other rule applies to."""
+    """The probability of answering a message to which no other rule applies."""
 
 
 BusyMode: TypeAlias = Literal["collect", "interrupt", "queue"]
 
 
 class BusyRules(StrictModel):
-    """How to treat messages that arrive during an answer."""
+    """How to handle messages that arrive while an answer is generated."""
 
     mode: BusyMode | None = None
-    """`collect`: one answer to all of them comes next. `interrupt`: the answer ends, and another
-    one covers them too. `queue`: each gets its own. null: `interrupt` in private, else `collect`"""
+    """`collect`: one next answer to all of them. `interrupt`: the answer stops, and a new one
+    includes them. `queue`: one answer to each. null: `interrupt` in private, else `collect`."""
     quiet_seconds: Annotated[float, Field(ge=0, le=5)] = 0.7
-    """How long nobody writes before gathered messages are answered; one alone never waits."""
+    """How long it must be quiet before several messages are answered; a single one never waits."""
     at_most: Annotated[StrictInt, Field(ge=1, le=100)] = 20
-    """How many messages one answer covers."""
+    """The most messages that one answer replies to."""
     album_seconds: Annotated[float, Field(ge=0, le=5)] = 0.6
-    """How long after a picture of an album its next one may come; they are one message."""
+    """How long to wait for the next picture of an album, which counts as one message."""
     paste_seconds: Annotated[float, Field(ge=0, le=5)] = 1.5
-    """How long after a text of the platform's greatest length the rest of it may come."""
+    """How long to wait for the rest of a text that has the platform's maximum length."""
 
 
 class Fallback(StrictModel):
-    """A model to try if the previous one fails before its first token."""
+    """A model to try if the previous model fails before its first token."""
 
     provider: NonEmptyText
     model: NonEmptyText = DEFAULT_MODEL
 
 
 class SummaryChoice(StrictModel):
-    """The model for summaries of older turns; {} means the preset's own model."""
+    """The model that summarizes older turns; {} means the preset's own model."""
 
     provider: NonEmptyText | None = None
     model: NonEmptyText | None = None
@@ -182,41 +182,41 @@ ScopeName: TypeAlias = Literal["channel", "user", "thread", "reply_chain"]
 
 
 def _object_of(key: str) -> BeforeValidator:
-    """Accept a plain string as shorthand for an object with this key."""
+    """Return a validator that accepts a plain string as shorthand for an object with this key."""
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
 class PresetBudget(StrictModel):
-    """The maximum cost of all of a preset's answers, in US dollars; null means no limit."""
+    """The maximum cost of all of a preset's answers per period, in US dollars; null: no limit."""
 
     day: Annotated[float, Field(gt=0, le=MAX_DOLLARS)] | None = None
     month: Annotated[float, Field(gt=0, le=MAX_DOLLARS)] | None = None
 
 
 class OrderedPrompt(StrictModel):
-    """A prompt in SillyTavern's prompt order: a text, or a placeholder (`marker`)."""
+    """An item of SillyTavern's prompt order: a text, or a placeholder (`marker`)."""
 
     marker: MarkerName | None = None
-    """The place. The text of `main` and `jailbreak` is used if the preset has no `system` or no
-    `post_history_instructions` of its own, and is the value of `{{original}}` in them."""
+    """What the placeholder stands for. The texts of `main` and `jailbreak` are defaults for the
+    preset's `system` and `post_history_instructions`, and the value of `{{original}}` in these."""
     role: Annotated[Role, BeforeValidator(lower)] = "system"
     content: str = ""
     name: str = ""
-    """For people: the model does not see it."""
+    """A name for people, which the model does not see."""
     depth: Annotated[StrictInt, Field(ge=0)] | None = None
-    """How many messages of the conversation follow it; null: it stands before or after all."""
+    """How many messages of the conversation follow it; null: it comes before or after them all."""
     order: StrictInt = 100
-    """At one depth the highest comes last."""
+    """At the same depth, prompts with higher orders come later."""
 
 
 class PrompterChoice(StrictModel):
-    """How form fields become a prompt; a plain string gives just the kind."""
+    """How form fields become a prompt; a plain string sets only the kind."""
 
     kind: Literal["alpaca", "chat"]
     instruction: str = ""
-    """Follows `system`; may have form fields, as in `Translate into {language}.`."""
+    """A text after `system`, which may have form fields, as in `Translate into {language}.`"""
     user: str | None = None
-    """Precedes the user's text; may have form fields as well."""
+    """A text before the user's message, which may have form fields, too."""
     extra_keys: NonEmptyTexts = ()
 
 
@@ -229,11 +229,14 @@ _OF_CHARACTER = frozenset(
         *("mcp_servers", "adults_only"),
     }
 )
-"""What a character keeps as it was made, whoever's model plays it."""
+"""The keys that a character keeps when it is played with another preset's model."""
 
 
 class Preset(StrictModel):
-    """A character or assistant; the first keys are RodelAgent's (docs/sources.md#rodel)."""
+    """A character or assistant; the keys up to `filter_chars` are from RodelAgent.
+
+    See docs/sources.md#rodel.
+    """
 
     name: Annotated[str, _check(name_problem)]
     provider: NonEmptyText
@@ -241,7 +244,7 @@ class Preset(StrictModel):
     system: str | None = None
     stream: StrictBool = True
     max_rounds: StrictInt = 0
-    """How many questions with their answers are sent; 0 or less: all."""
+    """How many rounds (a question with its answer) are sent to the model; 0 or less: all."""
     messages: Annotated[tuple[PresetMessage, ...], Field(max_length=_MAX_MESSAGES)] = ()
     parameters: Parameters = Field(default_factory=Parameters)
     stop_sequences: NonEmptyTexts = ()
@@ -250,98 +253,98 @@ class Preset(StrictModel):
     version: StrictInt = Field(1, ge=1, le=_MAX_VERSION)
     description: str = ""
     avatar: str | None = None
-    """An address."""
+    """The URL of a picture."""
     role_name: str | None = None
     persona: Annotated[str, _check(_persona_problem)] | None = None
     character: Annotated[NonEmptyText, _check(_path_problem)] | None = None
-    """A file with persona and stories, relative to the presets directory, or a built-in role."""
+    """A file with persona and stories, relative to the presets folder, or a built-in role."""
     stories: Literal["persona", "recent"] = "persona"
-    """Where its character's stories are inserted: in the persona, or before the newest message."""
+    """Where stories are inserted: in the persona, or before the newest message."""
     greeting: str | None = None
     alternate_greetings: NonEmptyTexts = ()
-    """A conversation begins with the first greeting, or with another by its number: `/new 2`."""
+    """More greetings. A conversation starts with the first, or with another: `/new 2`."""
     group_greetings: NonEmptyTexts = ()
-    """They replace the others if several characters are active."""
+    """Greetings used instead if several characters are active in a channel."""
     personality: str | None = None
-    """SillyTavern's summary of the persona, which follows it."""
+    """SillyTavern's summary of the persona, inserted after it."""
     scenario: str | None = None
-    """The circumstances of the conversation, which follow the persona."""
+    """The circumstances of the conversation, inserted after the persona."""
     post_history_instructions: str | None = None
-    """The system message after the newest message."""
+    """A system message after the newest message."""
     prompts: Annotated[tuple[OrderedPrompt, ...], Field(max_length=_MAX_MESSAGES)] = ()
-    """SillyTavern's prompt order; it replaces the usual order of the prompt."""
+    """SillyTavern's prompt order, used instead of Troupe's."""
     lorebook: Annotated[str | dict[str, object], _check(_lorebook_problem)] | None = None
-    """SillyTavern's World Info or a card's `character_book`, or a file relative to the preset's."""
+    """SillyTavern's World Info, a card's `character_book`, or a file next to the preset's."""
     regex_scripts: Annotated[tuple[RegexScript, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
-    """Replacements in answers, which are then shown when they are complete."""
+    """Replacements in answers, which are then shown only when complete."""
     story_string: Annotated[str, Field(max_length=_MAX_STORY_CHARS)] | None = None
-    """SillyTavern's layout of the system message."""
+    """SillyTavern's template of the system message."""
     macros: StrictBool = False
-    """The texts come from a card: expand {{char}}, {{user}}, {{random}}."""
+    """Whether to expand macros such as {{char}}, {{user}}, {{random}} in the texts of a card."""
     user_name_in_message: Literal["default", "add", "not_add"] = "default"
     max_input_tokens: StrictInt | None = Field(DEFAULT_INPUT_TOKENS, ge=1, le=_MAX_INPUT_TOKENS)
-    """The token budget of the prompt, at most the model's context less the answer; null: all of
-    that."""
+    """The prompt's token budget, which is at most the model's context minus the answer; null: that
+    maximum."""
     max_output_tokens: StrictInt | None = Field(None, ge=1, le=_MAX_OUTPUT_TOKENS)
     token_counter: EncodingName | None = None
-    """The encoding to count tokens in; null: the backend's own tokenizer."""
+    """The encoding in which tokens are counted; null: the backend's own tokenizer."""
     template: Annotated[str | dict[str, object], _check(_check_template)] | None = None
-    """A registered name, Jinja source, `model` (the GGUF's own) or the JSON of an LMDeploy chat
-    template; overrides string templates."""
+    """A registered name, Jinja source, `model` (the GGUF's own), or the JSON of an LMDeploy chat
+    template; used instead of string templates."""
     names_in_template: StrictBool = False
-    """The template writes the speakers: it reads `message.name`, `char`, `user` and `is_group`."""
+    """Whether the template writes speakers' names itself, from `message.name`, `char`, `user`."""
     trim_inputs: StrictBool = False
     prompter: Annotated[PrompterChoice | None, _object_of("kind")] = None
     scope: ScopeName = "channel"
-    """Whose messages share one history, where `/settings scope` says nothing else."""
+    """Whose messages share one history, unless `/settings scope` says otherwise."""
     context: Literal["addressed", "all"] = "all"
-    """Whether it reads what people say to each other, as background; `addressed`: only questions
-    and answers."""
+    """`all`: it also reads what people say to each other, as background; `addressed`: it reads only
+    questions and answers."""
     wake: WakeRules = Field(default_factory=WakeRules)
     aliases: NonEmptyTexts = ()
-    """Further names that people address it by."""
+    """More names by which people can address it."""
     talkativeness: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """With several characters: the probability of answering a message that names none."""
+    """With several characters: the probability of answering a message that names none of them."""
     cooldown_seconds: Annotated[float, Field(ge=0)] = 0
-    """How long it does not answer after its last answer, unless it is named."""
+    """How long it stays silent after an answer, unless someone names it."""
     buttons: StrictBool = True
-    """Whether there are buttons under its answers, where the platform has them."""
+    """Whether its answers have buttons, on platforms with buttons."""
     busy: Annotated[BusyRules, _object_of("mode")] = Field(default_factory=BusyRules)
     long_answer: Literal["parts", "file", "thread"] = "parts"
-    """How an answer longer than one message is sent: as several messages, as its beginning and a
-    file with all of it, or as its beginning and a thread with the rest."""
+    """How an answer longer than one message is sent: as several messages, as its start with a file
+    that contains all of it, or as its start with a thread for the rest."""
     thoughts: Literal["hidden", "folded"] = "hidden"
-    """Whether readers can open what a reasoning model has thought, under its complete answer."""
+    """Whether readers can unfold a reasoning model's thoughts under its complete answer."""
     fallbacks: Annotated[tuple[Fallback, ...], Field(max_length=_MAX_FALLBACKS)] = ()
     tools: Annotated[tuple[_ToolName, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
-    """What the model may call during an answer, where its provider has tools."""
+    """Tools that the model may call during an answer, if its provider supports tools."""
     mcp_servers: Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
-    """Servers of further tools, by the names that the operator gave them in the settings."""
+    """Servers with more tools, by their names in the settings."""
     budget: PresetBudget | None = None
     summary: SummaryChoice | None = None
     adults_only: StrictBool = False
-    """Whether it answers only in age-restricted channels, in groups where an admin said `/access
-    adult on`, and in private to people who have confirmed their age."""
+    """Whether it answers only in age-restricted channels, in groups with `/access adult on`, and in
+    private chats with people who confirmed their age."""
 
     _behavior_of: str = PrivateAttr("")
 
     @property
     def shown_name(self) -> str:
-        """The name as people see it."""
+        """The name to display."""
         return shown_name(self.name)
 
     @property
     def behavior_of(self) -> str:
-        """The preset whose model and behavior a character of somebody's own has; else empty."""
+        """The preset whose model and behavior a user-made character has; "" for other presets."""
         return self._behavior_of
 
     def behaving_as(self, other: "Preset") -> "Preset":
-        """Return this character with another preset's model, limits and rules, not its tools."""
+        """Return this character with another preset's model, limits, and rules, but not tools."""
         others = {name: getattr(other, name) for name in type(self).model_fields}
         copy = self.model_copy(
             update={name: value for name, value in others.items() if name not in _OF_CHARACTER}
         )
-        copy._behavior_of = other.name  # noqa: SLF001 # a copy of its own
+        copy._behavior_of = other.name  # noqa: SLF001 # our own copy
         return copy
 
     @property
@@ -355,17 +358,17 @@ class Preset(StrictModel):
 
     @property
     def has_order(self) -> bool:
-        """Whether the preset has its own prompt order; prompters ignore it."""
+        """Whether to use the preset's own prompt order, which prompters ignore."""
         return bool(self.prompts) and self.prompter is None
 
     @property
     def has_macros(self) -> bool:
-        """Whether its texts may contain macros."""
+        """Whether macros in the preset's texts are expanded."""
         return self.macros or bool(self.prompts)
 
     @property
     def greetings(self) -> tuple[str, ...]:
-        """All greetings by number: `/new 1`, `/new 2`."""
+        """All greetings, in the order of their numbers for `/new`."""
         return tuple(text for text in (self.greeting, *self.alternate_greetings) if text)
 
     def greetings_among(self, characters: int) -> tuple[str, ...]:
@@ -380,12 +383,12 @@ class Preset(StrictModel):
 
     @property
     def output_limit(self) -> int | None:
-        """The lowest output token limit, under any name."""
+        """The lowest of all limits on output tokens, or None."""
         return lowest_output_limit(self.max_output_tokens, self.parameters)
 
     @property
     def without_output_limit(self) -> "Preset":
-        """A copy without a limit on the length of answers."""
+        """A copy of the preset without limits on output tokens."""
         parameters = {
             name: value
             for name, value in self.parameters.items()
@@ -404,7 +407,7 @@ class Preset(StrictModel):
 
     @cached_property
     def parsed_lorebook(self) -> Lorebook | None:
-        """The parsed lorebook; None if there is none or its file is not loaded."""
+        """The parsed lorebook, or None if there is none or its file is not loaded."""
         return read_lorebook(self.lorebook, self.name) if isinstance(self.lorebook, dict) else None
 
     @model_validator(mode="before")

@@ -1,4 +1,4 @@
-"""A preset's untrusted regex scripts: find and replace in limited time."""
+"""Run a preset's untrusted regex scripts, which find and replace text, in limited time."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,15 +12,15 @@ from bot.prompting.lorebook.entries import RegexTimeBudget, compile_key
 from bot.prompting.presets.fields import StrictModel
 from bot.texts.text import Text, translatable
 
-_MAX_SECONDS = 0.05  # of one script
-_MAX_GROWTH = 4  # a text may become this many times as long, plus some
+_MAX_SECONDS = 0.05  # for one script
+_MAX_GROWTH = 4  # times a text's length, to which the next limit is added
 _MAX_ADDED_CHARS = 20_000
 _REFERENCE = regex.compile(r"\$(?:(\d{1,2})|<([^<>]+)>)")
 _MATCH = regex.compile(r"\{\{match\}\}", regex.IGNORECASE)
 
 
 def pattern_problem(word: str) -> Text | None:
-    """Return why `/pattern/flags` is invalid; None if it is valid."""
+    """Return why a regular expression, `/pattern/flags`, is invalid, or None if it is valid."""
     problem = compile_key(word)
     if not isinstance(problem, str):
         return None
@@ -28,15 +28,15 @@ def pattern_problem(word: str) -> Text | None:
 
 
 class RegexScript(StrictModel):
-    """One replacement, as in SillyTavern's Regex extension."""
+    """A replacement, as in SillyTavern's Regex extension."""
 
     name: str = ""
     find: Annotated[str, Field(min_length=1)]
     """A regular expression, `/pattern/flags`; without `g` only the first match is replaced."""
     replace: str = ""
-    """May have `$1`, `$<name>`, `{{match}}` and macros."""
+    """The replacement, which may contain `$1`, `$<name>`, `{{match}}`, and macros."""
     trim: tuple[str, ...] = ()
-    """Texts that are removed from what was matched."""
+    """Texts to remove from the matched text."""
 
     @field_validator("find")
     @classmethod
@@ -49,7 +49,7 @@ class RegexScript(StrictModel):
 def run_scripts(
     scripts: Sequence[RegexScript], text: str, expand: Callable[[str], str] = str
 ) -> str:
-    """Run the scripts within the time limit; `expand` fills macros, except in matched text."""
+    """Return a text after all replacements; `expand` expands macros, except in matched text."""
     time_budget = RegexTimeBudget()
     for script in scripts:
         if time_budget.seconds <= 0:

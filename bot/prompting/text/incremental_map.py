@@ -1,7 +1,7 @@
-"""Map the items of growing sequences, keeping results between calls.
+"""Apply a function to the items of a growing sequence, and reuse the results of the last call.
 
-From one prompt to the next, a conversation's history gains the newest turns and may lose the
-oldest. Only new turns are computed.
+From one prompt to the next, a conversation's history gains new turns and may lose its oldest ones.
+Only the results for new turns are computed.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -9,8 +9,8 @@ from itertools import takewhile
 from typing import Any, TypeVar
 
 _USUALLY_NEW = 4
-"""The most items that usually differ at the end of the last sequence: the newest message is one
-object while it is answered, and another one in the history."""
+"""How many items at the end usually differ from the last sequence, at most: the newest message is a
+different object once it is in the history."""
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -23,9 +23,10 @@ def map_incrementally(
     items: Sequence[Item],
     compute: Callable[[Item], Value],
 ) -> tuple[Value, ...]:
-    """Return the value of each item of the sequence `key`, and keep the values in `memo`.
+    """Return `compute(item)` for each item, reusing the values of the last call with this `key`.
 
-    `compute` is a pure function of an item and `form`; when `form` changes, all are recomputed.
+    The values are kept in `memo`. `compute` must depend only on the item and on `form`; when `form`
+    changes, all values are computed again.
     """
     items = tuple(items)
     form_before, items_before, values_before = memo.pop(key, (form, (), ()))
@@ -39,7 +40,7 @@ def map_incrementally(
 
 
 def _overlap(before: tuple[Item, ...], now: tuple[Item, ...]) -> tuple[int, int]:
-    """Return the slice of `before` that `now` starts with."""
+    """Return the start and end of the slice of `before` with which `now` starts."""
     if not before or not now:
         return 0, 0
     begin = 0
@@ -50,7 +51,7 @@ def _overlap(before: tuple[Item, ...], now: tuple[Item, ...]) -> tuple[int, int]
     most = min(len(before) - begin, len(now))
     for length in range(most, max(-1, most - _USUALLY_NEW), -1):
         end = begin + length
-        # The last one of each is compared first: it is what usually differs.
+        # The last items are compared first, because they usually differ.
         if length and not _is_same(before[end - 1], now[length - 1]):
             continue
         if before[begin:end] == now[:length]:

@@ -1,4 +1,4 @@
-"""Read JSON with comments and trailing commas, and typed fields from third-party JSON."""
+"""Parse JSON with comments and trailing commas, and read typed fields of third-party JSON."""
 
 import json
 import re
@@ -10,11 +10,11 @@ from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import Text, looked_up, marked, translatable
 
 Path = tuple[str | int, ...]
-"""The path of a value: ("messages", 0, "role")."""
+"""The keys and indexes that lead to a value, such as ("messages", 0, "role")."""
 
 MAX_DEPTH = 64
 MAX_CHARS = 10 * 2**20
-# Strings are matched, too, so that nothing in them is taken for a comment.
+# Also matches strings, so that text inside them is not taken for a comment.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\\n])*"?)|,(?=\s*[]}])', re.DOTALL)
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[]{}[,]|[^]{}[,:"\s]+')
@@ -29,11 +29,11 @@ _OF_PYTHON = (
     marked("invalid \\uXXXX escape"),
     marked("unterminated string starting at"),
 )
-"""A problem as `json` names it, in lower case."""
+"""Error messages of Python's `json`, in lower case."""
 
 
 class JsonSyntaxError(Exception):
-    """The text is not valid JSON with comments; `line` counts from 1."""
+    """A text is not valid JSON with comments; `line` counts from 1."""
 
     def __init__(self, problem: Text, line: int = 1) -> None:
         super().__init__(problem)
@@ -42,14 +42,14 @@ class JsonSyntaxError(Exception):
 
 
 class JsonDocument:
-    """A parsed text that knows the line of every key."""
+    """A parsed JSON text, with the line of every key."""
 
     def __init__(self, value: object, text: str = "") -> None:
         self.value = value
         self._text = text
 
     def line_of(self, path: Path) -> int:
-        """Return the line of a key, or of the innermost existing value that contains it."""
+        """Return the line of a key or, if it does not exist, of the innermost value around it."""
         while path not in self._lines:
             path = path[:-1]
         return self._lines[path]
@@ -60,7 +60,7 @@ class JsonDocument:
 
 
 def read_json(text: str) -> JsonDocument:
-    """Parse JSON with comments and trailing commas; raises `JsonSyntaxError`."""
+    """Parse JSON with comments and trailing commas; raise `JsonSyntaxError` if invalid."""
     if len(text) > MAX_CHARS:
         raise JsonSyntaxError(
             translatable("the text is longer than {limit} characters", limit=f"{MAX_CHARS:,}")
@@ -70,7 +70,7 @@ def read_json(text: str) -> JsonDocument:
 
 
 def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
-    """Parse JSON that can be stored again; raises `JsonSyntaxError`, even for NaN."""
+    """Parse strict JSON that can be stored again; raise `JsonSyntaxError`, also for NaN."""
     has_duplicates = False
 
     def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -117,15 +117,18 @@ def _children_of(value: object) -> Iterable[object]:
 
 
 def _blank_out(found: re.Match[str]) -> str:
-    """Return a string unchanged, and blanks for anything else, to keep line numbers."""
+    """Return a matched string unchanged, and blanks for anything else, to keep line numbers."""
     return found[1] or re.sub(r"[^\n]", " ", found[0])
 
 
 def _lines_of_keys(text: str) -> dict[Path, int]:
-    """Return the lines of keys and list items in valid JSON; raises on duplicate keys."""
+    """Return the line of each key and list item in valid JSON.
+
+    Raises `JsonSyntaxError` for duplicate keys.
+    """
     lines: dict[Path, int] = {(): 1}
     line, end = 1, 0
-    open_at: list[Any] = []  # the key or the index in each container; None before a key
+    open_at: list[Any] = []  # the current key or index in each open container; None before a key
     for token in _TOKEN.finditer(text):
         line += text.count("\n", end, token.start())
         end = token.start()
@@ -154,7 +157,7 @@ T = TypeVar("T")
 
 
 class JsonFields:
-    """An object's fields, from another program; one of the wrong type counts as missing.
+    """Reads fields of a JSON object from another program; values of a wrong type count as missing.
 
     Hidden characters are removed from texts, and line endings become line feeds.
     """
@@ -166,12 +169,12 @@ class JsonFields:
         return _plain_text(self._read(name, str) or "")
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the nonempty texts of a list."""
+        """Return the nonempty texts in a list."""
         found = self._read(name, list) or []
         return tuple(_plain_text(one) for one in found if one and isinstance(one, str))
 
     def integer(self, name: str) -> int | None:
-        """Return a number truncated to an integer, limited to ±1e9."""
+        """Return a number as an integer within ±1e9, or None if missing."""
         number = self.number(name)
         return None if number is None else int(max(-1e9, min(1e9, number)))
 
@@ -200,5 +203,5 @@ class JsonFields:
 
 
 def _plain_text(text: str) -> str:
-    """Remove hidden characters and carriage returns, which no model expects."""
+    """Remove hidden characters and carriage returns, which models do not expect."""
     return strip_hidden_text(text).replace("\r\n", "\n").replace("\r", "\n")

@@ -1,4 +1,4 @@
-"""List and read a presets folder's files without parsing them."""
+"""List and read the files in a presets folder, without parsing them."""
 
 import contextlib
 from collections.abc import Mapping
@@ -8,38 +8,38 @@ from typing import TypeAlias
 from bot.errors import PresetError
 
 FileStamps: TypeAlias = Mapping[Path, tuple[int, int]]
-"""When files were changed last, in nanoseconds, and their sizes."""
+"""The modification time of each file, in nanoseconds, and its size."""
 
 _READ_SUFFIXES = frozenset({".json", ".jsonl", ".zip"})
 
 
 def file_stamps(directory: Path) -> FileStamps:
-    """Return the stamps of a folder's presets, lorebooks and characters, with subfolders."""
+    """Return the stamps of presets, lorebooks, and characters in a folder and its subfolders."""
     stamps = {}
     for file in (*directory.glob("*"), *directory.glob("*/*")):
         if file.suffix.lower() in _READ_SUFFIXES:
-            with contextlib.suppress(OSError):  # it was deleted meanwhile
+            with contextlib.suppress(OSError):  # deleted in the meantime
                 found = file.stat()
                 stamps[file] = (found.st_mtime_ns, found.st_size)
     return stamps
 
 
 def json_files(directory: Path) -> list[Path]:
-    """Return a presets folder's `*.json` files by name; raises `PresetError` if none."""
+    """Return the `*.json` files in a presets folder; raise `PresetError` if there are none."""
     try:
         files = sorted(file for file in directory.iterdir() if file.suffix.lower() == ".json")
     except OSError as error:
         raise PresetError(
-            f"the presets directory {directory} cannot be read ({error.strerror});"
-            " set TROUPE_PRESETS_DIR to one with preset files"
+            f"the presets folder {directory} cannot be read ({error.strerror});"
+            " set TROUPE_PRESETS_DIR to a folder with preset files"
         ) from error
     if not files:
-        raise PresetError(f"no *.json in the presets directory {directory}; put a preset there")
+        raise PresetError(f"no *.json in the presets folder {directory}; put a preset there")
     return files
 
 
 def read_preset_text(file: Path) -> str:
-    """Read a presets folder's file; raises `PresetError` if unreadable or not UTF-8."""
+    """Read a file; raise `PresetError` if it is unreadable or not UTF-8."""
     try:
         if file.exists() and not (file.is_file() or file.is_dir()):  # such as a link to /dev/zero
             raise PresetError.translatable("{file}: is a device; remove it", file=file)
@@ -55,7 +55,7 @@ def read_preset_text(file: Path) -> str:
 
 
 def path_inside(folder: Path, name: str) -> Path | None:
-    """Return the path of a file that a preset refers to; None if outside or invalid."""
+    """Return the path of a file that a preset refers to, or None if outside its folder."""
     try:
         file = (folder / name).resolve()
     except (OSError, RuntimeError, ValueError):

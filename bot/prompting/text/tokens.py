@@ -1,4 +1,4 @@
-"""Count the tokens of texts, prompts and images."""
+"""Count the tokens of texts, prompts, and images."""
 
 import asyncio
 import base64
@@ -16,21 +16,21 @@ from typing import Any, Final
 from bot.chat.prompt import Image, Prompt
 
 try:
-    # The public batch_count() reads the control group's limits on each call, which takes longer
-    # than counting a page of text. This is the encoding it uses; a test compares the counts.
+    # The public batch_count() reads the cgroup's limits on each call, which takes longer than
+    # counting a page of text. It uses this encoding; a test compares the counts.
     from toktok import _encoding as load_encoding
 except ImportError:  # the extra is not installed
     load_encoding = None
 
 
 _LONGEST_SIDE, _SHORTEST_SIDE, _TILE = 2048, 768, 512
-_BASE_TOKENS, _TOKENS_PER_TILE = 85, 170  # GPT-4o's; most services are cheaper
-_UNKNOWN_SIZE = (_LONGEST_SIDE, _LONGEST_SIDE * 3)  # the maximum: a link may lead to any size
-_HEAD_CHARS = 64 * 1024  # of base64; a JPEG's size may follow an embedded preview
+_BASE_TOKENS, _TOKENS_PER_TILE = 85, 170  # GPT-4o's; most services use fewer
+_UNKNOWN_SIZE = (_LONGEST_SIDE, _LONGEST_SIDE * 3)  # the maximum: a linked image may have any size
+_HEAD_CHARS = 64 * 1024  # in base64; a JPEG's size may come after an embedded preview
 
 
 def image_tokens(image: Image) -> int:
-    """Estimate an image's tokens; a link or an unknown format counts as the largest size."""
+    """Estimate an image's tokens, assuming the largest size for links and unknown formats."""
     if image.detail == "low":
         return _BASE_TOKENS
     width, height = image_size(image) or _UNKNOWN_SIZE
@@ -41,7 +41,7 @@ def image_tokens(image: Image) -> int:
 
 
 def image_size(image: Image) -> tuple[int, int] | None:
-    """Return an image's width and height from a `data:` URI's file header; None if unknown."""
+    """Return an image's width and height from its header in a `data:` URI, or None if unknown."""
     kind, _, encoded = image.url.partition(";base64,")
     if not kind.startswith("data:image/") or not encoded:
         return None
@@ -65,7 +65,7 @@ def _read_size(data: bytes) -> tuple[int, int] | None:
 
 def _jpeg_sizes(data: bytes) -> Iterator[tuple[int, int]]:
     at = 2
-    while at + 9 < len(data) and data[at] == 0xFF:  # every segment begins with it
+    while at + 9 < len(data) and data[at] == 0xFF:  # every segment starts with FF
         marker, length = data[at + 1], struct.unpack_from(">H", data, at + 2)[0]
         if marker in _SIZE_SEGMENTS:
             height, width = struct.unpack_from(">HH", data, at + 5)
@@ -73,25 +73,25 @@ def _jpeg_sizes(data: bytes) -> Iterator[tuple[int, int]]:
         at += 2 + length
 
 
-# The segments that hold a JPEG's size; the gaps are tables and reserved codes.
+# The segments that contain a JPEG's size; the gaps are tables and reserved codes.
 _SIZE_SEGMENTS = frozenset([*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC)])
 
 _TABLES = tomllib.loads((Path(__file__).parent / "encodings.toml").read_text("utf-8"))
 ENCODINGS: Final[Mapping[str, str]] = _TABLES["names"]
-"""The names that presets may use, and those of the library."""
+"""The library's name of each encoding, by the names that presets may use."""
 
 _MAX_CACHED_TEXTS = 40_000
 _MAX_CACHED_MODELS = 1024
-_BYTES_PER_TOKEN = 3  # cl100k_base: 4.3 in English, 2.5 in Chinese
-_NORMALIZED = frozenset({"qwen3.5"})  # its tokenizer normalizes texts first
+_BYTES_PER_TOKEN = 3  # cl100k_base has 4.3 in English, 2.5 in Chinese
+_NORMALIZED = frozenset({"qwen3.5"})  # encodings whose tokenizer normalizes texts first
 
 # docs/sources.md#openai
 _ANSWER_START_TOKENS = 3
-_TOKENS_PER_MESSAGE = 4  # the role is one of them
+_TOKENS_PER_MESSAGE = 4  # including the role
 
 
 class _Estimate:
-    """Estimates tokens without the library; usage that services report corrects it."""
+    """Estimates tokens without the library; corrected later by usage that services report."""
 
     def __init__(self, _encoding: str) -> None:
         pass
@@ -101,7 +101,7 @@ class _Estimate:
 
 
 class EncodingCounter:
-    """Counts tokens in one encoding of the library, caching texts."""
+    """Counts tokens in one encoding, and caches the counts."""
 
     def __init__(
         self, encoding: str, read: Callable[[str], Any] = load_encoding or _Estimate
@@ -110,21 +110,21 @@ class EncodingCounter:
         self.loaded = False
         self._read = read
         self._reading = Lock()
-        # By their hashes, which Python salts: texts are kept by their conversations alone.
+        # By hash and length, so that this cache contains no texts.
         self._tokens: dict[tuple[int, int], int] = {}
 
     def __call__(self, texts: Iterable[str]) -> Sequence[int]:
-        """Return each text's tokens; special tokens count as plain text."""
+        """Return the number of tokens of each text; special tokens count as plain text."""
         known = self._tokens
         return [known.get((hash(text), len(text))) or self._tokens_of(text) for text in texts]
 
     async def count_prompt(self, prompt: Prompt) -> int:
-        """Load the encoding, then return `prompt_tokens`."""
+        """Load the encoding, and return a prompt's tokens."""
         await self.load()
         return self.prompt_tokens(prompt)
 
     async def load(self) -> None:
-        """Load the encoding in a thread; it takes half a second and tens of megabytes."""
+        """Load the encoding in a thread, which takes half a second and tens of megabytes."""
         if not self.loaded:
             await asyncio.to_thread(self._load)
             self.loaded = True
@@ -146,8 +146,8 @@ class EncodingCounter:
         return tokens
 
     def _load(self) -> Any:
-        # The first messages of several chats ask for it together. A second copy would be dropped,
-        # but the process keeps its memory.
+        # The first messages of several chats may load it at the same time. A second copy would be
+        # dropped, but the process would keep its memory.
         with self._reading:
             return self._read(self.encoding)
 
@@ -164,26 +164,26 @@ _shared_counter = cache(EncodingCounter)
 
 
 def get_counter(name: str) -> EncodingCounter:
-    """Return an encoding's shared counter, by any of the encoding's names."""
+    """Return the shared counter of an encoding, by any of its names."""
     return _shared_counter(ENCODINGS[name])
 
 
 @lru_cache(_MAX_CACHED_MODELS)
 def known_encoding(model: str) -> str | None:
-    """Return a model's encoding; None if unknown, or if tokens are estimated."""
+    """Return a model's encoding, or None if it is unknown or the library is not installed."""
     if load_encoding is None:
         return None
-    name = model.rpartition("/")[2].lower()  # OpenRouter's names begin with a vendor
+    name = model.rpartition("/")[2].lower()  # OpenRouter's names start with a vendor
     models = _TABLES["models"].items()
     return next((encoding for prefix, encoding in models if name.startswith(prefix)), None)
 
 
 @lru_cache(_MAX_CACHED_MODELS)
 def counter_for_model(model: str) -> EncodingCounter:
-    """Return the shared counter for a model, an estimate if its encoding is unknown."""
+    """Return the shared counter for a model, with cl100k_base if its encoding is unknown."""
     return get_counter(known_encoding(model) or "cl100k_base")
 
 
 def count_tokens(texts: Iterable[str]) -> Sequence[int]:
-    """Return each text's tokens in cl100k_base, an estimate for any model."""
+    """Return the number of tokens of each text in cl100k_base, as an estimate for any model."""
     return get_counter("cl100k_base")(texts)

@@ -1,10 +1,10 @@
-"""Find whole words, even in scripts without spaces between words."""
+"""Find whole words in texts, even in scripts without spaces between words."""
 
 from itertools import pairwise
 
 import regex
 
-# Korean appends particles to words without a space, so every position is a word border there too.
+# Korean appends particles to words without a space, so every position is a word boundary there.
 _UNSPACED = (
     r"\p{Han}\p{Hiragana}\p{Katakana}ーｰ\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 )
@@ -14,7 +14,7 @@ _JOINS = regex.compile(rf"(?![{_UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_]")
 
 
 def find_word(word: str, text: str) -> int | None:
-    """Return the first position of a whole word, matched exactly; None if missing."""
+    """Return the first position of a whole word, matched exactly, or None if it is missing."""
     index = text.find(word) if word else -1
     while index >= 0:
         end = index + len(word)
@@ -28,7 +28,7 @@ def find_word(word: str, text: str) -> int | None:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words, case-folded; in scripts without spaces, characters and their pairs."""
+    """Return a text's words, case-folded; in scripts without spaces, characters and their pairs."""
     found = []
     for word in _WORD.findall(text.casefold()):
         if _FIRST_UNSPACED.match(word):

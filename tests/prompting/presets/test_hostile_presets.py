@@ -44,7 +44,7 @@ def test_parameter_that_says_where_to_send_or_who_pays_is_refused(name: str) -> 
     [problem] = check_preset(text % json.dumps(name)).problems
 
     assert problem.line == 3
-    assert "belongs to the operator" in problem.text
+    assert "can be set only by the operator" in problem.text
 
 
 @pytest.mark.parametrize("name", TABLES["unseen"])
