@@ -1,6 +1,6 @@
-"""Import packages of optional extras; errors say how to install what is missing."""
+"""Import packages of optional extras, with errors that say how to install missing packages."""
 
-from importlib import import_module  # noqa: TID251 # packages that few installations need
+from importlib import import_module  # noqa: TID251 # optional packages
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,16 +25,16 @@ _EXTRAS = {
     "toktok": "tokens",
     "xllamacpp": "local",
 }
-"""The extra in pyproject.toml that installs each package."""
+"""For each package, the extra in pyproject.toml that installs it."""
 
 
 def installing(package: str) -> str:
-    """Return the command that installs a package from its extra."""
+    """Return the command that installs a package."""
     return f"`pip install 'troupe-bot[{_EXTRAS[package]}]'`"
 
 
 def is_missing(package: str) -> bool:
-    """Return whether a package is missing, and warn how to install it."""
+    """Return whether a package is missing; if so, log how to install it."""
     if find_spec(package) is not None:
         return False
     _log.warning("package_missing", package=package, reason=installing(package))
@@ -42,7 +42,7 @@ def is_missing(package: str) -> bool:
 
 
 def import_extra(module: str, needed_by: str) -> Any:
-    """Import a module; if it is missing, raise a `SettingsError` with the command to install it."""
+    """Import a module; raise `SettingsError` with a command if its package is not installed."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

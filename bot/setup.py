@@ -1,7 +1,7 @@
-"""The steps of `troupe init` and the console's setup page, ending with a single write of `.env`.
+"""The steps of `troupe init` and the console's setup page, which write `.env` once at the end.
 
-The shipped presets use the provider `local`, whose settings can point to a file or any service, so
-that choosing one model is enough for all of them.
+The shipped presets use the provider `local`, whose settings can refer to a file or to any service.
+So one model choice is enough for all presets.
 """
 
 import asyncio
@@ -35,19 +35,19 @@ from bot.texts.text import Text, text_of, translatable
 from bot.value_class import value_class
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
-_MODE = 0o600  # it holds tokens and keys
+_MODE = 0o600  # the file contains tokens and keys
 
 
 def write_variables(file: Path, changes: Mapping[str, str | None]) -> None:
-    """Set variables, or remove those that are None; on `SettingsError`, nothing is changed.
+    """Set variables in a `.env` file, and remove those whose value is None.
 
-    The file is replaced atomically, and then only readable by its owner. Variables keep their
-    places; case in names is ignored.
+    The file is replaced atomically, and only its owner can read it. Variables keep their places,
+    and the case of names is ignored. Raises `SettingsError` without changing the file.
     """
     for name, value in changes.items():
         if value is not None and re.search(r"[\n\r\0]", value):
-            raise SettingsError(f"{name} has a line break in it; give one line")
-    target = file.resolve()  # a link stays one
+            raise SettingsError(f"{name} contains a line break; it must be one line")
+    target = file.resolve()  # a symbolic link is kept
     try:
         with tempfile.TemporaryDirectory(prefix=f"{target.name}.", dir=target.parent) as folder:
             staged = Path(folder) / target.name
@@ -74,14 +74,14 @@ def _replace_variable(file: Path, changes: Mapping[str, str | None]) -> None:
 
 
 def read_variable_names(file: Path) -> Collection[str]:
-    """Return the variables that a file sets, in capitals; none if there is no such file."""
+    """Return the names of a file's variables, in upper case; empty if it cannot be read."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return {name.upper() for name in dotenv_values(file, interpolate=False)}
     return ()
 
 
 INCLUDED = "included"
-"""The id of the model that comes with Troupe, among those of providers."""
+"""The id that stands for the model that comes with Troupe, in place of a provider's id."""
 
 _PREFIX = "TROUPE_PROVIDERS__LOCAL__"
 _QUESTION = "Say hello in one short sentence."
@@ -92,23 +92,23 @@ _TRY_SECONDS = 60.0
 
 @value_class
 class ModelChoice:
-    """A model of a service or in a file; without any field, the included model."""
+    """A model of a service or in a file; if all fields are None, the included model."""
 
     provider: str | None = None
     base_url: str | None = None
     api_key: str | None = None
     model: str | None = None
-    """A name at the service, or of a file in the models folder."""
+    """The service's name for the model, or the name of a file in the models folder."""
     model_path: Path | None = None
 
     @property
     def is_service(self) -> bool:
-        """Whether it is a service at an address."""
+        """Whether the model is a service's, not a file."""
         return self.provider is not None or self.base_url is not None
 
     @property
     def variables(self) -> Mapping[str, str | None]:
-        """The settings to write; None removes a setting from an earlier choice."""
+        """The settings to write; None removes a setting of an earlier choice."""
         kind, implied = default_spec(self.provider or "").kind, default_spec("").kind
         chosen = {
             "KIND": kind if kind != implied else None,
@@ -124,17 +124,17 @@ SUGGESTED: Sequence[tuple[str, float, str]] = (
     ("Qwen/Qwen3-4B-GGUF:Q4_K_M", 2.5, "good answers; 6 GB of memory"),
     ("Qwen/Qwen3-8B-GGUF:Q4_K_M", 5.0, "better ones; 9 GB of memory"),
 )
-"""Models worth downloading: what `troupe model pull` takes, the size in GB, and a few words."""
+"""Models worth downloading: source for `troupe model pull`, size in GB, and description."""
 
 SERVICE_TITLES = {
     "anthropic": "Anthropic (Claude)",
     **{name: service.title for name, service in SERVICES.items()},
 }
-"""The display names of services by their ids."""
+"""The display names of services, by provider id."""
 
 
 def find_service(words: str) -> str | None:
-    """Return a service's id for a name such as "OpenRouter", "claude" or "open_router"."""
+    """Return the id of a service named like "OpenRouter", "claude", or "open_router", or None."""
     wanted, titles = _only_letters(words), SERVICE_TITLES
     names = {name: (_only_letters(name), _only_letters(titles[name])) for name in sorted(titles)}
     exact = [name for name, known in names.items() if wanted in known]
@@ -147,20 +147,20 @@ def _only_letters(text: str) -> str:
 
 
 async def find_local_services() -> Mapping[str, Sequence[str]]:
-    """Find model servers at their usual local ports; return their models by provider."""
+    """Return the models of servers that answer at their usual local ports, by provider."""
     async with asyncio.TaskGroup() as group:
         asked = {name: group.create_task(_ask_service(name)) for name in sorted(KEYLESS)}
     return {name: models for name, task in asked.items() if (models := task.result())}
 
 
 async def list_models(choice: ModelChoice) -> Sequence[str]:
-    """Return the models that a service lists, if any; raises `TroupeError`."""
+    """Return the models that a service lists, if any; raise `TroupeError` if it fails."""
     async with _open_backend(choice) as backend:
         return await backend.list_models()
 
 
 async def try_model(choice: ModelChoice) -> str:
-    """Return the answer to a short question; raises `SettingsError`, `BackendUnavailable`."""
+    """Return a model's answer to a short question; raise `SettingsError`, `BackendUnavailable`."""
     prompt = Prompt(
         messages=(Message("user", _QUESTION),),
         model=choice.model or "default",
@@ -191,7 +191,7 @@ async def _open_backend(choice: ModelChoice) -> AsyncIterator[Backend]:
         "base_url": choice.base_url,
         "api_key": choice.api_key,
         "model": choice.model,
-        "first_token_seconds": _TRY_SECONDS,  # it may have to be loaded first
+        "first_token_seconds": _TRY_SECONDS,  # the model may have to be loaded first
     }
     fields = {key: value for key, value in given.items() if value is not None}
     try:
@@ -216,7 +216,7 @@ _CODE_DIGITS = 6
 
 
 def platforms_with_tokens() -> Sequence[PlatformSpec]:
-    """Return the platforms whose bots have a token."""
+    """Return the platforms on which a bot has a token."""
     return [spec for spec in platform_specs() if spec.account_setup is not None]
 
 
@@ -224,13 +224,13 @@ def platforms_with_tokens() -> Sequence[PlatformSpec]:
 async def open_account(
     spec: PlatformSpec, settings: Settings, token: str
 ) -> AsyncIterator[AccountSetup]:
-    """Open a token's account through the configured API address; raises `SettingsError`."""
+    """Open the bot account of a token, at the configured API address; raise `SettingsError`."""
     given, account = settings.platform(spec), None
     if given is not None:
         given = given.model_copy(update={"token": SecretStr(token)})
         account = make_account_setup(spec, given)
     if account is None:
-        raise SettingsError(f"bots of {spec.kind} have no token")
+        raise SettingsError(f"bots on {spec.kind} have no token")
     try:
         yield account
     finally:
@@ -238,26 +238,26 @@ async def open_account(
 
 
 async def where_from(spec: PlatformSpec, settings: Settings) -> Text:
-    """Return where users get a bot's token."""
+    """Return where to get a bot's token on a platform."""
     async with open_account(spec, settings, "") as account:
         return account.where_from
 
 
 async def inspect_account(spec: PlatformSpec, settings: Settings, token: str) -> BotAccount:
-    """Return the token's account from the platform; raises `PlatformError` if it is wrong."""
+    """Return the bot account of a token; raise `PlatformError` if the token is wrong."""
     async with open_account(spec, settings, token) as account:
         return await account.inspect()
 
 
 def make_code() -> str:
-    """Return a new six-digit code."""
+    """Return a new random six-digit code."""
     return "".join(secrets.choice("0123456789") for _ in range(_CODE_DIGITS))
 
 
 def bot_variables(
     tokens: Mapping[str, str], admins: Sequence[str], settings: Settings
 ) -> Mapping[str, str]:
-    """Return the variables to write: tokens by platform, and admins besides existing ones."""
+    """Return the variables to write for tokens (by platform) and for additional admins."""
     variables = {f"TROUPE_{kind.upper()}__TOKEN": token for kind, token in tokens.items()}
     if admins:
         everybody = dict.fromkeys([*sorted(settings.admins), *admins])
@@ -272,12 +272,12 @@ class BotStep:
     spec: PlatformSpec
     token: str = field(repr=False)
     account: BotAccount | None
-    """None: the token was not checked."""
+    """The bot's account, or None if the token was not checked."""
     code: str = ""
-    """What the first admin sends; empty: nobody was asked yet."""
+    """The code that the first admin must send; "" if no one was asked yet."""
     request: CodeRequest | None = None
     admin: str | None = None
-    """Who has sent the code: "telegram:5"."""
+    """The person who sent the code, such as "telegram:5"."""
     problem: str = ""
     waiting: asyncio.Task[None] | None = None
 
@@ -287,20 +287,20 @@ class BotStep:
 
 
 class SetupSteps:
-    """The choices so far; `write` saves them to `env_file`."""
+    """The choices on the setup page so far; `write` saves them to `env_file`."""
 
     def __init__(self, settings: Settings, env_file: Path) -> None:
         self._settings = settings
         self._env_file = env_file
         self.bots: dict[str, BotStep] = {}
-        """By platform."""
+        """The chosen bots, by platform."""
         self.model: ModelChoice | None = None
-        """The model, once it has answered."""
+        """The chosen model, once it has answered."""
         self._written_admins: list[str] = []
-        """Admins in the file that are not in the settings, which are read once."""
+        """Admins written to the file since the settings were read."""
 
     async def choices(self) -> Sequence[Mapping[str, object]]:
-        """Return the platforms that a bot can be set up for."""
+        """Return the platforms on which a bot can be set up."""
         settings = self._settings
         return [
             {
@@ -313,7 +313,7 @@ class SetupSteps:
         ]
 
     async def check_token(self, kind: str, token: str) -> BotStep:
-        """Check which bot a token belongs to, and remember the bot; raises `PlatformError`."""
+        """Check a token, and add its bot to the choices; raise `PlatformError` if it is wrong."""
         spec = next((one for one in platforms_with_tokens() if one.kind == kind), None)
         if spec is None:
             raise UserError(translatable("There is no such platform."))
@@ -323,7 +323,7 @@ class SetupSteps:
         return self.bots[kind]
 
     async def check_model(self, choice: ModelChoice) -> str:
-        """Return a model's short answer and remember the choice; raises like `try_model`."""
+        """Return a model's short answer, and store the choice; raise like `try_model`."""
         if choice.provider not in SERVICE_TITLES:
             raise UserError(translatable("There is no such provider."))
         mask_from_now_on([choice.api_key] if choice.api_key else [])
@@ -332,7 +332,7 @@ class SetupSteps:
         return answer
 
     async def ask_for_admin(self, kind: str) -> None:
-        """Create a code, and wait in the background until somebody sends it to the bot."""
+        """Create a code, and wait in the background until someone sends it to the bot."""
         step = self.bots.get(kind)
         if step is None:
             raise UserError(translatable("Check a token first."))
@@ -356,13 +356,13 @@ class SetupSteps:
             step.problem = text_of(error)
 
     async def forget(self, kind: str) -> None:
-        """Drop a chosen bot without writing anything."""
+        """Remove a bot from the choices."""
         step = self.bots.pop(kind, None)
         if step is not None and step.waiting is not None:
             await cancel_and_wait([step.waiting])
 
     def variables(self) -> Mapping[str, str | None]:
-        """Return the variables to write; None removes one."""
+        """Return the variables to write; None removes a variable."""
         everybody = [*self._written_admins, *admins] if (admins := self._admins()) else ()
         tokens = {kind: one.token for kind, one in self.bots.items()}
         model = self.model.variables if self.model is not None else {}
@@ -372,7 +372,7 @@ class SetupSteps:
         return [one.admin for one in self.bots.values() if one.admin is not None]
 
     async def write(self) -> Sequence[str]:
-        """Write the variables; return those overridden by the environment."""
+        """Write the variables; return the names that the environment overrides."""
         variables = self.variables()
         if not variables:
             raise UserError(translatable("Check a token or a model first."))
@@ -383,6 +383,6 @@ class SetupSteps:
         return set_in_environment(variables)
 
     async def close(self) -> None:
-        """Stop waiting for codes, and forget the tokens."""
+        """Stop waiting for codes, and drop the tokens."""
         for kind in list(self.bots):
             await self.forget(kind)

@@ -1,8 +1,8 @@
-"""A decorator for value types: dataclasses with slots, compared and hashed by field.
+"""A decorator for value types: dataclasses with slots, compared and hashed by their fields.
 
-The type checker rejects assignments to fields (PEP 681, `frozen_default`); nothing does at run
-time. `dataclass(frozen=True)` would, but its `__init__` takes seven times as long, and each message
-creates more than a hundred such values (7 % of its CPU).
+The type checker rejects assignments to fields (PEP 681, `frozen_default`), but they are not
+prevented at run time. `dataclass(frozen=True)` would prevent them, but its `__init__` takes seven
+times as long, and each message creates over a hundred such values (7 % of its CPU time).
 """
 
 from collections.abc import Callable
@@ -20,6 +20,6 @@ def value_class(*, kw_only: bool) -> Callable[[type[_T]], type[_T]]: ...
 def value_class(
     cls: type[_T] | None = None, /, *, kw_only: bool = False
 ) -> type[_T] | Callable[[type[_T]], type[_T]]:
-    """Make `cls` a dataclass with slots, and with equality and a hash by its fields."""
+    """Turn a class into a dataclass with slots that is compared and hashed by its fields."""
     decorate = dataclass(slots=True, unsafe_hash=True, kw_only=kw_only)
     return decorate if cls is None else decorate(cls)

@@ -1,9 +1,9 @@
-"""The table of all commands; an expected error exits with one line on stderr."""
+"""The `troupe` command line: a table of all commands, and how errors are printed."""
 
 import gc
 import sys
 from collections.abc import Mapping
-from importlib import import_module  # noqa: TID251 # the registry of the commands
+from importlib import import_module  # noqa: TID251 # imports a command when it is used
 from typing import Annotated, Any
 
 import typer
@@ -17,21 +17,21 @@ from bot.cli.typer_apps import command_app
 from bot.errors import TroupeError
 from bot.telemetry.json_lines import JsonLines
 
-_HELP = """Run characters and assistants in Discord servers, Telegram chats and this terminal.
+_HELP = """Run characters and assistants in Discord servers, Telegram chats, and this terminal.
 
-Settings are read from the environment (TROUPE_...), the file .env and the file troupe.toml.
+Settings are read from the environment (TROUPE_...), the file .env, and the file troupe.toml.
 """
 
 _INSTALLATION = "bot.cli.installation"
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "run": ("bot.cli.run", "Start the service on Discord, Telegram or in this terminal."),
+    "run": ("bot.cli.run", "Start the service on Discord, Telegram, or in this terminal."),
     "chat": ("bot.cli.run", "Chat with your presets in this terminal."),
-    "init": ("bot.cli.init", "Set up a model, Telegram and Discord, and write .env."),
-    "check": ("bot.cli.check", "Test every setting, preset and connection."),
-    "preset": ("bot.cli.preset_files", "List, show, check, import and export presets."),
-    "character": ("bot.cli.preset_files", "Import, list and export character cards."),
-    "model": ("bot.cli.model", "Download, list and describe local models."),
+    "init": ("bot.cli.init", "Set up a model, Telegram, and Discord, and write .env."),
+    "check": ("bot.cli.check", "Test every setting, preset, and connection."),
+    "preset": ("bot.cli.preset_files", "List, show, check, import, and export presets."),
+    "character": ("bot.cli.preset_files", "Import, list, and export character cards."),
+    "model": ("bot.cli.model", "Download, list, and describe local models."),
     "render": ("bot.cli.render", "Show the exact prompt that a model would receive."),
     "replay": ("bot.cli.render", "Ask a model again for an earlier answer."),
     "usage": (_INSTALLATION, "Print the cost of answers as CSV."),
@@ -39,37 +39,37 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "console": ("bot.cli.console", "Log in to the console in a browser."),
     "nodes": (_INSTALLATION, "Show the processes of the installation."),
     "jobs": (_INSTALLATION, "Show the exclusive roles and the background work."),
-    "dead-letters": (_INSTALLATION, "Show, retry or drop messages that were set aside."),
+    "dead-letters": (_INSTALLATION, "Show, retry, or drop messages that could not be handled."),
     "pause": (_INSTALLATION, "Stop answering until `troupe resume`."),
     "resume": (_INSTALLATION, "Start answering again after `troupe pause`."),
     "export": (_INSTALLATION, "Export a person's messages and descriptions as JSON."),
-    "forget": (_INSTALLATION, "Delete the stored data of a person, a channel or a server."),
+    "forget": (_INSTALLATION, "Delete the stored data of a person, a channel, or a server."),
     "policy": ("bot.cli.policy", "Describe what is stored about people, and test its deletion."),
-    "db": ("bot.cli.db", "Upgrade, copy, back up, restore or encrypt the database."),
+    "db": ("bot.cli.db", "Upgrade, copy, back up, restore, or encrypt the database."),
 }
 """The module of each command, and the first line of its help."""
 
 
 def load_command(name: str) -> Any:
-    """Import a command's module; return its Typer command, or the whole app."""
+    """Import a command's module; return the command, or the app if it has subcommands."""
     command = get_command(import_module(COMMANDS[name][0]).app)
     return getattr(command, "commands", {}).get(name, command)
 
 
 class _Commands(TyperGroup):
-    """Lists commands from the table, and imports a command only to run it or show its help."""
+    """Lists commands from the table, and imports a command only to run it or to show its help."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         for name, (_, summary) in COMMANDS.items():
             self.add_command(TyperCommand(name, help=summary))
 
-    # Typer does not export the copy of click that the context is from.
+    # `ctx` is `Any` because Typer does not export its copy of click.
     @override
     def get_help_option(self, ctx: Any) -> Any:
         option = super().get_help_option(ctx)
         if option is not None:
-            option.default = False  # None would be converted, and Typer imports pydantic for that
+            option.default = False  # Typer would import pydantic to convert None
         return option
 
     @override
@@ -79,7 +79,7 @@ class _Commands(TyperGroup):
             listing = import_module("bot.cli.preset_list").list_quickly
             return "preset list", TyperCommand(None, callback=listing, add_help_option=False), []
         if name is not None:
-            gc.disable()  # nothing that is imported becomes garbage
+            gc.disable()  # imports leave no garbage
             try:
                 command = load_command(name)
             finally:
@@ -110,7 +110,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; a TroupeError prints one line on stderr and exits with code 1."""
+    """Run the command line; print a `TroupeError` to stderr and exit with code 1."""
     sys.stderr = stderr = JsonLines(sys.stderr, _wants_json_output)
     try:
         app(prog_name="troupe")

@@ -1,4 +1,4 @@
-"""`troupe check`: test everything that an operator has set up; name problems and their fixes."""
+"""`troupe check`: test everything that is set up, and report problems with their fixes."""
 
 import asyncio
 import contextlib
@@ -65,11 +65,11 @@ from bot.tool_servers.factory import make_tool_servers
 Report = Callable[[str], None]
 
 _SECONDS = 5.0
-"""Time limit for checks that take less than a second if all is well."""
+"""The time limit for checks that take less than a second if nothing is wrong."""
 _QUESTION = "Answer with one word: ready?"
 _CLOSE_SECONDS = 1.0
 _RESOLVER_OPTIONS = "timeout:1 attempts:3"
-"""For glibc: without a network a name would take 10 s, and the process would wait for it."""
+"""Options for glibc: without them, looking up a name without a network delays the exit by 10 s."""
 
 app = command_app()
 
@@ -79,13 +79,14 @@ def check(
     providers: Annotated[
         bool,
         typer.Option(
-            "--providers", help="Also ask each model that presets use for a word, which may cost."
+            "--providers",
+            help="Also ask each model that presets use for one word, which may cost money.",
         ),
     ] = False,
 ) -> None:
-    """Test every setting, preset and connection.
+    """Test every setting, preset, and connection.
 
-    Prints a line for each, with the problem and how to fix it. The exit code is 1 if there is any
+    Prints a line for each, with its problem and how to fix it. The exit code is 1 if there is any
     problem.
     """
     os.putenv("RES_OPTIONS", _RESOLVER_OPTIONS)
@@ -110,7 +111,7 @@ def check(
 async def check_everything(
     settings: Settings, report: Report, *, asks_models: bool = False
 ) -> bool:
-    """Run all checks concurrently and report a line for each; return True if none failed."""
+    """Run all checks concurrently and report a line for each; return whether all succeeded."""
     unknown = [*plugins.problems.values(), *describe_unknown_variables()]
     for line in unknown:
         report(f"WRONG  settings: {line}")
@@ -134,7 +135,7 @@ async def check_everything(
 
 
 async def _run_check(subject: Awaitable[str], seconds: float | None) -> tuple[str, Sequence[str]]:
-    """Return a check's result, or a line for each problem."""
+    """Return a check's result and no problems, or "" and a line for each problem."""
     try:
         async with asyncio.timeout(seconds):
             return await subject, ()
@@ -148,7 +149,7 @@ async def _run_check(subject: Awaitable[str], seconds: float | None) -> tuple[st
 def _list_checks(
     settings: Settings, renderer: Renderer, *, asks_models: bool
 ) -> Iterator[tuple[str, Awaitable[str], float | None]]:
-    """Yield each check's name, its work, and its timeout; None if it has its own."""
+    """Yield each check's name, coroutine, and timeout (None if it has a timeout of its own)."""
     folder = _read_folder(settings)
     presets = folder.presets
     yield "presets", _test_presets(settings, renderer), _SECONDS
@@ -170,7 +171,7 @@ def _list_checks(
     for each in presets.values():
         if each.calls_tools and each.provider in settings.providers:
             yield f"tools of preset {each.name}", _test_tools(each, settings, renderer), _SECONDS
-    turns = asyncio.Lock()  # two models at once would slow each other down
+    turns = asyncio.Lock()  # two models at once would slow down each other
     for model, trial in model_trials(settings.providers.values(), settings.data_dir, renderer):
         yield f"model {model}", _try_model(trial, turns), None
 
@@ -178,14 +179,14 @@ def _list_checks(
 def _read_folder(settings: Settings) -> ReadPresets:
     try:
         return read_character_folder(presets_folder(settings.presets_dir))
-    except PresetError:  # the line of the presets tells
+    except PresetError:  # the check "presets" reports it
         return ReadPresets()
 
 
 def _models_by_provider(
     presets: Mapping[str, Preset], settings: Settings
 ) -> Mapping[str, Sequence[str]]:
-    """Return the presets' models by provider; without presets, the configured models."""
+    """Return the models that presets use, by provider; without presets, the configured models."""
     if not presets:
         implied = {name for spec in backend_specs() for name in spec.providers_without_settings}
         return {name: ["default"] for name in settings.providers if name not in implied}
@@ -224,9 +225,9 @@ async def _test_database(settings: Settings) -> str:
 
 
 async def _describe_access(settings: Settings) -> str:
-    """Say who may use the bot everywhere: by the settings, else by /access."""
+    """Return the rules about who may use the bot everywhere, from settings and `/access`."""
     fixed, chosen = settings.access.rules, dict[str, str]()
-    with contextlib.suppress(StoreError):  # the line of the database tells
+    with contextlib.suppress(StoreError):  # the check "database" reports it
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
             found = await SqlChatSettings(database, SystemClock()).get_scopes([INSTALLATION])
             chosen |= found.get(INSTALLATION, {})
@@ -234,7 +235,7 @@ async def _describe_access(settings: Settings) -> str:
         *(f"{one} (TROUPE_ACCESS)" for one in describe_rules(fixed)),
         *(f"{one} (/access)" for one in describe_rules(chosen, without=fixed)),
     ]
-    return ", ".join(rules) or "everybody, unless a chat's rules say otherwise (/access show)"
+    return ", ".join(rules) or "everyone, unless a chat's rules say otherwise (/access show)"
 
 
 async def _test_signals(settings: Settings) -> str:
@@ -248,7 +249,7 @@ async def _test_signals(settings: Settings) -> str:
 async def _test_platform(spec: PlatformSpec, settings: Settings) -> str:
     given = settings.platform(spec)
     account_setup = None if given is None else make_account_setup(spec, given)
-    if account_setup is not None:  # without the platform's library, which takes seconds to import
+    if account_setup is not None:  # needs no platform library, which takes seconds to import
         async with _close_after(account_setup):
             account = await account_setup.inspect()
         if not account.can_receive:
@@ -276,7 +277,7 @@ async def _test_tool_server(name: str, settings: Settings) -> str:
         return offered
     others = ", ".join(left_out)
     variable = f"TROUPE_MCP_SERVERS__{name.upper()}__TOOLS"
-    return f"{offered}; not offered, unless {variable} names them: {others}"
+    return f"{offered}; not offered unless listed in {variable}: {others}"
 
 
 async def _test_provider(
@@ -291,15 +292,15 @@ async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) ->
         offers = await backend.calls_tools(preset.model, template_of(preset))
     if not offers:
         raise SettingsError(
-            f"the template of {preset.model!r} has no form for calls that Troupe knows, so that its"
-            " answers go on without tools; use a model of Qwen, Llama 3.1, Mistral or Hermes, or"
-            " remove tools and mcp_servers"
+            f"the template of {preset.model!r} has no tool call format that Troupe knows, so it"
+            " answers without tools; use a model of Qwen, Llama 3.1, Mistral, or Hermes, or remove"
+            " tools and mcp_servers"
         )
     return "offered"
 
 
 def _lowest_output_limit(presets: Mapping[str, Preset], provider: str, model: str) -> Preset | None:
-    """Return the preset with a model's lowest output limit; None without a limit."""
+    """Return the preset with the lowest output limit for a model, or None without any limit."""
     limited = [
         (limit, one.name, one)
         for one in presets.values()
@@ -311,7 +312,7 @@ def _lowest_output_limit(presets: Mapping[str, Preset], provider: str, model: st
 async def _ask_model(
     name: str, model: str, capped: Preset | None, settings: Settings, renderer: Renderer
 ) -> str:
-    """Request a one-word answer; return its duration and token usage."""
+    """Ask a model for one word; return how long it took, and the tokens used."""
     limit = None if capped is None else capped.output_limit
     prompt = Prompt((Message("user", _QUESTION),), model, "check", max_output_tokens=limit)
     started, finish = time.monotonic(), Finish(FinishReason.STOP)
@@ -337,7 +338,7 @@ async def _ask_model(
         raise BackendUnavailable(
             _describe_thinking(capped)
             if has_thoughts and finish.reason is FinishReason.LENGTH
-            else "an empty answer"
+            else "it sent an empty answer"
         )
     counts = f"{usage.prompt_tokens} tokens read, {usage.output_tokens} written"
     counted = counts if usage.output_tokens else "it reports no usage, so costs are estimated"
@@ -350,7 +351,7 @@ def _describe_thinking(capped: Preset | None) -> str:
         limit = f"its {capped.output_limit}"
         raised = f"remove or raise max_output_tokens in preset {capped.name!r}"
     return (
-        f"it used up {limit} output tokens for thinking and gave no answer; {raised}, or choose a"
+        f"it used up {limit} output tokens for thinking and did not answer; {raised}, or choose a"
         " model that does not think"
     )
 
@@ -365,7 +366,7 @@ _C = TypeVar("_C", AccountSetup, Backend, Embedder, Platform)
 
 @contextlib.asynccontextmanager
 async def _close_after(tested: _C) -> AsyncIterator[_C]:
-    """Close the tested object after the block; if closing hangs, exiting the process closes it."""
+    """Close an object after the block; do not wait if closing hangs, because the process exits."""
     try:
         yield tested
     finally:

@@ -1,4 +1,4 @@
-"""`troupe console`: login links, sessions, and API tokens."""
+"""`troupe console`: create login links, end sessions, and manage API tokens."""
 
 import difflib
 import re
@@ -22,7 +22,7 @@ from bot.storage.tokens import ConsoleTokens
 T = TypeVar("T")
 
 app = command_app("Log in to the console in a browser.")
-tokens_app = command_app("Add, list and revoke tokens for the API.")
+tokens_app = command_app("Add, list, and revoke API tokens.")
 app.add_typer(tokens_app, name="token")
 
 
@@ -36,8 +36,8 @@ def url() -> None:
     address = settings.console.url or find_address(settings.data_dir)
     if address is None:
         raise UserError(
-            f"no console runs on {settings.data_dir}; start one with `troupe run`, or set"
-            " TROUPE_CONSOLE__URL to the address of one on another machine"
+            f"no console is running on {settings.data_dir}; start it with `troupe run`, or set"
+            " TROUPE_CONSOLE__URL to the address of a console on another machine"
         )
     clock = SystemClock()
     print_line(_use_tokens(lambda tokens: make_login_link(tokens, clock, str(address))))
@@ -45,7 +45,7 @@ def url() -> None:
 
 @app.command()
 def revoke() -> None:
-    """End all sessions of the console.
+    """End all console sessions.
 
     Unused login links also stop working.
     """
@@ -59,7 +59,7 @@ def add_token(
     scope: Annotated[
         list[str],
         typer.Option(
-            help="What it may do: read, presets, operate, say; separate several with commas, or"
+            help="What it may do: read, presets, operate, say. Separate several with commas, or"
             " repeat the option."
         ),
     ],
@@ -76,7 +76,7 @@ def add_token(
     token = new_token(API_PREFIX)
     for one in channel or ():
         if not re.fullmatch(r"[^\s:]+:[^\s#]+", one):
-            raise UserError(f"--channel: {one!r} is not a channel; write it like telegram:-1001234")
+            raise UserError(f"--channel: {one!r} is not a channel; write it as telegram:-1001234")
     digest = token_digest(token)
     new = ApiToken(name, tuple(sorted(scopes)), SystemClock().now(), tuple(channel or ()))
     is_new = _change_tokens(
@@ -103,7 +103,7 @@ def list_tokens() -> None:
 def revoke_token(name: Annotated[str, typer.Argument(help="The token's name.")]) -> None:
     """Delete an API token."""
     if not _change_tokens(lambda tokens: tokens.revoke_api_token(name), "revoke token", name):
-        raise UserError(f"there is no token {name!r}; `troupe console token list` names them")
+        raise UserError(f"there is no token {name!r}; `troupe console token list` lists them")
     print_line(f"revoked {name}")
 
 

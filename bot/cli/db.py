@@ -1,4 +1,4 @@
-"""`troupe db`: upgrade, copy, back up, restore or encrypt the database."""
+"""`troupe db`: upgrade, copy, back up, restore, or encrypt the database."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -46,24 +46,24 @@ _Forgotten = Annotated[
     ),
 ]
 
-app = command_app("Upgrade, copy, back up, restore or encrypt the database.")
+app = command_app("Upgrade, copy, back up, restore, or encrypt the database.")
 
 
 @app.command("upgrade")
 def upgrade_database() -> None:
-    """Upgrade the tables to the newest revision; `troupe run` does this automatically."""
+    """Upgrade the database to the newest revision; `troupe run` does this automatically."""
     print_line(f"the database is at {run_async(_upgrade(read_settings()))}")
 
 
 @app.command("current")
 def show_revision() -> None:
-    """Show the tables' revision, and the one that this version of Troupe needs."""
+    """Show the database's revision, and the revision that this version of Troupe needs."""
     found = run_async(read_revision(read_settings().sqlalchemy_url)) or "no tables yet"
     if found == NEWEST_REVISION:
         print_line(found)
     elif found[0].isdigit() and found > NEWEST_REVISION:
         print_line(
-            f"{found}; this version of Troupe has {NEWEST_REVISION}: a newer one upgraded it"
+            f"{found}; this version of Troupe has {NEWEST_REVISION}: a newer version upgraded it"
         )
     else:
         print_line(f"{found}; this version of Troupe needs {NEWEST_REVISION} (`troupe db upgrade`)")
@@ -83,13 +83,13 @@ def copy_database(
     with _stopped_service(settings):
         copied = run_async(_copy(settings.sqlalchemy_url, to))
     print_line(
-        f"{copied} rows are in both databases and equal; set TROUPE_DATABASE_URL to the other"
+        f"{copied} rows are the same in both databases; set TROUPE_DATABASE_URL to the other one"
     )
 
 
 @app.command("backup")
 def back_up_database(
-    file: Annotated[Path, typer.Argument(help="The new file that the backup is written to.")],
+    file: Annotated[Path, typer.Argument(help="The new file for the backup.")],
 ) -> None:
     """Back up the SQLite database to a new file, even while the service runs."""
     settings = read_settings()
@@ -98,21 +98,21 @@ def back_up_database(
     if database is None:
         raise SettingsError("TROUPE_DATABASE_URL is a PostgreSQL database; back it up with pg_dump")
     size = back_up(database, file)
-    print_line(f"{file} holds the database ({size / 1e6:.1f} MB)")
+    print_line(f"{file} contains the database ({size / 1e6:.1f} MB)")
 
 
 @app.command("encrypt")
 def encrypt_database() -> None:
-    """Encrypt all texts with the first of TROUPE_ENCRYPTION_KEYS.
+    """Encrypt all texts with the first key in TROUPE_ENCRYPTION_KEYS.
 
-    This covers texts stored before TROUPE_ENCRYPT_TEXTS was set, or with another key. The service
+    This includes texts stored before TROUPE_ENCRYPT_TEXTS was set, or with another key. The service
     may keep running. An interrupted run resumes.
     """
     settings = read_settings()
     require_database(settings)
     if not settings.encrypt_texts:
         raise SettingsError("set TROUPE_ENCRYPT_TEXTS=true first, so that new texts are encrypted")
-    print_line(f"rows that are encrypted now: {_convert('encrypt texts')}")
+    print_line(f"rows encrypted now: {_convert('encrypt texts')}")
 
 
 @app.command("decrypt")
@@ -126,19 +126,19 @@ def decrypt_database() -> None:
     if settings.encrypt_texts:
         raise SettingsError("unset TROUPE_ENCRYPT_TEXTS first, so that new texts are not encrypted")
     with _stopped_service(settings):
-        print_line(f"rows that are decrypted now: {_convert('decrypt texts')}")
+        print_line(f"rows decrypted now: {_convert('decrypt texts')}")
 
 
 @app.command("restore")
 def restore_database(
-    file: Annotated[Path, typer.Argument(help="What `troupe db backup` has written.")],
+    file: Annotated[Path, typer.Argument(help="A backup by `troupe db backup`.")],
     forgotten: _Forgotten = None,
 ) -> None:
     """Replace the SQLite database with a backup; stop the service first.
 
-    Messages that people have written so far are not answered again, messages that may have been
-    sent are looked up on the platforms, and forgotten texts are deleted again. The old database is
-    kept as troupe.db.replaced, with a number if that exists.
+    Messages written before the restore are not answered again, messages that may have been sent are
+    looked up on the platforms, and forgotten texts are deleted again. The old database is kept as
+    troupe.db.replaced, with a number if that file exists.
     """
     settings = read_settings()
     database = sqlite_file(settings.sqlalchemy_url)
@@ -156,7 +156,7 @@ def restore_database(
         old = replace_database(part, database, until)
         _delete_slots(settings)
     _print(*report, len(tombstones))
-    print_line(f"{file} is restored; the old database is {old}. Start the service")
+    print_line(f"restored {file}; the old database is {old}. Now start the service")
 
 
 @app.command("restored")
@@ -164,8 +164,8 @@ def finish_restore(
     answered_until: Annotated[
         str | None,
         typer.Option(
-            help="When the last process on the lost database ended, such as 2026-11-22T14:05:00Z;"
-            " by default now. What was written later is answered."
+            help="When the last process that used the lost database ended, such as"
+            " 2026-11-22T14:05:00Z; by default now. Messages written later are answered."
         ),
     ] = None,
     forgotten: _Forgotten = None,
@@ -200,7 +200,7 @@ def _require_other_database(settings: Settings, url: str) -> None:
             "--to is not a database URL; it looks like postgresql+asyncpg://user@host/name"
         ) from None
     if is_same:
-        raise SettingsError("--to is the database that is in use; name the one to copy to")
+        raise SettingsError("--to is the database in use; it must be the database to copy to")
 
 
 async def _copy(source_url: str, target_url: str) -> int:
@@ -212,17 +212,17 @@ async def _copy(source_url: str, target_url: str) -> int:
 
 
 def _convert(action: str) -> int:
-    """Encrypt or decrypt all texts according to the settings; return the number of rows changed."""
+    """Encrypt or decrypt all texts according to the settings; return how many rows changed."""
 
     async def convert(database: Database) -> int:
-        await record_change(database, action, "all")  # first: it may be interrupted
+        await record_change(database, action, "all")  # first: the rest may be interrupted
         return await rewrite_texts(database, print_converted)
 
     return use_installation(convert)
 
 
 async def _upgrade(settings: Settings) -> str | None:
-    """Return the tables' revision after upgrading; it may come from a newer version."""
+    """Upgrade the database; return its revision, which may be a newer version's."""
     create_data_dir(settings.data_dir)
     await upgrade_tables(settings.sqlalchemy_url)
     return await read_revision(settings.sqlalchemy_url)
@@ -268,11 +268,11 @@ def _parse_moment(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UserError(f"{text!r} is not a moment; write it as 2026-11-22T14:05:00Z") from None
+        raise UserError(f"{text!r} is not a time; write it as 2026-11-22T14:05:00Z") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _print(unknown: int, unanswered: int, forgotten: int) -> None:
-    print_line(f"{unknown} messages may have been sent: they are looked for first")
-    print_line(f"{unanswered} messages were unanswered in the backup: they become context")
-    print_line(f"{forgotten} times something was forgotten: it is forgotten again")
+    print_line(f"messages that may have been sent, to be looked up first: {unknown}")
+    print_line(f"messages unanswered in the backup, which become context: {unanswered}")
+    print_line(f"requests to forget, which are repeated: {forgotten}")

@@ -1,4 +1,4 @@
-"""`troupe init`: set up a model, Telegram and Discord with questions or flags, and write `.env`."""
+"""`troupe init`: set up a model, Telegram, and Discord by questions or flags; write `.env`."""
 
 import asyncio
 import difflib
@@ -64,7 +64,7 @@ def init(
     ] = None,
     provider: Annotated[
         str | None,
-        typer.Option(help="Who answers: openai, anthropic, ollama ...; included: the small model."),
+        typer.Option(help="The provider: openai, anthropic, ollama; included: the small model."),
     ] = None,
     api_key: Annotated[str | None, typer.Option(help="The key for the provider.")] = None,
     base_url: Annotated[
@@ -88,21 +88,19 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing; use the flags only.")] = False,
     env_file: Annotated[Path, typer.Option(help="The file to write.")] = Path(".env"),
 ) -> None:
-    """Set up a model, Telegram and Discord, and write .env.
+    """Set up a model, Telegram, and Discord, and write .env.
 
-    Tokens, keys and models are checked before anything is written. You can skip each question with
-    Enter; the file is written after the last one, and its other lines are kept.
+    Tokens, keys, and models are checked before anything is written. Press Enter to skip a question.
+    The file is written after the last question, and its other lines are kept.
     """
     settings = read_settings()
     admins = list(admin or ())
-    read_settings(admins=",".join(admins))  # refuses what is not an id
+    read_settings(admins=",".join(admins))  # raises if one is not an id
     tokens = {"telegram": telegram_token, "discord": discord_token}
     given = _given_model(provider, api_key, base_url, model, model_file)
     try:
         if not yes:
-            print_line(
-                "Set-up of Troupe. Enter skips a question; nothing is written until the end."
-            )
+            print_line("Setup of Troupe. Enter skips a question; nothing is written until the end.")
         with only_warnings_logged():
             choice = _choose_model(given, pull, settings, check=check, yes=yes)
             bots = _choose_bots(tokens, settings, check=check, yes=yes)
@@ -112,7 +110,7 @@ def init(
         _write({**(choice.variables if choice else {}), **variables}, env_file, yes=yes)
     except (KeyboardInterrupt, EOFError, typer.Abort):
         sys.stdout.write("\n")
-        sys.stderr.write("troupe: set-up was stopped; nothing was written\n")
+        sys.stderr.write("troupe: setup was stopped; nothing was written\n")
         raise typer.Exit(_INTERRUPTED) from None
 
 
@@ -144,7 +142,7 @@ def _write(wanted: Mapping[str, str | None], env_file: Path, *, yes: bool) -> No
     print_line("Start it with `make run` or `troupe run`; `troupe check` tests all of it.")
 
 
-# questions: each raises `typer.Abort`, `KeyboardInterrupt` or `EOFError` where they are stopped
+# Questions raise `typer.Abort`, `KeyboardInterrupt`, or `EOFError` if the user stops.
 
 
 def confirm(question: str, *, default: bool) -> bool:
@@ -152,9 +150,9 @@ def confirm(question: str, *, default: bool) -> bool:
 
 
 def _ask(question: str, *, is_secret: bool = False) -> str:
-    """Return the answer to a question; empty if only Enter was pressed. Secrets are not shown."""
+    """Return the answer to a question, or "" for Enter; secrets are not shown."""
     if is_secret and sys.stdin.isatty():
-        # typer asks before it hides the input, and drops what was pasted until then.
+        # typer hides input only after asking, and drops what was pasted before that.
         return getpass(f"{question} ").strip()
     answer: str = typer.prompt(question, default="", show_default=False, prompt_suffix=" ")
     return answer.strip()
@@ -163,7 +161,7 @@ def _ask(question: str, *, is_secret: bool = False) -> str:
 def _choose(
     question: str, options: Mapping[str, T], find: Callable[[str], T | None] = lambda _: None
 ) -> T | None:
-    """Return the value of the numbered option, or `find` of the typed text; None for Enter."""
+    """Return the value of the option with the typed number, `find(text)`, or None for Enter."""
     for number, option in enumerate(options, 1):
         print_line(f"  {number}) {option}")
     while True:
@@ -174,7 +172,7 @@ def _choose(
             return list(options.values())[int(answer) - 1]
         if (named := find(answer)) is not None:
             return named
-        print_line(f"Please give a number from 1 to {len(options)}, or press Enter.")
+        print_line(f"Please type a number from 1 to {len(options)}, or press Enter.")
 
 
 def _given_model(
@@ -202,7 +200,7 @@ def _given_model(
 
 
 def _ask_for_model(settings: Settings) -> ModelChoice | None:
-    """Ask for a model until one works; None keeps the current settings."""
+    """Ask for a model until one works; return None to keep the current settings."""
     print_line("\nWhich model answers?")
     options: dict[str, Callable[[], ModelChoice | None]] = {
         "the small model that comes with Troupe (94 MB; English only, often wrong)": ModelChoice,
@@ -214,8 +212,8 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
         },
         "an online service, with a key: OpenAI, Anthropic, OpenRouter ...": _ask_for_service,
         "download a better model to this machine": partial(_ask_for_download, settings),
-        "a GGUF file that is here": _ask_for_file,
-        "a server with OpenAI's API, at its address": _ask_for_address,
+        "a GGUF file on this machine": _ask_for_file,
+        "a server with OpenAI's API, by its address": _ask_for_address,
     }
 
     def find(words: str) -> Callable[[], ModelChoice | None] | None:
@@ -223,7 +221,7 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
         return partial(_ask_about_service, service) if service else None
 
     while True:
-        ask = _choose("Which one? (Enter: what is set now)", options, find)
+        ask = _choose("Which one? (Enter: keep the current settings)", options, find)
         if ask is None:
             return None
         try:
@@ -241,7 +239,7 @@ def _ask_for_service() -> ModelChoice | None:
 
 
 def _ask_about_service(service: str) -> ModelChoice | None:
-    """Ask for a service's model and, unless it is self-hosted, its key."""
+    """Ask for a service's model and, unless it is self-hosted, key; return None to go back."""
     choice = ModelChoice(service)
     if service not in KEYLESS:
         title = SERVICE_TITLES[service]
@@ -249,7 +247,7 @@ def _ask_about_service(service: str) -> ModelChoice | None:
         if not key:
             return None
         choice = replace(choice, api_key=key)
-    if service == AZURE:  # it has no address of its own, and lists no deployments
+    if service == AZURE:  # its address is the customer's, and it cannot list deployments
         address = _ask("Its endpoint, such as https://NAME.openai.azure.com (Enter: back):")
         if not address:
             return None
@@ -311,13 +309,13 @@ def _download(choice: ModelChoice, pull: str, settings: Settings) -> ModelChoice
 
 
 def _check_model(choice: ModelChoice, settings: Settings, *, is_tried: bool = True) -> ModelChoice:
-    """Read the model's file, or ask the service for a one-word answer."""
+    """Check that a model's file is valid, or that its service answers; return the choice."""
     if choice.model_path is not None:
         _describe_file(choice.model_path, settings)
     elif choice.is_service and choice.model is None:
         models = asyncio.run(list_models(choice))
         listed = f"; it lists {', '.join(models[:_MAX_LISTED])}" if models else ""
-        raise UserError(f"name the service's model with --model{listed}")
+        raise UserError(f"choose the service's model with --model{listed}")
     elif is_tried and choice.is_service:
         print_line("  asking the model ...")
         answer = asyncio.run(try_model(choice))
@@ -334,7 +332,7 @@ def _describe_file(path: Path, settings: Settings) -> None:
     wanted, free = metadata.estimate_memory_bytes(local_settings(settings.providers)), free_bytes()
     print_line(f"  {metadata.name or path.stem}: needs about {wanted / 1e9:.1f} GB of memory")
     if free is not None and wanted > free:
-        print_line(f"  This machine has only {free / 1e9:.1f} GB free: take a smaller one.")
+        print_line(f"  This machine has only {free / 1e9:.1f} GB free: choose a smaller model.")
 
 
 def _choose_bots(
@@ -351,9 +349,9 @@ def _choose_bots(
 
 
 def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> BotStep | None:
-    """Ask for a token until one works; None if skipped."""
+    """Ask for a bot's token until one works; return None if skipped."""
     name = spec.kind.capitalize()
-    print_line(f"\n{name}: a bot's token is from {asyncio.run(where_from(spec, settings))}")
+    print_line(f"\n{name}: get a bot's token from {asyncio.run(where_from(spec, settings))}")
     while True:
         token = _ask(f"Token for {name} (it is not shown; Enter: skip):", is_secret=True)
         if not token:
@@ -377,7 +375,7 @@ def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> BotStep:
 def _choose_first_admin(
     bots: Sequence[BotStep], wanted: str | None, settings: Settings, *, asks: bool
 ) -> Sequence[str]:
-    """Make the sender of a code the first admin, on the wanted platform or one chosen here."""
+    """Return the first admin, who sends a code to the bot on a platform; empty if skipped."""
     if wanted is not None:
         bot = next((one for one in bots if one.spec.kind == wanted), None)
         if bot is None:
@@ -412,7 +410,7 @@ async def _find_admin(bot: BotStep, settings: Settings) -> str:
 
 
 async def _wait_unless_skipped(waiting: Coroutine[Any, Any, str]) -> str:
-    """Wait for the code until it arrives, Enter is pressed, or a few minutes have passed."""
+    """Return who sent the code; raise `UserError` after a few minutes, or if Enter is pressed."""
     loop, received = asyncio.get_running_loop(), asyncio.create_task(waiting)
     skipped: list[str] = []
 
@@ -428,7 +426,7 @@ async def _wait_unless_skipped(waiting: Coroutine[Any, Any, str]) -> str:
     except asyncio.CancelledError:
         if not skipped:
             raise
-        raise UserError("skipped; TROUPE_ADMINS names admins as well") from None
+        raise UserError("skipped; you can list admins in TROUPE_ADMINS") from None
     except TimeoutError:
         raise UserError(f"nobody sent the code within {CODE_SECONDS / 60:.0f} minutes") from None
     finally:

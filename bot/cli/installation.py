@@ -1,4 +1,4 @@
-"""Operate an installation: nodes, jobs, dead letters, pauses, usage, personal data, keys."""
+"""Commands to operate an installation: nodes, jobs, dead letters, pauses, usage, data, keys."""
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -52,17 +52,17 @@ _Platform = Annotated[
 ]
 _Channel = Annotated[
     str | None,
-    typer.Option(help="Only this channel with its topics, such as discord:81384788765712384."),
+    typer.Option(help="Only this channel and its topics, such as discord:81384788765712384."),
 ]
 _Name = Annotated[str, typer.Argument(help="As `troupe dead-letters list` shows it: in-12, out-7.")]
 
 app = command_app()
-dead_letters_app = command_app("Show, retry or drop messages that were set aside.")
+dead_letters_app = command_app("Show, retry, or drop messages that could not be handled.")
 app.add_typer(dead_letters_app, name="dead-letters")
 
 
 def require_database(settings: Settings) -> None:
-    """Raise `SettingsError` without a database; the text names the settings for its location."""
+    """Raise `SettingsError`, with the settings for its location, if there is no database."""
     if not database_exists(settings.sqlalchemy_url):
         raise SettingsError(
             f"there is no database in {settings.data_dir} yet: start the service first, or set"
@@ -71,7 +71,7 @@ def require_database(settings: Settings) -> None:
 
 
 def use_installation(action: Callable[[Database], Awaitable[T]], *, must_exist: bool = True) -> T:
-    """Run `action` on the database, which is created if needed unless it `must_exist`."""
+    """Return the result of `action` on the database, which is created unless it `must_exist`."""
     settings = read_settings()
     if must_exist:
         require_database(settings)
@@ -94,10 +94,10 @@ def change_installation(
     topic: str | None = None,
     must_exist: bool = True,
 ) -> T:
-    """Run `change` and return its result; unless falsy, record it and notify processes.
+    """Run `change` and return its result; if it is true, record it and notify all processes.
 
-    `action`, `subject` and the new value `after` go to the audit log; the signal on `topic` carries
-    the subject.
+    `action`, `subject`, and the new value `after` go to the audit log. The signal on `topic`
+    contains the subject.
     """
 
     async def change_and_record(database: Database) -> T:
@@ -119,7 +119,7 @@ async def record_change(
 
 
 async def signal_all(topic: str, keys: Sequence[str]) -> None:
-    """Notify all processes through Redis, if shared; the others read the change in the database."""
+    """Notify all processes through Redis; without it, they read changes from the database."""
     url = read_settings().redis_url
     if url is not None:
         signals = import_extra("bot.storage.redis_signals", "TROUPE_REDIS_URL")
@@ -131,7 +131,7 @@ def print_converted(table: str, rows: int) -> None:
 
 
 def format_age(seconds: float | None) -> str:
-    """Format a duration in its natural unit: "12 s", "3 min", "5 h", "2 d"."""
+    """Format a duration in a suitable unit: "12 s", "3 min", "5 h", "2 d"; "-" for None."""
     if seconds is None:
         return "-"
     seconds = max(0.0, seconds)
@@ -155,12 +155,12 @@ def show_nodes() -> None:
 
     The list includes version, last report, and roles.
 
-    Processes report every 10 seconds. A process that exited cleanly is not listed; one that crashed
-    is listed as "silent" for a week.
+    Processes report every 10 seconds. A process that exited cleanly is not listed; a process that
+    crashed is listed as "silent" for a week.
     """
     nodes = use_installation(lambda database: NodeRegistry(database, SystemClock()).nodes())
     if not nodes:
-        print_line("no process has reported itself; is the service running on this database?")
+        print_line("no process has reported; is the service running on this database?")
         return
     _print_table(_NODE_COLUMNS, list(map(_node_row, nodes)))
 
@@ -176,8 +176,8 @@ def _node_row(node: Node) -> Sequence[str]:
 def show_jobs() -> None:
     """Show the exclusive roles and the background work.
 
-    For each role that only one process may hold: who holds it and for how long. For each kind of
-    work: how many items are waiting and how old the oldest is.
+    For each role that only one process may have: which process has it, and for how long. For each
+    kind of work: how many items are waiting, and how old the oldest is.
     """
 
     async def read(database: Database) -> tuple[Sequence[HeldJob], Sequence[BackgroundWork]]:
@@ -188,7 +188,7 @@ def show_jobs() -> None:
     if held:
         _print_table(("job", "process", "for", "lease"), list(map(_job_row, held)))
     else:
-        print_line("no role is leased: on SQLite one process does everything")
+        print_line("no role is leased: with SQLite, one process does everything")
     print_line("")
     rows = [(one.name, str(one.count), format_age(one.oldest_seconds)) for one in work]
     _print_table(("work", "count", "oldest"), rows)
@@ -205,7 +205,7 @@ def list_dead_letters() -> None:
     """List the dead letters, without their texts."""
     letters = use_installation(lambda database: DeadLetters(database, SystemClock()).all())
     if not letters:
-        print_line("nothing was set aside")
+        print_line("there are no dead letters")
         return
     _print_table(("name", "where", "what", "when (UTC)", "why"), list(map(_letter_row, letters)))
 
@@ -227,9 +227,9 @@ def show_dead_letter(name: _Name) -> None:
 
 @dead_letters_app.command("retry")
 def retry_dead_letter(name: _Name) -> None:
-    """Process a message again, or resend a part unless it has arrived after all.
+    """Handle a message again, or resend part of an answer unless it arrived after all.
 
-    A part is sent as text, without its file, buttons and face.
+    The part is sent as text, without its file, buttons, and character name.
     """
 
     async def retry(database: Database) -> str:
@@ -240,7 +240,7 @@ def retry_dead_letter(name: _Name) -> None:
         await signal_all(CONVERSATIONS, [key])
         return key
 
-    print_line(f"{name} is tried again in {use_installation(retry)}")
+    print_line(f"{name} will be retried in {use_installation(retry)}")
 
 
 @dead_letters_app.command("drop")
@@ -254,7 +254,7 @@ def drop_dead_letter(name: _Name) -> None:
         await record_change(database, "drop dead letter", name)
 
     use_installation(drop)
-    print_line(f"{name} is dropped")
+    print_line(f"dropped {name}")
 
 
 def _no_dead_letter(name: str) -> UserError:
@@ -276,8 +276,8 @@ def pause(platform: _Platform = None, channel: _Channel = None) -> None:
         return Pauses(database, SystemClock()).begin(scope, COMMAND_LINE)
 
     if not change_installation(begin, "pause answering", scope, topic=PAUSES_TOPIC):
-        raise UserError(f"{scope} is paused already; `troupe resume` ends that")
-    print_line(f"paused: {scope}; every process obeys within 2 seconds")
+        raise UserError(f"{scope} is paused already; `troupe resume` ends the pause")
+    print_line(f"paused: {scope}; takes effect within 2 seconds in every process")
 
 
 @app.command()
@@ -303,13 +303,13 @@ def resume(platform: _Platform = None, channel: _Channel = None) -> None:
 
 
 def scope_of(platform: str | None, channel: str | None) -> str:
-    """Return the scope given by the options; raises `UserError` for two options or a bad value."""
+    """Return the scope that the options set; raise `UserError` for two options or a bad value."""
     if platform and channel:
-        raise UserError("name either --platform or --channel")
+        raise UserError("use either --platform or --channel")
     if channel:
         found = checked_key(channel, "--channel", "telegram:-1001234")
         if found.partition(":")[2].startswith(_SERVER):
-            raise UserError(f"{channel} is a server; name one of its channels")
+            raise UserError(f"{channel} is a server; use one of its channels")
         return parse_address(found).channel
     if platform:
         _require_known(platform)
@@ -317,11 +317,11 @@ def scope_of(platform: str | None, channel: str | None) -> str:
 
 
 def checked_key(key: str, option: str, example: str) -> str:
-    """Validate an option's value: an id on a known platform; raises `UserError`."""
+    """Return an option's value; raise `UserError` if it is not an id on a known platform."""
     platform, _, rest = key.partition(":")
     _require_known(platform)
     if not rest:
-        raise UserError(f"{option} is a platform and an id, such as {example}")
+        raise UserError(f"{option} must be a platform and an id, such as {example}")
     return key
 
 
@@ -341,7 +341,7 @@ def usage(
 ) -> None:
     """Print the cost of answers as CSV.
 
-    There is a row for each day, person, channel, preset and model. Days are in UTC. Answers by a
+    There is a row for each day, person, channel, preset, and model. Days are in UTC. Answers by a
     model without a known price have no cost.
     """
     today = datetime.now(UTC).date()
@@ -352,7 +352,7 @@ def usage(
 
 
 async def read_usage(settings: Settings, first: date, last: date) -> Sequence[UsageRow]:
-    """Return the usage of the days from `first` to `last`, inclusive."""
+    """Return the usage from day `first` to day `last`, inclusive."""
     if not database_exists(settings.sqlalchemy_url):
         return ()
     begin, end = (datetime.combine(day, time.min, UTC) for day in (first, last + timedelta(days=1)))
@@ -368,8 +368,8 @@ def _parse_day(text: str) -> date:
 
 
 _PERSON = "telegram:123456789"
-_Person = Annotated[str | None, typer.Argument(help=f"What this person said, such as {_PERSON}.")]
-_User = Annotated[str | None, typer.Option(help="The same.")]
+_Person = Annotated[str | None, typer.Argument(help=f"The person, such as {_PERSON}.")]
+_User = Annotated[str | None, typer.Option(help="The person, as an option.")]
 
 
 @app.command()
@@ -382,12 +382,12 @@ def export(
 ) -> None:
     """Export a person's messages and descriptions as JSON.
 
-    This is the file that `/export` sends: the person's own messages in all channels, nobody else's.
-    The service may keep running. A file written with `--to` is readable by its owner only.
+    This is the file that `/export` sends: the person's own messages in all channels, and no one
+    else's. The service may keep running. Only its owner can read a file written with `--to`.
     """
     person = checked_key(person or user or "", "--user", _PERSON)
     if to is not None and to.exists():
-        raise UserError(f"{to} exists; give the file another name")
+        raise UserError(f"{to} already exists; choose another name")
 
     async def read(database: Database) -> tuple[Attachment, int, int]:
         clock = SystemClock()
@@ -399,12 +399,12 @@ def export(
 
     file, messages, others = use_installation(read)
     if not (messages or others):
-        raise UserError(f"nothing is stored of {person}")
+        raise UserError(f"nothing is stored about {person}")
     if to is None:
         print_exactly(file.text)
     else:
         write_private_text(to, file.text)
-        print_line(f"{to} holds messages of {person}: {messages}")
+        print_line(f"wrote {messages} messages of {person} to {to}")
 
 
 @app.command()
@@ -413,22 +413,22 @@ def forget(
     user: _User = None,
     channel: Annotated[
         str | None,
-        typer.Option(help="This channel with its topics, such as discord:81384788765712384."),
+        typer.Option(help="The channel and its topics, such as discord:81384788765712384."),
     ] = None,
     server: Annotated[
         str | None,
-        typer.Option(help="This server, such as discord:guild:81384788765712384."),
+        typer.Option(help="The server, such as discord:guild:81384788765712384."),
     ] = None,
 ) -> None:
-    """Delete the stored data of a person, a channel or a server.
+    """Delete the stored data of a person, a channel, or a server.
 
     It works like `/forget me` and `/forget channel`, even where the bot was removed. The service
-    deletes each conversation in order or, if stopped, at its next start. For a server,
-    conversations with an answer in the last 400 days are found.
+    deletes each conversation in its turn or, if it is stopped, at its next start. For a server,
+    it finds the conversations with an answer in the last 400 days.
     """
     given = [one for one in (person, user, channel, server) if one]
     if len(given) != 1:
-        raise UserError("name one of --user, --channel and --server")
+        raise UserError("use one of --user, --channel, and --server")
     [subject] = given
     user = person or user
     if user:
@@ -458,7 +458,7 @@ def forget(
         return keys
 
     keys = use_installation(request)
-    print_line(f"{subject} is forgotten in conversations: {len(keys)}")
+    print_line(f"conversations in which {subject} will be forgotten: {len(keys)}")
 
 
 def _fernets() -> Any:
@@ -471,7 +471,7 @@ app.add_typer(keys_app, name="keys")
 
 @keys_app.command("new")
 def print_new_key() -> None:
-    """Print a new key for TROUPE_ENCRYPTION_KEYS; keep it outside of the database."""
+    """Print a new key for TROUPE_ENCRYPTION_KEYS; keep it outside the database."""
     print_line(_fernets().new_encryption_key())
 
 
@@ -479,7 +479,7 @@ def print_new_key() -> None:
 def add_key(
     provider: Annotated[str, typer.Argument(help="The id of the provider, such as openai.")],
 ) -> None:
-    """Store a key encrypted; it is entered at a prompt or read from standard input."""
+    """Store a provider's key, encrypted; type it at a prompt or pass it on standard input."""
     cipher = _fernets().KeyCipher(read_settings().all_encryption_keys)
     key = typer.prompt("Key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
     if not key.strip():
@@ -511,9 +511,9 @@ def list_keys() -> None:
 
 @keys_app.command("rotate")
 def rotate() -> None:
-    """Reencrypt all provider keys and texts with the first of TROUPE_ENCRYPTION_KEYS.
+    """Reencrypt all provider keys and texts with the first key in TROUPE_ENCRYPTION_KEYS.
 
-    Put a new key in front of the old one in every process, rotate, then remove the old one. The
+    Put a new key in front of the old key in every process, rotate, then remove the old key. The
     service may keep running. An interrupted run resumes.
     """
     cipher = _fernets().KeyCipher(read_settings().all_encryption_keys)

@@ -1,4 +1,4 @@
-"""`troupe model`: download, list and describe local models."""
+"""`troupe model`: download, list, and describe local models."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from bot.cli.typer_apps import command_app
 from bot.importers.file_kinds import MAX_BYTES_READ, FileKind, check_file_kind
 from bot.settings import read_settings
 
-app = command_app("Download, list and describe local models.")
+app = command_app("Download, list, and describe local models.")
 
 
 @app.command("pull")
@@ -26,8 +26,8 @@ def pull_model(
     source: Annotated[
         str | None,
         typer.Argument(
-            help="A GGUF file, or OWNER/NAME[:FILE or a part of its name] on a hub; "
-            "default: SmolLM2."
+            help="A GGUF file, or OWNER/NAME[:FILE] on Hugging Face, where FILE may be part of a"
+            " file name; default: SmolLM2."
         ),
     ] = None,
     sha256: Annotated[str | None, typer.Option(help="The hash that the file must have.")] = None,
@@ -58,7 +58,7 @@ def list_models() -> None:
 def show_model(
     name: Annotated[str, typer.Argument(help="A model's name, or its file.")] = "default",
 ) -> None:
-    """Describe a model, and whether it fits into this machine's memory."""
+    """Describe a model, and show whether it fits into this machine's memory."""
     settings = read_settings()
     file = Path(name)
     is_file = file.suffix.lower() == ".gguf" and file.is_file()
@@ -72,7 +72,7 @@ def _print_facts(model: Path) -> None:
     lines = {
         "name": facts.name or model.stem,
         "sha256": model_store.sha256_of(model),
-        "license": facts.license or "not in the file; see where it comes from",
+        "license": facts.license or "not stated in the file; see its source",
     }
     if facts.is_projector:
         lines |= {"kind": facts.architecture, "use": IS_PROJECTOR_MESSAGE}
@@ -80,7 +80,7 @@ def _print_facts(model: Path) -> None:
         lines |= {
             "template": facts.template,
             "kind": facts.architecture,
-            "context": f"{facts.context_tokens} tokens at most",
+            "context": f"at most {facts.context_tokens} tokens",
             "memory": "; ".join(_describe_memory(facts, _local_provider())),
         }
     for name, value in lines.items():
@@ -95,16 +95,16 @@ def _describe_memory(facts: ModelMetadata, settings: LlamaCppSettings) -> Iterat
         f"{settings.context_tokens} tokens"
     )
     if free is None:
-        yield "how much this machine has free is unknown"
+        yield "this machine's free memory is unknown"
     elif wanted > free:
         yield (
-            f"this machine has only {_format_size(free)} free: take a smaller model, or lower "
+            f"this machine has only {_format_size(free)} free: choose a smaller model, or lower "
             "TROUPE_PROVIDERS__LOCAL__CONTEXT_TOKENS or __PARALLEL"
         )
     else:
         yield f"this machine has {_format_size(free)} free"
     if 0 < facts.context_tokens < settings.context_tokens:
-        yield f"CONTEXT_TOKENS is more than its {facts.context_tokens}"
+        yield f"CONTEXT_TOKENS is more than the model's {facts.context_tokens}"
 
 
 def _local_provider() -> LlamaCppSettings:

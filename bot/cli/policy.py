@@ -24,7 +24,7 @@ app = command_app()
 def policy(
     drill: Annotated[
         bool,
-        typer.Option("--drill", help="Forget a made-up person, then search for what is left."),
+        typer.Option("--drill", help="Forget a made-up person, then search for traces."),
     ] = False,
 ) -> None:
     """Describe what is stored about people, and test its deletion.

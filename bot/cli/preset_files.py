@@ -1,4 +1,4 @@
-"""`troupe preset` and `troupe character`: list, show, check, import and export."""
+"""`troupe preset` and `troupe character`: list, show, check, import, and export."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -65,12 +65,12 @@ from bot.storage.presets import PresetVersions
 from bot.templates.renderer import ModelTemplate, Renderer
 from bot.texts.text import escape_to_one_line
 
-_NO_VERSION = "no version yet: the service has not started with it"
+_NO_VERSION = "no version yet: the service has not started with this preset"
 
 app = command_app()
-preset_app = command_app("List, show, check, import and export presets.")
+preset_app = command_app("List, show, check, import, and export presets.")
 app.add_typer(preset_app, name="preset")
-character_app = command_app("Import, list and export character cards.")
+character_app = command_app("Import, list, and export character cards.")
 app.add_typer(character_app, name="character")
 
 
@@ -86,7 +86,7 @@ _WRITERS = {PresetFormat.JSON: export_preset, PresetFormat.MODELFILE: modelfile_
 def list_presets() -> None:
     """List all presets with their purpose.
 
-    Unreadable files are named on stderr; `troupe preset validate` checks further.
+    Unreadable files are reported on stderr; `troupe preset validate` checks more.
     """
     found = read_presets(presets_folder(read_settings().presets_dir))
     for problem in found.problems.values():
@@ -112,7 +112,7 @@ def show_preset(name: str) -> None:
 
 
 async def describe_version(preset: Preset, settings: Settings) -> str:
-    """Return the version of a preset that the service used at its last start."""
+    """Return a line about a preset's version at the service's last start."""
     if not database_exists(settings.sqlalchemy_url):
         return _NO_VERSION
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
@@ -121,14 +121,14 @@ async def describe_version(preset: Preset, settings: Settings) -> str:
         return _NO_VERSION
     if newest.content == preset_version(preset).content:
         return f"version {newest.version}"
-    return f"edited since version {newest.version}; the next start makes it a new one"
+    return f"edited since version {newest.version}; the next start stores a new version"
 
 
 @preset_app.command("validate")
 def validate_presets(
     files: Annotated[list[Path], typer.Argument(help="Preset files, anywhere.")],
 ) -> None:
-    """Check preset files by key and line.
+    """Check preset files, and report problems by key and line.
 
     Every file is reported, including valid ones. Parameters are checked against the providers
     configured here.
@@ -155,7 +155,7 @@ async def _validate_all(files: list[Path], settings: Settings) -> list[str]:
 
 
 async def template_problems(preset: Preset, renderer: Renderer) -> Sequence[str]:
-    """Return why a preset's template fails, if it does; templates in GGUF files are not tested."""
+    """Return an error line if a preset's template fails; templates in GGUF files are not tested."""
     choice = template_of(preset)
     if choice.source or choice.named or choice.strings:
         try:
@@ -166,7 +166,7 @@ async def template_problems(preset: Preset, renderer: Renderer) -> Sequence[str]
 
 
 def validate_file(file: Path, settings: Settings) -> Preset:
-    """Return the preset in a file; raises `PresetError` with one line per problem."""
+    """Return the preset in a file; raise `PresetError` with one line per problem."""
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {FileKind.PRESET})
     preset = load_preset_lorebook(parse_preset(read_text(file), str(file)), file)
     try:
@@ -183,7 +183,7 @@ def import_preset(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A preset, a Modelfile, or a preset or template of SillyTavern, koboldcpp or"
+            help="A preset, a Modelfile, or a preset or template of SillyTavern, koboldcpp, or"
             " LMDeploy."
         ),
     ],
@@ -192,11 +192,11 @@ def import_preset(
     ] = None,
     provider: Annotated[
         str | None,
-        typer.Option(help="Who answers, such as local or ollama; default: what the file implies."),
+        typer.Option(help="The provider, such as local or ollama; default: as the file implies."),
     ] = None,
     into: Annotated[
         str | None,
-        typer.Option(help="Add a template, samplers, a prompt or a lorebook to this preset."),
+        typer.Option(help="The preset to add a template, samplers, a prompt, or a lorebook to."),
     ] = None,
 ) -> None:
     """Import a preset from another program's file.
@@ -222,7 +222,7 @@ def import_preset(
 def _add_to_preset(file: Path, preset: Preset, folder: Path) -> None:
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {*PRESET_IMPORTS, FileKind.LOREBOOK})
     target = find_preset_file(folder, preset)
-    own = parse_preset(read_text(target), str(target))  # without the lorebook of another file
+    own = parse_preset(read_text(target), str(target))  # without a lorebook from another file
     imported = preset_from_text(read_text(file), file, into=own)
     write_text(target, export_preset(imported.preset))
     print_line(f"{file} was added to the preset {preset.name} in {target}")
@@ -246,20 +246,20 @@ def export_preset_file(
 @character_app.command("import")
 def import_card(
     file: Annotated[
-        str, typer.Argument(help="A character card: PNG, JSON or CHARX; a file or an address.")
+        str, typer.Argument(help="A character card (PNG, JSON, or CHARX), as a file or a URL.")
     ],
     name: Annotated[
         str | None, typer.Option(help="The name of its preset; default: the card's.")
     ] = None,
 ) -> None:
-    """Create a preset from a character card (V1, V2 or V3); the card is kept for export.
+    """Create a preset from a character card (V1, V2, or V3); the card is kept for export.
 
     It uses the provider and model of the default preset or, without one, the local model.
     """
     settings = read_settings()
     data = _read_card_file(file, settings)
     check_file_kind(data, Path(file), CHARACTER_IMPORTS)
-    card = read_card(data, file)  # raises before a folder is made
+    card = read_card(data, file)  # raises before the folder is created
     folder = open_presets_folder(settings.presets_dir)
     default = _find_default(folder, settings.default_preset)
     model = {"provider": default.provider, "model": default.model} if default else {}
@@ -278,7 +278,7 @@ def import_card(
         print_line("then talk to it: troupe chat")
     else:
         print_line(f"talk to it: troupe chat, then /preset use {preset.name}")
-    print_line("a service that runs uses it within a few seconds")
+    print_line("a running service will use it within a few seconds")
     print_notes(missing_for(preset, settings))
 
 
@@ -288,7 +288,7 @@ def list_characters() -> None:
     folder = presets_folder(read_settings().presets_dir)
     presets = [preset for preset in read_presets(folder).presets.values() if preset.is_character]
     if not presets:
-        print_line(f"no character in {folder}; add one with `troupe character import FILE`")
+        print_line(f"no characters in {folder}; add one with `troupe character import FILE`")
     _print_list(presets)
 
 
@@ -307,7 +307,7 @@ def export_card(
     if form is None:
         ending = file.suffix.lower().removeprefix(".")
         if ending not in {one.value for one in CardContainer}:
-            raise UserError(f"{file} does not end in a kind of card; use --as json, png or charx")
+            raise UserError(f"{file} does not end in a card format; use --as json, png, or charx")
         form = CardContainer(ending)
     try:
         file.write_bytes(write_card(load_card(preset, folder), form))
@@ -318,7 +318,7 @@ def export_card(
 
 @character_app.command("show")
 def show_character(name: str) -> None:
-    """Show a character's greetings, lorebook and notes."""
+    """Show a character's greetings, lorebook, and notes."""
     folder = presets_folder(read_settings().presets_dir)
     preset = read_presets(folder).find(name)
     print_line(_describe_character(preset, load_card(preset, folder)))
@@ -332,7 +332,7 @@ def _find_default(folder: Path, name: str) -> Preset | None:
 
 
 def _read_card_file(file: str, settings: Settings) -> bytes:
-    """Read a card from a file, or from a URL if allowed."""
+    """Read a card from a file, or from a URL if settings allow that."""
     if not is_http_address(file):
         return read_bytes(Path(file), MAX_FILE_BYTES + 1)
     if not settings.fetch_links:

@@ -1,8 +1,8 @@
-"""`troupe preset list` without importing settings and schema, which takes ten times as long."""
+"""A fast `troupe preset list`, which does not import settings and schema (ten times as long)."""
 
 import os
 import tomllib
-from importlib import import_module  # noqa: TID251 # only for presets with a mistake
+from importlib import import_module  # noqa: TID251 # only if a preset is invalid
 from pathlib import Path
 
 from dotenv import dotenv_values
@@ -18,7 +18,7 @@ _VARIABLE = "TROUPE_PRESETS_DIR"
 
 
 def list_quickly() -> None:
-    """List all presets; if a file cannot be read, use the full reader, which reports why."""
+    """List all presets; if one cannot be read, run the full command, which reports why."""
     try:
         texts = map(read_preset_text, json_files(_find_folder()))
         lines = [_format_line(text) for text in texts if not is_lorebook(text)]
@@ -40,7 +40,7 @@ def _format_line(text: str) -> str:
 
 
 def _find_folder() -> Path:
-    """Return the folder set in the environment, .env or troupe.toml, or else the default."""
+    """Return the folder set in the environment, .env, or troupe.toml, or the default folder."""
     toml = Path("troupe.toml")
     values = tomllib.loads(toml.read_text("utf-8")) if toml.is_file() else {}
     chosen = str(values.get("presets_dir") or "")

@@ -1,4 +1,4 @@
-"""`troupe render` and `troupe replay`: show a model's exact input, and send it again."""
+"""`troupe render` and `troupe replay`: show a model's exact input, and ask again."""
 
 import json
 import os
@@ -76,19 +76,19 @@ def render(
     template: Annotated[
         str | None,
         typer.Option(
-            help="Instead of a preset: the name of a template, or a file: Jinja, a chat template of"
-            " LMDeploy or SillyTavern, or a tokenizer_config.json."
+            help="Instead of a preset: the name of a template, or a file: Jinja, a chat template"
+            " of LMDeploy or SillyTavern, or a tokenizer_config.json."
         ),
     ] = None,
     view: Annotated[View, typer.Option("--as", help="How to show it.")] = View.TEXT,
 ) -> None:
     """Show the exact prompt that a model would receive.
 
-    The last message must be the user's, which the preset answers. With --as tokens, the local
-    model's own tokenizer is used; for other providers, the count is an estimate.
+    The last message must be the user's, which the preset answers. With --as tokens, a local model's
+    own tokenizer is used; for other providers, the count is an estimate.
     """
     if preset and template:
-        raise UserError("give either --preset or --template, not both")
+        raise UserError("use either --preset or --template, not both")
     from_stdin = str(messages) == "-"
     if not from_stdin:
         check_file_kind(read_bytes(messages, MAX_BYTES_READ), messages, {FileKind.MESSAGES})
@@ -104,13 +104,13 @@ def render(
         chosen = presets.find(preset or settings.default_preset)
         shown = run_async(render_preset(chosen, conversation, view, settings))
     if view is View.TOKENS:
-        typer.echo(shown, nl=False)  # without colors where stdout is no terminal
+        typer.echo(shown, nl=False)  # typer removes colors if stdout is not a terminal
     else:
         print_exactly(shown, end="\n" if sys.stdout.isatty() and not shown.endswith("\n") else "")
 
 
 def read_messages(text: str, source: str) -> list[Message]:
-    """Read a JSON list of {"role", "content"}; raises `UserError` that names the problem."""
+    """Parse a JSON list of {"role", "content"}; raise `UserError` with the problem."""
     try:
         messages = msgspec.json.decode(text, type=list[Message])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -123,7 +123,10 @@ def read_messages(text: str, source: str) -> list[Message]:
 async def render_preset(
     preset: Preset, messages: Sequence[Message], view: View, settings: Settings
 ) -> str:
-    """Return the prompt for the last message, which must be the user's; raises `TroupeError`."""
+    """Return a preset's prompt for the last message, which must be the user's.
+
+    Raises `TroupeError`.
+    """
     draft = _compose_draft(preset, messages)
     prompt = (await fit_for_preset(preset, draft)).prompt
     provider = settings.providers.get(preset.provider)
@@ -171,7 +174,7 @@ def format_messages(messages: Sequence[Message]) -> str:
 
 
 def format_tokens(tokens: Sequence[PromptToken]) -> str:
-    """Format tokens one per line with their origin; control tokens are colored."""
+    """Format tokens, one per line with its origin; control tokens are colored."""
     lines = []
     for token in tokens:
         origin = "control" if token.control else "" if token.trusted else "message"
@@ -179,7 +182,7 @@ def format_tokens(tokens: Sequence[PromptToken]) -> str:
         lines.append(typer.style(line, fg="magenta", bold=True) if token.control else line)
     control = sum(token.control for token in tokens)
     of_messages = sum(not token.trusted for token in tokens)
-    lines.append(f"{len(tokens)} tokens: {control} control, {of_messages} of the messages' text")
+    lines.append(f"{len(tokens)} tokens: {control} control, {of_messages} from messages")
     return "\n".join(lines) + "\n"
 
 
@@ -192,7 +195,7 @@ def _format_rendered(rendered: RenderedPrompt, view: View) -> str:
         line = f"{count:>7}  {'' if span.trusted else 'message':<7}  {span.text!r}"
         lines.append(typer.style(line, fg="magenta", bold=True) if span.trusted else line)
     lines.append(
-        f"about {sum(counts)} tokens: an estimate by cl100k_base, without a model of this template"
+        f"about {sum(counts)} tokens: an estimate with cl100k_base, without this template's model"
     )
     return "\n".join(lines) + "\n"
 
@@ -219,7 +222,7 @@ def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
 
 
 def _speaker(message: Message) -> Person:
-    """Return the author given in the file; messages without a `name` share one author."""
+    """Return a message's author from the file; messages without a `name` share one author."""
     return Person(f"render:{message.name}", message.name) if message.name else _UNNAMED_USER
 
 
@@ -227,7 +230,7 @@ def _template_choice(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
     if name_or_file in names():
         return TemplateChoice(named=name_or_file), ModelTemplate()
     file = Path(name_or_file)
-    if not os.path.isfile(file):  # unlike `Path.is_file`, false for a name that is too long
+    if not os.path.isfile(file):  # `Path.is_file` raises if a name is too long
         try:
             get(name_or_file)
         except TemplateError as error:
@@ -250,7 +253,7 @@ def _tokenizer_template(text: str, source: str) -> ModelTemplate:
             tokens = {key: _token(rest.get(key)) for key in ("bos_token", "eos_token")}
             return ModelTemplate(template, **tokens)
         case _:
-            raise UserError(f"{source} has no text in `chat_template`; save one as a .jinja file")
+            raise UserError(f"{source} has no text in `chat_template`; save it as a .jinja file")
 
 
 def _token(value: object) -> str:
@@ -271,15 +274,16 @@ def replay(
         str,
         typer.Option(
             "--draft",
-            help="Compose the prompt anew from the draft of this preset in the console, or as it is"
-            " published, and ask its model.",
+            help="Compose a new prompt with this preset's draft in the console, or its published"
+            " version, and ask its model.",
         ),
     ] = "",
 ) -> None:
     """Ask a model again for an earlier answer.
 
-    Text only in the old answer is shown as [-red-], text only in the new answer as {+green+}; so is
-    the prompt, if it differs. It counts as the operator's usage; nothing is sent to the chat.
+    Text only in the old answer is shown as [-red-], text only in the new answer as {+green+}. If
+    the prompts differ, they are compared as well. The request counts as the operator's usage;
+    nothing is sent to the chat.
     """
     settings = run_async(with_stored_keys(read_settings()))
     found = run_async(find_answer(receipt, settings))
@@ -290,7 +294,7 @@ def replay(
 
 
 async def find_answer(number: int, settings: Settings) -> StoredAnswer:
-    """Return the answer of a receipt, by number; raises `UserError` if there is none."""
+    """Return the stored answer with a receipt number; raise `UserError` if there is none."""
     found = None
     if database_exists(settings.sqlalchemy_url):
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
@@ -304,10 +308,10 @@ async def find_answer(number: int, settings: Settings) -> StoredAnswer:
 
 
 async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) -> str:
-    """Repeat the request as the console does; return the differences as colored text."""
+    """Ask again for an answer, as the console does; return the differences as colored text."""
     receipt = answer.receipt
     if not draft and receipt.provider not in settings.providers:
-        raise SettingsError(f"the provider {receipt.provider!r} is not set up any more")
+        raise SettingsError(f"the provider {receipt.provider!r} is no longer set up")
     async with open_replay(settings, print_progress) as replay_prompt:
         try:
             made = await replay_prompt.replay(answer, "", draft)
@@ -325,7 +329,7 @@ async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) 
 
 
 def merge_texts(before: str, after: str) -> str:
-    """Merge two texts: text only in the first is red, text only in the second is green."""
+    """Merge two texts into one, with text only in the first in red, only in the second in green."""
     return "".join(_style(one) for one in differing_pieces(before, after))
 
 

@@ -33,15 +33,15 @@ from bot.telemetry.logs import configure_logs, log_crash, open_log_stream
 from bot.telemetry.metrics import count_unanswered, start_traces
 
 _GC_THRESHOLDS = (2_000, 500, 2)
-"""New objects between two collections of these, then how many of those between two of older ones.
+"""The garbage collector's thresholds for its three generations of objects.
 
-Nearly all garbage is freed by reference counts. With 2,000 chats, messages in progress hold 100,000
-objects: looking through them takes a tenth of a second, and looking through the newest 20 ms.
+Reference counts free nearly all garbage. With 2,000 chats, messages in progress have 100,000
+objects: collecting all of them takes a tenth of a second, and only the newest 20 ms.
 """
 
 _RESERVED_SLOTS = 40_000
-"""Of 8 bytes. A chunk is a power of two that holds the frame that it was mapped for: 512 KB here,
-of which more than a third is left for the calls from this frame. Untouched pages use no memory."""
+"""The frame size of `call_in_large_chunk`, in slots of 8 bytes. For it, CPython maps a chunk of
+512 KB, of which over a third remains for calls from that frame. Untouched pages use no memory."""
 
 T = TypeVar("T")
 _AS_SET = RunOptions()
@@ -54,15 +54,15 @@ def run(
     offer_setup: Annotated[
         bool,
         typer.Option(
-            "--offer-setup", help="In a terminal, if nothing is set up: offer to do that first."
+            "--offer-setup", help="In a terminal, if nothing is set up, offer to set it up first."
         ),
     ] = False,
     role: Annotated[
         str,
         typer.Option(
             "--role",
-            help="What this process does, of several that share a PostgreSQL: gateway, worker,"
-            " sender, console, several of them with commas, or all.",
+            help="What this process does, if several share a PostgreSQL database: gateway, worker,"
+            " sender, console, several of these separated by commas, or all.",
         ),
     ] = "all",
     platforms: Annotated[
@@ -70,7 +70,7 @@ def run(
         typer.Option("--platforms", help="Only these platforms, separated by commas."),
     ] = None,
 ) -> None:
-    """Start the service on Discord, Telegram or in this terminal.
+    """Start the service on Discord, Telegram, or in this terminal.
 
     It answers on every platform that has a token, or in this terminal if none has; piped lines
     start a new conversation. The database is upgraded first if needed. Ctrl+C stops it.
@@ -78,7 +78,7 @@ def run(
     roles = parse_roles(role)
     settings = read_settings()
     if offer_setup and _is_first_start(settings):
-        print_line("Nothing is set up yet. Without a set-up you chat here, with a small model.")
+        print_line("Nothing is set up yet. Until then, you chat here with a small model.")
         if confirm("Set up a better model, Telegram or Discord now?", default=False):
             init()
             settings = read_settings()
@@ -89,8 +89,8 @@ def run(
     options = RunOptions(has_port=has_port, roles=roles)
     if options.shares_work and not configured:
         raise SettingsError(
-            "--role needs a platform whose messages are shared out: set TROUPE_TELEGRAM__TOKEN or"
-            " TROUPE_DISCORD__TOKEN"
+            "--role needs a platform whose messages several processes share: set"
+            " TROUPE_TELEGRAM__TOKEN or TROUPE_DISCORD__TOKEN"
         )
     companions = companion_platforms() if settings.console.pages and has_port else ()
     serve(settings, [*(configured or terminal_platforms()), *companions], options)
@@ -100,11 +100,11 @@ def run(
 def chat(
     preset: Annotated[
         str | None,
-        typer.Option(help="Who answers, in a conversation of its own; the usual one is unchanged."),
+        typer.Option(help="The preset that answers, in a separate conversation."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="The model that answers this time: MODEL or PROVIDER/MODEL."),
+        typer.Option(help="The model to use this time: MODEL or PROVIDER/MODEL."),
     ] = None,
 ) -> None:
     """Chat with your presets in this terminal.
@@ -125,7 +125,7 @@ def _reads_pipe() -> bool:
 
 
 def _is_first_start(settings: Settings) -> bool:
-    """Return whether nothing has been set up or started yet, and somebody can answer questions."""
+    """Return whether nothing is set up or was ever started, and a terminal can ask questions."""
     if has_settings() or database_exists(settings.sqlalchemy_url):
         return False
     return sys.stdin.isatty() and sys.stdout.isatty()
@@ -161,13 +161,12 @@ def serve(
 async def _serve(
     settings: Settings, platforms: Sequence[PlatformSpec], options: RunOptions
 ) -> None:
-    # Nearly all objects of a start stay alive: collecting garbage would take a fifth of it.
+    # Nearly all objects created at the start stay alive: collecting takes a fifth of its time.
     gc.disable()
     async with running(settings, print_progress, platforms, options) as service:
-        # What is alive now stays alive. Looking through it for garbage again and again was an
-        # eighth of a message's cost and stopped everything for up to a quarter of a second. What
-        # comes later belongs to messages in progress: collected less often, most of it is freed
-        # by reference counts alone.
+        # Objects that are alive now stay alive. Checking them again and again took an eighth of a
+        # message's CPU time, and paused everything for up to a quarter of a second. Later objects
+        # belong to messages in progress: if collections are rare, reference counts free most.
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.enable()
@@ -175,11 +174,11 @@ async def _serve(
 
 
 def call_in_large_chunk(function: Callable[[], T]) -> T:
-    """Call a function so that all of its own calls fit into one chunk of the frame stack.
+    """Call a function with a stack chunk so large that all frames of its calls fit into it.
 
-    CPython keeps a thread's frames in chunks of 16 KB. It maps a new chunk when a call does not
-    fit, and unmaps it when that call returns. An event loop calls everything from the same depth:
-    near the end of a chunk, each message costs some fifty pairs of these system calls.
+    CPython keeps a thread's frames in chunks of 16 KB. It maps a new chunk when a call's frame does
+    not fit, and unmaps it when that call returns. An event loop calls everything from the same
+    depth: near the end of a chunk, each message would cost fifty pairs of these system calls.
     """
     return function()
 

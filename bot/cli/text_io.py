@@ -1,4 +1,4 @@
-"""Read and write text files and the terminal; failures are reported in one line."""
+"""Read and write files and the terminal; failures become one-line errors."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ def print_progress(text: str) -> None:
 
 
 def read_text(file: Path) -> str:
-    """Return a file's text with plain line breaks; raises `UserError` if unreadable."""
+    """Return a file's text with plain line breaks; raise `UserError` if it cannot be read."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -45,7 +45,7 @@ def read_text(file: Path) -> str:
 
 
 def read_bytes(file: Path, max_bytes: int = -1) -> bytes:
-    """Read at most `max_bytes` of a file; raises `UserError` if that fails."""
+    """Read at most `max_bytes` of a file; raise `UserError` if that fails."""
     try:
         with file.open("rb") as stream:
             return stream.read(max_bytes)
@@ -54,7 +54,7 @@ def read_bytes(file: Path, max_bytes: int = -1) -> bytes:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a UTF-8 file; raises `UserError` if that fails."""
+    """Write a UTF-8 file; raise `UserError` if that fails."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -66,7 +66,7 @@ def write_private_text(file: Path, text: str) -> None:
     try:
         descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:
-        raise UserError(f"{file} exists; give the file another name") from None
+        raise UserError(f"{file} already exists; choose another name") from None
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
     try:
@@ -82,7 +82,7 @@ def open_presets_folder(chosen: Path | None) -> Path:
     try:
         folder, is_new = writable_presets_folder(chosen)
     except OSError as error:
-        raise UserError(f"presets/ cannot be made here: {error.strerror or error}") from None
+        raise UserError(f"presets/ cannot be created here: {error.strerror or error}") from None
     if is_new:
-        print_line(f"made the folder {folder} with the presets that come with Troupe")
+        print_line(f"created the folder {folder} with the presets that come with Troupe")
     return folder

@@ -1,12 +1,12 @@
-"""Create a module's Typer app."""
+"""Create the Typer app of a command's module."""
 
 import typer
 
 
 def command_app(group_help: str | None = None) -> typer.Typer:
-    """Create a module's app: a single command or, with a help text, a group.
+    """Create an app: a single command or, with `group_help`, a group of commands.
 
-    Help is plain text: rich's tables take longer to import than most commands to run.
+    Help is plain text, because importing rich takes longer than most commands.
     """
     app = typer.Typer(
         help=group_help,
@@ -21,4 +21,4 @@ def command_app(group_help: str | None = None) -> typer.Typer:
 
 
 def _group_callback() -> None:
-    """The callback that makes a Typer app a group, even with a single command."""
+    """Do nothing; an app with a callback is a group even if it has only one command."""

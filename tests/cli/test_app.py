@@ -86,7 +86,7 @@ def test_help_lists_every_command_with_its_summary() -> None:
 
     for name in ("run", "chat", "check", "preset", "character", "model", "render", "replay"):
         assert f"\n  {name} " in shown
-    assert "Start the service on Discord, Telegram or in this terminal." in shown
+    assert "Start the service on Discord, Telegram, or in this terminal." in shown
 
 
 def test_unknown_command_is_an_error_that_names_the_nearest() -> None:

@@ -24,7 +24,7 @@ def _prepare(folder: Path) -> None:
 
 
 def test_import_makes_character_on_the_provider_of_the_default_one(folder: Path) -> None:
-    assert troupe("character", "list").startswith("no character in presets; add one with")
+    assert troupe("character", "list").startswith("no characters in presets; add one with")
     said = troupe("character", "import", "detective.png")
 
     made = json.loads((folder / "presets" / "ilse brandt.json").read_text(encoding="utf-8"))
@@ -82,7 +82,7 @@ def test_import_into_a_folder_without_presets_makes_one(folder: Path) -> None:
 
     said = troupe("character", "import", "detective.png").splitlines()
 
-    assert said[0] == "made the folder presets with the presets that come with Troupe"
+    assert said[0] == "created the folder presets with the presets that come with Troupe"
     assert said[-2] == "talk to it: troupe chat, then /preset use Ilse Brandt"
     made = json.loads((folder / "presets" / "ilse brandt.json").read_text(encoding="utf-8"))
     assert (made["provider"], made["model"]) == ("local", "default")
@@ -120,7 +120,7 @@ def test_import_does_not_overwrite_and_names_broken_card(folder: Path) -> None:
         troupe("character", "import", "cut.png")
     with pytest.raises(UserError, match=r"^none\.png cannot be read"):
         troupe("character", "import", "none.png")
-    with pytest.raises(UserError, match="use --as json, png or charx"):
+    with pytest.raises(UserError, match="use --as json, png, or charx"):
         troupe("character", "export", "assistant", "out.gif")
     troupe("character", "export", "assistant", "out", "--as", "png")  # which has no card of its own
     assert read_card((folder / "out").read_bytes(), "out").name == "assistant"

@@ -69,7 +69,7 @@ async def test_check_reports_a_line_for_each_thing() -> None:
         "ok     settings",
         "ok     presets: 1 in presets; assistant is the default",
         "ok     database: SQLite",
-        "ok     access: everybody, unless a chat's rules say otherwise (/access show)",
+        "ok     access: everyone, unless a chat's rules say otherwise (/access show)",
         "ok     signals: in this process; TROUPE_REDIS_URL lets several processes wake each other",
         "ok     provider echo: an echo",
     ]
@@ -119,7 +119,7 @@ async def test_check_finds_misspelt_variable(monkeypatch: pytest.MonkeyPatch) ->
         (
             {"fallbacks": [{"provider": "local", "model": "lost"}, {"provider": "local"}]},
             "provider local: there is no model data/models/lost.gguf; "
-            "`troupe model list` shows those there are",
+            "`troupe model list` shows the models that exist",
         ),
     ],
 )
@@ -165,7 +165,7 @@ async def test_check_does_not_load_model_larger_than_free_memory(
     tiny_gguf.write(models_folder(folder) / "big.gguf", family)
     monkeypatch.setattr("bot.backends.llama_cpp.model_trial.free_bytes", lambda: 10_000_000)
     assert await find_wrong() == [
-        "model big: it needs about 0.1 GB of memory and this machine has 0.0 GB free; take a "
+        "model big: it needs about 0.1 GB of memory and this machine has 0.0 GB free; choose a "
         "smaller model, or lower the provider's CONTEXT_TOKENS or PARALLEL"
     ]
 
@@ -243,11 +243,11 @@ NO_API = "sent {} in place of a list of its models; check TROUPE_PROVIDERS__MINE
     [
         (200, "<!doctype html><html>", NO_API.format("a web page")),
         (404, "\n<html>not found</html>", NO_API.format("a web page (404)")),
-        (200, "welcome", NO_API.format("no JSON")),
+        (200, "welcome", NO_API.format("invalid JSON")),
         (200, '{"error": {"message": "no route"}}', NO_API.format("an error object")),
-        (200, "null", NO_API.format("JSON of another kind")),
-        (200, '{"status": "ok"}', NO_API.format("JSON of another kind")),
-        (200, '"data"', NO_API.format("JSON of another kind")),
+        (200, "null", NO_API.format("other JSON")),
+        (200, '{"status": "ok"}', NO_API.format("other JSON")),
+        (200, '"data"', NO_API.format("other JSON")),
         (200, '{"data": []}', "has no model 'Llama-3.1-8b'"),
         (200, '{"object": "list", "data": null}', "it lists none"),
         (200, '{"data": [{"id": "gpt-4o"}]}', "it has gpt-4o"),
@@ -379,7 +379,7 @@ async def test_model_that_spends_a_presets_limit_on_thinking_is_wrong(
         lines: list[str] = []
         assert await check_everything(read_settings(), lines.append, asks_models=True) is is_right
     problem = (
-        "answer of acme/m: it used up its 200 output tokens for thinking and gave no answer; remove"
+        "answer of acme/m: it used up its 200 output tokens for thinking and did not answer; remove"
         " or raise max_output_tokens in preset 'assistant', or choose a model that does not think"
     )
     assert wrong_lines(lines) == ([] if is_right else [problem])
@@ -395,7 +395,7 @@ async def test_mcp_servers_are_asked_what_they_offer() -> None:
     passed, lines = await run_check(mcp_servers=servers)
     assert not passed
     [found] = [line for line in lines if line.startswith("ok     MCP server demo: 8 tools:")]
-    assert found.endswith("unless TROUPE_MCP_SERVERS__DEMO__TOOLS names them: delete")
+    assert found.endswith("unless listed in TROUPE_MCP_SERVERS__DEMO__TOOLS: delete")
     [wrong] = wrong_lines(lines)
     assert wrong.startswith("MCP server lost: ")
     assert "/no/such/program" in wrong

@@ -34,7 +34,9 @@ def test_link_is_to_the_running_service_and_logs_in_once(folder: Path) -> None:
 
 
 def test_link_without_a_service_names_the_remedy() -> None:
-    with pytest.raises(UserError, match="no console runs on data; start one with `troupe run`"):
+    with pytest.raises(
+        UserError, match="no console is running on data; start it with `troupe run`"
+    ):
         console("url")
 
 
@@ -53,7 +55,7 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
     assert console("token", "list") == "backup: operate, read"
     console("token", "add", "ci", "--scope", "say", "--channel", "telegram:-100")
     assert console("token", "list") == "backup: operate, read\nci: say, telegram:-100"
-    with pytest.raises(UserError, match="'12' is not a channel; write it like telegram:-1001234"):
+    with pytest.raises(UserError, match="'12' is not a channel; write it as telegram:-1001234"):
         console("token", "add", "other", "--scope", "say", "--channel", "12")
     console("token", "revoke", "ci")
     with pytest.raises(UserError, match="there is no scope 'oparate'; did you mean operate"):

@@ -55,7 +55,7 @@ def test_wrong_settings_are_one_line_each() -> None:
 
 def test_empty_presets_folder_is_one_line() -> None:
     assert run_failing("run", **ECHO) == [
-        "troupe: no *.json in the presets directory presets; put a preset there"
+        "troupe: no *.json in the presets folder presets; put a preset there"
     ]
 
 

@@ -125,7 +125,7 @@ async def test_key_is_tried_and_becomes_the_model_of_every_shipped_preset(folder
         before = (folder / ".env").read_bytes()
 
         service.models_status = 401
-        assert "name the service's model" not in str(problem(await init(*flags)))
+        assert "choose the service's model" not in str(problem(await init(*flags)))
         service.models_status = 200
         assert "--model; it lists m" in str(problem(await init(*flags)))
     assert (folder / ".env").read_bytes() == before

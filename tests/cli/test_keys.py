@@ -131,7 +131,7 @@ def test_texts_are_encrypted_rotated_and_decrypted_and_that_is_audited_without_k
         troupe("db", "encrypt")
 
     monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
-    assert troupe("db", "encrypt").endswith("are encrypted now: 1\n")
+    assert troupe("db", "encrypt").endswith("rows encrypted now: 1\n")
     assert b"canary" not in stored(folder)
     with pytest.raises(SettingsError, match="unset TROUPE_ENCRYPT_TEXTS first"):
         troupe("db", "decrypt")
@@ -147,7 +147,7 @@ def test_texts_are_encrypted_rotated_and_decrypted_and_that_is_audited_without_k
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
     monkeypatch.delenv("TROUPE_ENCRYPT_TEXTS")
     assert read_setting() == "canary"
-    assert troupe("db", "decrypt").endswith("are decrypted now: 1\n")
+    assert troupe("db", "decrypt").endswith("rows decrypted now: 1\n")
     keys("remove", "1")
     monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
     assert read_setting() == "canary"

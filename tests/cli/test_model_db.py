@@ -27,7 +27,7 @@ def test_model_pull_imports_and_describes_model(folder: Path) -> None:
     assert f"sha256    {hashlib.sha256(model.read_bytes()).hexdigest()}" in told
     assert "license   mit" in told
     assert "memory    about 67 MB with 2 conversations of 4096 tokens" in told
-    assert "CONTEXT_TOKENS is more than its 512" in told
+    assert "CONTEXT_TOKENS is more than the model's 512" in told
     assert troupe("model", "list") == "tiny  0 MB\n"
     assert troupe("model", "info", "tiny").splitlines()[:5] == told.splitlines()[1:6]
     told = troupe("model", "pull", str(toy_projector.write(folder / "mmproj.gguf")))
@@ -47,9 +47,9 @@ def test_db_current_and_upgrade_show_the_revision(folder: Path) -> None:
 
 def test_db_backup_and_copy_are_databases_of_their_own(folder: Path) -> None:
     troupe("db", "upgrade")
-    assert troupe("db", "backup", "backup.db").startswith("backup.db holds the database (0.")
+    assert troupe("db", "backup", "backup.db").startswith("backup.db contains the database (0.")
     told = troupe("db", "copy", "--to", f"sqlite:///{folder / 'other.db'}")
-    assert "set TROUPE_DATABASE_URL to the other\n" in told
+    assert "set TROUPE_DATABASE_URL to the other one\n" in told
     for name in ("backup.db", "other.db"):
         assert read_revision_of(folder / name) == NEWEST_REVISION
 
@@ -87,7 +87,7 @@ def test_db_copy_and_backup_name_what_is_missing(folder: Path) -> None:
     troupe("db", "upgrade")
     with pytest.raises(SettingsError, match="--to is not a database URL; it looks like"):
         troupe("db", "copy", "--to", "other")
-    with pytest.raises(SettingsError, match="name the one to copy to"):
+    with pytest.raises(SettingsError, match="it must be the database to copy to"):
         troupe("db", "copy", "--to", "sqlite:///data/troupe.db")
 
 
@@ -100,5 +100,5 @@ def test_model_pull_of_unknown_source_is_one_line(word: str) -> None:
 
 @pytest.mark.parametrize("word", ["../../etc/passwd", "/etc/passwd", "x\0"])
 def test_model_info_reads_no_other_files(word: str) -> None:
-    with pytest.raises(SettingsError, match="is not a valid model name"):
+    with pytest.raises(SettingsError, match="is not a valid name for a local model"):
         troupe("model", "info", word)

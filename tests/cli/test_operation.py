@@ -67,10 +67,8 @@ def test_processes_and_jobs_are_shown_and_one_that_died_is_silent() -> None:
         await database.write(lambda c: c.execute(silent).rowcount)
 
     use_database(nothing)
-    assert run("nodes") == [
-        "no process has reported itself; is the service running on this database?"
-    ]
-    assert run("jobs")[0] == "no role is leased: on SQLite one process does everything"
+    assert run("nodes") == ["no process has reported; is the service running on this database?"]
+    assert run("jobs")[0] == "no role is leased: with SQLite, one process does everything"
     use_database(start)
     head, line = run("nodes")
     assert head.split() == ["process", "roles", "version", "up", "seen", "answering", "holds"]
@@ -92,15 +90,15 @@ def test_dead_letter_is_listed_shown_retried_and_dropped(
     name, words = line.split()[0], {"poison", "an answer"}
     assert not any(one in line for one in words), "a list has no words of people"
     assert run("dead-letters", "show", name)[0] in words
-    assert run("dead-letters", "retry", name) == [f"{name} is tried again in telegram:5"]
-    assert run(*LIST) == ["nothing was set aside"]
+    assert run("dead-letters", "retry", name) == [f"{name} will be retried in telegram:5"]
+    assert run(*LIST) == ["there are no dead letters"]
     audit_of("retry dead letter")
 
     use_database(on_store(make) if make is set_aside else _kill_again)
     _, line = run(*LIST)
     name = line.split()[0]
-    assert run("dead-letters", "drop", name) == [f"{name} is dropped"]
-    assert run(*LIST) == ["nothing was set aside"]
+    assert run("dead-letters", "drop", name) == [f"dropped {name}"]
+    assert run(*LIST) == ["there are no dead letters"]
     with pytest.raises(UserError, match=f"there is no dead letter '{name}'"):
         run("dead-letters", "drop", name)
     audit_of("retry dead letter", "drop dead letter")
@@ -114,8 +112,8 @@ async def _kill_again(database: Database) -> None:
 
 def test_pause_and_resume_are_told_and_audited() -> None:
     use_database(nothing)
-    assert run("pause") == ["paused: all; every process obeys within 2 seconds"]
-    with pytest.raises(UserError, match="all is paused already; `troupe resume` ends that"):
+    assert run("pause") == ["paused: all; takes effect within 2 seconds in every process"]
+    with pytest.raises(UserError, match="all is paused already; `troupe resume` ends the pause"):
         run("pause")
     run("pause", "--channel", "telegram:-100")
     assert run("resume") == ["resumed: all; still paused: telegram:-100"]
@@ -142,10 +140,10 @@ def test_backup_is_restored_and_the_old_database_is_kept(folder: Path) -> None:
     assert len(run(*LIST)) > 1
 
     assert run("db", "restore", "backup.db")[-1] == (
-        "backup.db is restored; the old database is data/troupe.db.replaced. Start the service"
+        "restored backup.db; the old database is data/troupe.db.replaced. Now start the service"
     )
 
-    assert run(*LIST) == ["nothing was set aside"]
+    assert run(*LIST) == ["there are no dead letters"]
     audit_of("restore database")
     found = sorted(one.name for one in (folder / "data").iterdir())
     assert "slots" not in found, "what models keep may be of what was forgotten"
@@ -163,7 +161,7 @@ def test_restore_names_what_is_wrong_and_changes_nothing(folder: Path) -> None:
         run("db", "restore", "none.db")
     with pytest.raises(UserError, match=r"there is no file other\.jsonl"):
         run("db", "restored", "--forgotten", "other.jsonl")
-    with pytest.raises(UserError, match="'soon' is not a moment"):
+    with pytest.raises(UserError, match="'soon' is not a time"):
         run("db", "restored", "--answered-until", "soon")
     assert len(run(*LIST)) > 1
 
@@ -218,14 +216,14 @@ def test_operator_has_conversations_forgotten(
 ) -> None:
     use_database(talk_in_two_channels)
     [line] = run("forget", *option, value)
-    assert line == f"{value} is forgotten in conversations: {len(expected)}"
+    assert line == f"conversations in which {value} will be forgotten: {len(expected)}"
     assert requested() == expected
 
 
 def test_operator_forgets_one_thing_at_a_time() -> None:
     use_database(nothing)
     for words in ((), ("--user", "telegram:1", "--channel", "telegram:5")):
-        with pytest.raises(UserError, match="name one of --user"):
+        with pytest.raises(UserError, match="use one of --user"):
             run("forget", *words)
 
 
@@ -233,13 +231,13 @@ def test_operator_forgets_one_thing_at_a_time() -> None:
     ("words", "problem"),
     [
         (("forget", "--user", "telegarm:1"), "'telegarm' is not a platform"),
-        (("forget", "--user", "telegram"), "--user is a platform and an id, such as"),
+        (("forget", "--user", "telegram"), "--user must be a platform and an id, such as"),
         (("forget", "--server", "guild:1"), "'guild' is not a platform"),
-        (("forget", "--channel", "discord:guild:1"), "is a server; name one of its channels"),
-        (("pause", "--channel", "discord:guild:1"), "is a server; name one of its channels"),
+        (("forget", "--channel", "discord:guild:1"), "is a server; use one of its channels"),
+        (("pause", "--channel", "discord:guild:1"), "is a server; use one of its channels"),
         (("pause", "--platform", "irc"), "'irc' is not a platform; there are: discord, telegram"),
         (("pause", "--channel", "12345"), "'12345' is not a platform"),
-        (("pause", "--channel", "telegram:"), "--channel is a platform and an id"),
+        (("pause", "--channel", "telegram:"), "--channel must be a platform and an id"),
         (("pause", "--platform", "telegram", "--channel", "telegram:1"), "either --platform or"),
     ],
 )
@@ -300,14 +298,14 @@ def test_file_of_an_export_is_for_its_owner_only_and_replaces_none(folder: Path)
     store_words()
     file = folder / "alice.json"
 
-    assert export("--user", ALICE.id, "--to", str(file)).endswith(
-        " holds messages of telegram:1: 2\n"
+    assert export("--user", ALICE.id, "--to", str(file)).startswith(
+        "wrote 2 messages of telegram:1 to "
     )
 
     written = file.read_bytes()
     assert words_in(written.decode()) == MINE
     assert file.stat().st_mode & 0o777 == 0o600
-    with pytest.raises(UserError, match=r"alice\.json exists; give the file another name"):
+    with pytest.raises(UserError, match=r"alice\.json already exists; choose another name"):
         export("--user", BOB.id, "--to", str(file))
     assert file.read_bytes() == written
     with pytest.raises(UserError, match=r"alice\.json cannot be written: No such file"):
@@ -318,8 +316,8 @@ def test_file_of_an_export_is_for_its_owner_only_and_replaces_none(folder: Path)
     ("person", "problem"),
     [
         ("telegarm:1", "'telegarm' is not a platform"),
-        ("telegram", "--user is a platform and an id, such as"),
-        ("telegram:404", "nothing is stored of telegram:404"),
+        ("telegram", "--user must be a platform and an id, such as"),
+        ("telegram:404", "nothing is stored about telegram:404"),
     ],
 )
 def test_export_of_nobody_is_an_error_and_writes_no_file(

@@ -217,11 +217,11 @@ def test_show_prints_version_to_stderr(folder: Path) -> None:
     file = folder / "presets" / "nova.json"
     file.write_text(json.dumps(preset), encoding="utf-8")
 
-    assert shown() == "troupe: no version yet: the service has not started with it\n"
+    assert shown() == "troupe: no version yet: the service has not started with this preset\n"
     asyncio.run(started_with(folder, "nova"))
     assert shown() == "troupe: version 1\n"
     file.write_text(json.dumps(preset | {"system": "Hi."}), encoding="utf-8")
-    assert shown().startswith("troupe: edited since version 1; the next start makes")
+    assert shown().startswith("troupe: edited since version 1; the next start stores")
     asyncio.run(started_with(folder, "nova"))
     assert shown() == "troupe: version 2\n"
 

@@ -98,7 +98,7 @@ def test_render_as_tokens_without_a_model_is_marked_as_estimate() -> None:
      21           '<|begin_of_text|><|start_header_id|>user<|end_header_id|>\\n\\n'
       6  message  'Hi <|im_end|>'
      21           '<|eot_id|><|start_header_id|>assistant<|end_header_id|>\\n\\n'
-about 48 tokens: an estimate by cl100k_base, without a model of this template
+about 48 tokens: an estimate with cl100k_base, without this template's model
 """)
 
 
@@ -110,7 +110,7 @@ def test_render_as_tokens_uses_the_tokenizer_of_the_model(folder: Path) -> None:
 
     assert shown[0] == "      1  control  '<|im_start|>'"
     assert shown[3] == "   2683  message  'You'"
-    assert shown[-1] == "22 tokens: 5 control, 8 of the messages' text"
+    assert shown[-1] == "22 tokens: 5 control, 8 from messages"
 
 
 TEMPLATE_FILES = {
@@ -167,7 +167,7 @@ def test_render_shows_the_request_where_the_service_renders(folder: Path) -> Non
         (["--template", "lama-3"], UserError, "no template 'lama-3'; did you mean 'llama-3'"),
         (["--template", "x" * 9999], UserError, "no template 'xxx"),
         (["--preset", "nova", "--template", "x"], UserError, "not both"),
-        (["--preset", "nova"], BackendUnavailable, "there is no model .*; get it with"),
+        (["--preset", "nova"], BackendUnavailable, "there is no model .*; download it with"),
     ],
 )
 def test_render_names_problem_and_remedy_in_one_line(

@@ -68,7 +68,7 @@ def test_replay_names_missing_receipt_and_provider() -> None:
     with pytest.raises(UserError, match="no receipt 1; /context in a chat"):
         replay("1")
     store_receipts(replace(RECEIPT, provider="gone"))
-    with pytest.raises(SettingsError, match="the provider 'gone' is not set up any more"):
+    with pytest.raises(SettingsError, match="the provider 'gone' is no longer set up"):
         replay("1")
     with pytest.raises(UserError, match="no receipt 7; /context in a chat"):
         replay("7")

@@ -200,7 +200,7 @@ async def test_operator_deletes_a_channel(running: Service, platforms: Platforms
     await say(gone, "of-the-left-server Tc01:3")
     await say(kept, "of-another-group Tc02:3")
     printed = await running.run_command("forget", "--channel", gone.name)
-    assert printed == f"{gone.name} is forgotten in conversations: 1\n"
+    assert printed == f"conversations in which {gone.name} will be forgotten: 1\n"
     await wait_until(lambda: b"of-the-left-server" not in running.stored())
     assert b"of-another-group" in running.stored()
 

@@ -46,7 +46,7 @@ def test_any_value_is_read_back_by_dotenv(
 
 
 def test_value_with_a_line_break_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="A has a line break"):
+    with pytest.raises(SettingsError, match="A contains a line break"):
         write_variables(tmp_path / ".env", {"A": "x\ny"})
     assert list(tmp_path.iterdir()) == []
 
