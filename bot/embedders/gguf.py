@@ -1,4 +1,4 @@
-"""Embed with a GGUF file: llama.cpp runs it in a child process, started at the first text."""
+"""Embed texts with a GGUF file, which llama.cpp runs in a child process from the first text on."""
 
 import asyncio
 import os
@@ -25,18 +25,18 @@ from bot.runtime.unix_server import UnixServer, unix_server
 from bot.settings import EmbeddingSettings
 
 _RESTART_SECONDS = 30.0
-_REQUEST_SECONDS = 180.0  # ten long texts take half a minute where other work has the cores
+_REQUEST_SECONDS = 180.0  # ten long texts take half a minute on busy cores
 _MAX_RESPONSE_BYTES = 64 * 2**20
-_MEAN_POOLING = 1  # llama.cpp's number; the default where the file names no pooling
+_MEAN_POOLING = 1  # llama.cpp's number; the default if the file has no pooling type
 
 R = TypeVar("R")
 
 
 class GgufEmbedder(Embedder):
-    """Embeds with a GGUF model; chat models work too, but rank poorly."""
+    """Embeds texts with a GGUF model; chat models work, too, but rank texts poorly."""
 
     def __init__(self, model: Path, data_dir: Path) -> None:
-        """Check the model; raises `SettingsError` for an invalid GGUF or without llama.cpp."""
+        """Check the model; raise `SettingsError` if it or llama.cpp cannot be used."""
         if find_spec("xllamacpp") is None:
             raise SettingsError(f"TROUPE_EMBEDDING__KIND=gguf needs {installing('xllamacpp')}")
         self._pooling = read_pooling(model) or _MEAN_POOLING
@@ -90,7 +90,7 @@ class GgufEmbedder(Embedder):
             "model": self._model,
             "pooling": self._pooling,
             "context_tokens": MAX_TEXT_TOKENS,
-            "threads": max(1, (os.cpu_count() or 1) // 2),  # a chat model's engine takes the rest
+            "threads": max(1, (os.cpu_count() or 1) // 2),  # the rest is for a chat model's engine
         }
         return unix_server(
             f"the embedding engine of {self._model.stem}",

@@ -1,12 +1,12 @@
-"""Embed with an ONNX model exported by sentence-transformers; needs onnxruntime.
+"""Embed texts with an ONNX model exported by sentence-transformers; needs onnxruntime.
 
 The path is the `.onnx` file or its folder; `tokenizer.json` is beside it or one folder up. If the
-model returns a vector per token, `1_Pooling/config.json` says whether to average them; without that
-file the first one is used, as bge and bce need it.
+model returns a vector for each token, `1_Pooling/config.json` says whether to average them. Without
+that file, the first token's vector is used, as bge and bce require.
 """
 
 import threading
-from importlib import import_module  # noqa: TID251 # packages that only this needs
+from importlib import import_module  # noqa: TID251 # packages that only this module needs
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class _OnnxModel:
                 str(self._model), options, providers=["CPUExecutionProvider"]
             )
             tokenizer = tokenizers.Tokenizer.from_file(str(self._tokenizer))
-        except Exception as error:  # neither package has a root for its errors
+        except Exception as error:  # neither package has a base class for its errors
             raise EmbeddingError(f"{_SETTING}: {self._model} cannot be loaded: {error}") from error
         tokenizer.enable_truncation(MAX_TEXT_TOKENS)
         tokenizer.no_padding()
@@ -66,7 +66,7 @@ class _OnnxModel:
         }
         names = {one.name for one in session.get_inputs()}
         outputs = session.run(None, {name: given[name] for name in given.keys() & names})
-        # The output of a model that pools by itself has two dimensions.
+        # The output of a model that does its own pooling has two dimensions.
         pooled = next((one[0] for one in outputs if one.ndim < _TOKEN_VECTOR_DIMENSIONS), None)
         if pooled is None:
             tokens = outputs[0][0]
@@ -80,7 +80,7 @@ def _model_file(path: Path) -> Path:
         found = sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")])
         if not found:
             raise SettingsError(f"{_SETTING}: there is no .onnx file in {path}")
-        # Beside model.onnx there may be variants for other hardware.
+        # There may be variants for other hardware besides model.onnx.
         return next((file for file in found if file.name == "model.onnx"), found[0])
     return path
 
@@ -102,7 +102,7 @@ def _uses_mean_pooling(model: Path) -> bool:
 
 
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
-    """Create the embedder; raises `SettingsError` if a file or package is missing."""
+    """Create the embedder; raise `SettingsError` if a file or package is missing."""
     if settings.model_path is None:
         raise SettingsError(f"{_SETTING} is not set; set it to an .onnx file or its folder")
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:

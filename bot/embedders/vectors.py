@@ -1,4 +1,4 @@
-"""Truncate texts for an embedder, fingerprint its model file, and read a server's vectors."""
+"""Truncate and batch texts for embedders, fingerprint model files, and parse responses."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -10,9 +10,9 @@ import msgspec
 from bot.errors import SettingsError
 
 MAX_TEXT_TOKENS = 400
-"""The most tokens of one text: half a second on one core, and all that small models support."""
+"""The most tokens per text: takes half a second on one core, and small models support no more."""
 
-_BATCH_SIZE = 10  # DashScope takes no more
+_BATCH_SIZE = 10  # DashScope's limit
 _MAX_CHARS = 20 * MAX_TEXT_TOKENS  # only white space has longer tokens
 _SAMPLE_BYTES = 1 << 20
 
@@ -37,7 +37,7 @@ def batches(inputs: list[T]) -> Iterator[list[T]]:
 
 
 def truncate_text(text: str, count: Callable[[str], int]) -> str:
-    """Return the longest valid prefix of at most `MAX_TEXT_TOKENS` tokens."""
+    """Return the longest prefix of a text that has at most `MAX_TEXT_TOKENS` tokens."""
     text = text[:_MAX_CHARS].replace("\0", " ").encode(errors="replace").decode()
     if count(text) <= MAX_TEXT_TOKENS:
         return text
@@ -52,7 +52,7 @@ def truncate_text(text: str, count: Callable[[str], int]) -> str:
 
 
 def model_fingerprint(path: Path) -> str:
-    """Fingerprint a model file by its size and both ends; raises `SettingsError`."""
+    """Return an id of a model file from its name, size, start, and end; raise `SettingsError`."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -1,4 +1,4 @@
-"""Connect to MCP servers; the optional `mcp` package is imported only if there are any."""
+"""Connect to MCP servers; the optional package `mcp` is imported only if some are configured."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from bot.tool_servers.settings import McpServerSettings
 async def open_tool_servers(
     given: Mapping[str, McpServerSettings], data_dir: Path
 ) -> AsyncIterator[Mapping[str, ToolServer]]:
-    """Stay connected to servers, waiting for none; raises `SettingsError` without the package."""
+    """Connect to servers in the background; raise `SettingsError` if the package is missing."""
     servers = make_tool_servers(given, data_dir)
     tasks = [
         asyncio.create_task(server.run(), name=f"MCP server {name}")
@@ -30,7 +30,7 @@ async def open_tool_servers(
 
 
 def make_tool_servers(given: Mapping[str, McpServerSettings], data_dir: Path) -> dict[str, Any]:
-    """Return unconnected clients by name; raises `SettingsError` without the package."""
+    """Return unconnected servers by name; raise `SettingsError` if the package is missing."""
     if not given:
         return {}
     module = import_extra("bot.tool_servers.mcp_server", "TROUPE_MCP_SERVERS__...")

@@ -1,7 +1,7 @@
 """Stay connected to an MCP server, and call its tools (docs/presets.md#mcp-servers).
 
-One task owns the connection, which all chats share; a slow or oversized call fails alone. If the
-server restarts, the connection is renewed; calls wait for it within their time limit.
+One task owns the connection, which all chats share; a slow or oversized call does not affect other
+calls. If the server restarts, Troupe reconnects; calls wait for that within their time limit.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _MAX_DELAY_SECONDS = 60.0
 _FAILURES_UNTIL_AWAY = 3
 _MISTAKES = {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}
 _SESSION_UNKNOWN = "Session terminated"
-"""The message of the `mcp` package for a 404 within a session."""
+"""The error message of the package `mcp` for status 404 within a session."""
 _FAILURES = (
     MCPError,
     OSError,
@@ -59,12 +59,12 @@ _FAILURES = (
     ToolServerError,
 )
 _log = structlog.get_logger(__name__)
-_MAX_CHARS = 64  # OpenAI and Anthropic reject longer names of functions
+_MAX_CHARS = 64  # OpenAI and Anthropic reject longer function names
 _OTHER = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class McpServer(ToolServer):
-    """An MCP server; `run` connects, and reconnects with growing delays."""
+    """A connection to an MCP server; `run` connects, and reconnects with growing delays."""
 
     def __init__(
         self, name: str, settings: McpServerSettings, log_file: Path, clock: Clock
@@ -82,7 +82,7 @@ class McpServer(ToolServer):
         self._tried = asyncio.Event()
         self._failures = 0
         self.left_out: Sequence[str] = ()
-        """Names of tools that are not offered."""
+        """The names of the server's tools that models are not offered."""
 
     @property
     @override
@@ -108,7 +108,7 @@ class McpServer(ToolServer):
                 result = await self._call(name, arguments)
         except _FAILURES as error:
             if isinstance(error, MCPError) and error.code in _MISTAKES:
-                return f"error: {error.message}"  # the model may correct its call
+                return f"error: {error.message}"  # the model can correct its call
             raise ToolServerError(f"the MCP server {self._name}: {describe(error)}") from error
         text = "\n".join(map(_text_of, result.content))
         if not text and result.structured_content is not None:
@@ -116,7 +116,7 @@ class McpServer(ToolServer):
         return f"error: {text}" if result.is_error else text
 
     async def _call(self, name: str, arguments: Mapping[str, object]) -> mcp_types.CallToolResult:
-        """Call a tool, again if the server was restarted; raises one of `_FAILURES`."""
+        """Call a tool; retry if the server was restarted. Raises one of `_FAILURES`."""
         for can_repeat in (True, False):
             await self._ready.wait()
             client, tool = self._client, self._tools.get(name)
@@ -137,7 +137,7 @@ class McpServer(ToolServer):
         raise AssertionError("the second call ends the loop")
 
     def _was_sent(self, error: MCPError) -> bool | None:
-        """Return whether a call reached a server that is gone; None if the server is there."""
+        """Return whether a call reached a server that is now gone; None if it is still there."""
         if error.code == NOT_REACHED or error.message == _SESSION_UNKNOWN:
             return False
         is_process = self._settings.command is not None
@@ -145,7 +145,7 @@ class McpServer(ToolServer):
         return True if error.code == ended else None
 
     async def run(self) -> None:
-        """Stay connected until cancelled."""
+        """Keep the connection open until cancelled."""
         while True:
             try:
                 async with self._connection():
@@ -162,7 +162,7 @@ class McpServer(ToolServer):
                 await self._clock.sleep(min(_MAX_DELAY_SECONDS, 2.0 ** (self._failures - 2)))
 
     async def check(self) -> Sequence[ToolSpec]:
-        """Connect once, and return the tools it would offer; raises `ToolServerError`."""
+        """Connect once, and return the tools to offer; raise `ToolServerError` if that fails."""
         try:
             async with self._connection():
                 return self._specs
@@ -181,7 +181,7 @@ class McpServer(ToolServer):
         has_log = self._log_file.is_file()
         said = self._log_file.read_text("utf-8", "replace").strip() if has_log else ""
         line = mask_pasted_tokens(said.rpartition("\n")[2])[:200]
-        last = f", its last line there: {line}" if said else ""
+        last = f" (last line: {line})" if said else ""
         return (
             f"`{command}` cannot be used ({why}); try it in a shell, see {self._log_file}{last}"
             f", and correct {group}COMMAND or {group}ENVIRONMENT"
@@ -237,7 +237,7 @@ class McpServer(ToolServer):
             yield await stack.enter_async_context(Client(transport, cache=None))
 
     def _read_token(self) -> str | None:
-        """Return the token; while its file is being replaced, the previous token."""
+        """Return the token, or the previous token while its file is being replaced."""
         given = self._settings
         if given.token_file is not None:
             try:
@@ -315,10 +315,10 @@ def _text_of(block: mcp_types.ContentBlock) -> str:
         case mcp_types.ResourceLink():
             return f"[a link: {block.uri}]"
         case _:
-            return f"[left out: {block.type}]"
+            return f"[omitted: {block.type}]"
 
 
 def offered_name(server: str, tool: str) -> str | None:
-    """Return `server_tool` in characters that providers accept; None if too long."""
+    """Return the name `server_tool` in characters that providers accept, or None if too long."""
     name = _OTHER.sub("_", f"{server}_{tool}")
     return name if tool and len(name) <= _MAX_CHARS else None

@@ -1,4 +1,4 @@
-"""MCP server settings, without importing the package that connects to it."""
+"""Settings of MCP servers, without importing the package that connects to them."""
 
 import json
 import shlex
@@ -39,44 +39,44 @@ def _read_json(given: object) -> object:
 
 
 class McpServerSettings(BaseModel):
-    """An MCP server; presets can refer to it in `mcp_servers`, but not define it."""
+    """Settings of an MCP server, which presets refer to in `mcp_servers` but cannot define."""
 
     model_config = ConfigDict(extra="forbid")
 
     command: Annotated[tuple[str, ...] | None, BeforeValidator(_split_command), NoDecode] = Field(
         None,
         min_length=1,
-        description="The command that starts it as a process, which is spoken to over its input"
-        " and output.",
+        description="The command that starts the server as a process, which communicates over its"
+        " standard input and output.",
     )
     url: HttpAddress | None = Field(
-        None, description="The address of a server that runs already, with streamable HTTP."
+        None, description="The address of a running server with streamable HTTP."
     )
     token: SecretStr | None = Field(
-        None, description="With an address: the token that is sent, as `Authorization: Bearer`."
+        None, description="With an address: the token to send as `Authorization: Bearer`."
     )
     token_file: Path | None = Field(
         None,
-        description="A file with that token instead, such as a mounted secret. It is read at each"
-        " connect.",
+        description="A file with the token instead, such as a mounted secret. It is read each time"
+        " Troupe connects.",
     )
     environment: Annotated[dict[str, SecretStr], BeforeValidator(_read_json), NoDecode] = Field(
         {},
-        description='With a command: variables that the process needs, as JSON {"NAME": "value"};'
-        " it gets no others but PATH, HOME and the like.",
+        description='With a command: environment variables of the process, as JSON {"NAME":'
+        ' "value"}; besides these, it gets only PATH, HOME, and the like.',
     )
     tools: Annotated[tuple[str, ...], BeforeValidator(_split_commas), NoDecode] = Field(
         (),
-        description="The names of the tools that may be offered, separated by commas; by default"
-        " those that it declares to change nothing.",
+        description="The names of the tools to offer, separated by commas; by default those that"
+        " the server declares to be read-only.",
     )
     seconds: float = Field(10, gt=0, le=60, description="How long a call may take.")
 
     @model_validator(mode="after")
     def _check_way(self) -> Self:
         if (self.command is None) == (self.url is None):
-            raise ValueError("set __COMMAND or __URL, one of them")
+            raise ValueError("set either __COMMAND or __URL")
         self.token = take_from_file(self.token, self.token_file, "token")
         if self.url is None and self.token is not None:
-            raise ValueError("__TOKEN needs __URL; a process gets its secrets by __ENVIRONMENT")
+            raise ValueError("__TOKEN needs __URL; a process gets its secrets from __ENVIRONMENT")
         return self

@@ -1,4 +1,4 @@
-"""The HTTP transport for MCP servers, with responses of limited size."""
+"""An HTTP transport for MCP servers that limits the size of responses."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -10,16 +10,16 @@ from typing_extensions import override
 
 LOGIN_REFUSED = "it refuses the token"
 MAX_RESPONSE_BYTES = 1024 * 1024
-"""The longest response; a connection for events is reopened after this much."""
+"""The limit for a response; an event stream is reopened after this many bytes."""
 
 NOT_REACHED = -32098
-"""A request did not reach the server."""
+"""The error code of a request that did not reach the server."""
 NOT_ANSWERED = -32097
-"""The server may have received a request, but did not answer."""
+"""The error code of a request that the server may have received but did not answer."""
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Limits responses, and turns failures into error responses to keep the connection open."""
+    """Limits responses, and turns failures into error responses so that the session continues."""
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -32,16 +32,16 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
             return _refusal(NOT_ANSWERED, f"no response ({str(error) or 'no answer'})")
         problem = None
         if response.has_redirect_location and not _is_same_server(response, request.url):
-            # which one may be a secret
+            # not shown: the address may contain a secret
             problem = f"it redirects to another address ({response.status_code})"
         elif response.headers.get("content-encoding", "identity") != "identity":
-            problem = "it sent a compressed response, which it was not asked for"
+            problem = "it sent a compressed response, which was not requested"
         elif response.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
             problem = f"{LOGIN_REFUSED} ({response.status_code})"
         if problem is not None:
             await response.aclose()
             return _refusal(mcp_types.INTERNAL_ERROR, problem)
-        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 -- it is async
+        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 # for mypy
         response.stream = _BoundedStream(response.stream)
         return response
 

@@ -47,9 +47,9 @@ async def test_request_body_and_key(service: FakeEmbeddings, embedder: OpenAIEmb
         (404, None, "TROUPE_EMBEDDING__BASE_URL"),
         (500, None, "returned status 500, refused; try again later"),
         (200, b"<html>", "sent no vectors; check TROUPE_EMBEDDING__BASE_URL"),
-        (200, b'{"data": []}', "the model gave (0,) numbers for 1 texts"),
-        (200, b'{"data": [{"embedding": [], "index": 0}]}', "the model gave (1, 0) numbers"),
-        (200, b'{"data": [{"embedding": [1e99], "index": 0}]}', "the model gave"),
+        (200, b'{"data": []}', "the model returned (0,) numbers for 1 texts"),
+        (200, b'{"data": [{"embedding": [], "index": 0}]}', "the model returned (1, 0) numbers"),
+        (200, b'{"data": [{"embedding": [1e99], "index": 0}]}', "the model returned"),
     ],
 )
 async def test_error_is_reported_with_its_remedy(

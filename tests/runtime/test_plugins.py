@@ -149,9 +149,9 @@ async def _return_junk(_arguments: object) -> object:
 @pytest.mark.parametrize(
     ("value", "result", "note"),
     [
-        (_tool(_raise), "error: it cannot be done now", "KeyError"),
-        (_tool(_block), "error: it cannot be done now", "it took more than 0.2 s"),
-        (_tool(lambda _: 1), "error: it cannot be done now", "TypeError"),
+        (_tool(_raise), "error: this does not work now", "KeyError"),
+        (_tool(_block), "error: this does not work now", "it took more than 0.2 s"),
+        (_tool(lambda _: 1), "error: this does not work now", "TypeError"),
         (_tool(_refuse), "error: not with", ""),
         (_tool(_leak), "the key is ***0000", ""),
         (_tool(_return_junk), "{'a': 1}", ""),

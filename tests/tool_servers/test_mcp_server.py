@@ -97,7 +97,7 @@ async def test_mistakes_and_failures_are_results(demo: McpServer) -> None:
 async def test_result_is_bounded(demo: McpServer) -> None:
     quoted = await run_tool(demo, "demo_write_much", '{"chars": 20000}')
     assert count_tokens([quoted])[0] <= MAX_RESULT_TOKENS
-    assert quoted.endswith("\n[the rest is left out]")
+    assert quoted.endswith("\n[the rest is omitted]")
     assert len(quoted) > 500
     assert demo.specs
 
@@ -178,8 +178,7 @@ async def test_response_that_is_too_long_ends_alone(tmp_path: Path) -> None:
         ),
         (
             {"command": [sys.executable, "-c", "import sys; sys.exit('no license')"]},
-            "cannot be used.*its last line there: no license, and correct "
-            "TROUPE_MCP_SERVERS__X__COMMAND",
+            "cannot be used.*last line: no license., and correct TROUPE_MCP_SERVERS__X__COMMAND",
         ),
         (
             {"url": "http://127.0.0.1:1/mcp?key=hidden"},

@@ -161,7 +161,7 @@ async def test_tool_that_fails_or_hangs_gives_an_error() -> None:
 
     for run in (fail, hang):
         toolbox = Toolbox([Tool(ToolSpec("t", "", {}), run, seconds=0.01)], FakeClock())
-        assert (await toolbox.run(call("t"))).splitlines()[1] == "> error: it cannot be done now"
+        assert (await toolbox.run(call("t"))).splitlines()[1] == "> error: this does not work now"
 
 
 # --- results of strangers ----------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_result_forges_no_line_and_hides_nothing(text: str) -> None:
 
 def test_long_result_is_cut() -> None:
     quoted = quote_result("history", "word " * 5000)
-    assert quoted.endswith("\n[the rest is left out]")
+    assert quoted.endswith("\n[the rest is omitted]")
     assert len(quoted) < 4200
 
 
@@ -188,7 +188,7 @@ async def test_result_is_bounded_in_tokens() -> None:
 
     quoted = await Toolbox([Tool(ToolSpec("t", "", {}), run)], FakeClock()).run(call("t"))
     assert 500 < count_tokens([quoted])[0] <= MAX_RESULT_TOKENS
-    assert quoted.endswith("\n[the rest is left out]")
+    assert quoted.endswith("\n[the rest is omitted]")
 
 
 async def test_calls_of_an_answer_have_a_limit_of_time_together() -> None:

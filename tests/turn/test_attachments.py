@@ -91,7 +91,7 @@ async def test_file_is_cut_to_half_of_the_budget(database: Database) -> None:
     FILES["long"] = b"word " * 2000
     long = MediaItem(MediaKind.FILE, "long.txt", None, "long")
     await setup.say(replace(make_incoming("so?"), attachments=(long,)))
-    assert "\n[the rest is left out]\n" in newest(backend.prompts[0])
+    assert "\n[the rest is omitted]\n" in newest(backend.prompts[0])
 
 
 async def test_picture_that_nobody_was_asked_about_is_background(database: Database) -> None:
