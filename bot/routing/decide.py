@@ -207,6 +207,10 @@ class AccessRules:
             for scope in (*scopes, INSTALLATION)
         }
 
+    async def is_off(self, scopes: Sequence[str]) -> bool:
+        """Return whether `/access off` applies to a chat."""
+        return _switch_off(await self.load(scopes)) is not None
+
     async def find(self, event: Request, *, ignores_off: bool = False) -> Access:
         """Return whether an event's author may use the bot there; admins have no exception."""
         if event.address.platform in self.local_platforms:
@@ -215,7 +219,7 @@ class AccessRules:
         levels = await self.load(() if event.is_private else event.scopes)
         if not any(levels.values()):
             return Access()
-        off = next((scope for scope, rules in levels.items() if "off" in rules), None)
+        off = _switch_off(levels)
         if off is not None and not ignores_off:
             return Access(False, "off", off)
         person = event.author.id
@@ -291,6 +295,11 @@ class AccessRules:
             return before == rule + message.external_key  # it is refused again after a crash
         await self.chat_settings.set(scope, TOLD, rule + message.external_key, message.author.id)
         return True
+
+
+def _switch_off(levels: Mapping[str, Mapping[str, str]]) -> str | None:
+    """Return the scope where the bot is switched off, or None."""
+    return next((scope for scope, rules in levels.items() if "off" in rules), None)
 
 
 def _holders(rules: Mapping[str, str], what: str) -> set[str]:

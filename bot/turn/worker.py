@@ -223,10 +223,19 @@ class ConversationWorker:
                 return "forgotten", await self._commands.forget_person(group, person)
             case Joined() as arrival:
                 return "greeted", await self._greet(group, arrival)
-            case SayRequested(text=text, scopes=scopes):
-                active = await self._stages.resolver.resolve(scopes)
-                words = CommandResult("", greeting=text, greeter=active.first.preset.name)
-                return "said", await self._commands.greet(group, scopes, words)
+            case SayRequested() as asked:
+                return await self._say_requested(group, asked)
+
+    async def _say_requested(self, group: MessageGroup, asked: SayRequested) -> Outcome:
+        """Say a program's text as the chat's character, unless the bot is switched off there.
+
+        A pause does not withhold it: pauses are for answers of models.
+        """
+        if await self._stages.access.is_off(asked.scopes):
+            return "not_allowed", await self._finisher.finish(group, TurnResult())
+        active = await self._stages.resolver.resolve(asked.scopes)
+        words = CommandResult("", greeting=asked.text, greeter=active.first.preset.name)
+        return "said", await self._commands.greet(group, asked.scopes, words)
 
     async def _delete(self, group: MessageGroup, ids: Sequence[str]) -> InboxMessage | None:
         turns = await self._conversations.find_turns(group.claim, ids)

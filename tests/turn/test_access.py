@@ -3,22 +3,33 @@
 import asyncio
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from pydantic import ValidationError
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Edited, IncomingMessage, Person, Quote, Request, WakeReason
+from bot.chat.incoming import (
+    Edited,
+    IncomingMessage,
+    Person,
+    Quote,
+    Request,
+    SayRequested,
+    WakeReason,
+)
 from bot.errors import StoreError
 from bot.settings import AccessSettings
 from bot.storage.database import Database
+from bot.storage.operation import Pauses
 from tests.fakes import LIMITS, CallingFakeBackend, FakeSurface, PrivatePlatform
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup, pressed, stop_while_answering
 
 CAROL = Person("telegram:3", "Carol")
 SERVER = "telegram:guild:9"
+NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 OPERATOR = Person("telegram:99", "Olga")
 KEPT = "You may not use me where you wrote to me."
 
@@ -115,6 +126,19 @@ async def test_channel_that_is_off_answers_nobody_until_it_is_on(group: Group) -
     assert await group.hears("/access show", ALICE) == ["here: off\nI am still switched off: here."]
     assert await group.hears("/access on", ALICE) == ["I am switched on here."]
     assert await group.hears("hello") == ["Hi."]
+
+
+@pytest.mark.parametrize(("scope", "is_said"), [("telegram:5", False), ("telegram:6", True)])
+async def test_program_says_nothing_where_the_bot_is_switched_off(
+    group: Group, scope: str, *, is_said: bool
+) -> None:
+    await group.container.chat_settings.set(scope, "access off", "on", "web:console")
+    await Pauses(group.database, group.clock).begin("all", "anna")
+    await group.pauses.refresh()
+    scopes = (group.said("").address.lane, SERVER)
+    asked = SayRequested(group.said("").address, "say:1", "The washer is done.", NOON, scopes)
+    await group.say(asked)
+    assert group.texts == (["The washer is done."] if is_said else [])
 
 
 async def test_switching_a_channel_off_opens_no_way_around_the_operators_rules(
