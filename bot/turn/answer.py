@@ -143,6 +143,8 @@ class AnswerPipeline:
         )
         if not greeting:
             return context
+        given = (context.incoming, speaker.preset.name, greeting, speaker.preset.provider)
+        greeting = await self.models.check_greeting(*given)
         limits = self.replies.limits(context.incoming.address)
         line, face = active.shown_as(speaker, context.character_names, limits)
         parts = final_parts(line + greeting, limits, first_part, face)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from bot.chat.command import Command
-from bot.chat.incoming import Address, Edited, IncomingMessage, WakeReason
+from bot.chat.incoming import Address, Edited, IncomingMessage, Joined, WakeReason
 from bot.chat.outgoing import Face, MessageContent, OutgoingPart
 from bot.chat.session import (
     Claim,
@@ -124,6 +124,7 @@ class Commands:
                 others + await finisher.delete_history(claim),
             )
             result = replace(result, text=joined([deleted, result.text], " "))
+        result = await self.check_greeting(request.incoming, result)
         stored = await self._compose(group.message, request, result, menu)
         finish = finisher.finish_forgetting if result.deletes else finisher.finish
         following = await finish(group, stored)
@@ -164,6 +165,17 @@ class Commands:
             text = translate(result.text, language_of(incoming.locale))
             notice = self.stages.replies.final_parts(address, text, len(greeting.outgoing))
             greeting = replace(greeting, outgoing=[*greeting.outgoing, *notice])
+
+    async def check_greeting(
+        self, asked: IncomingMessage | Joined, result: CommandResult
+    ) -> CommandResult:
+        """Check the greeting of a character that was created in a chat, like an answer."""
+        if not result.greeting:
+            return result
+        check = self.stages.pipeline.models.check_greeting
+        preset = result.greeter or ""
+        return replace(result, greeting=await check(asked, preset, result.greeting))
+
         return await self.finisher.finish(group, greeting)
 
     async def forget_person(

@@ -7,10 +7,10 @@ from functools import partial
 
 import structlog
 
-from bot.chat.incoming import IncomingMessage
+from bot.chat.incoming import IncomingMessage, Joined, Request
 from bot.chat.prompt import FinishReason, RateLimitWait, Waiting
 from bot.chat.receipt import Receipt
-from bot.chat.session import WORDS_KEY
+from bot.chat.session import OWNER_SEPARATOR, WORDS_KEY
 from bot.errors import BackendError, BudgetUsedUp, ContextExceeded, ToolResultsTooLong, UserError
 from bot.markup.graphemes import is_visible
 from bot.ports import Backend, Clock
@@ -218,13 +218,21 @@ class ModelRequests:
             return receipt
         return replace(receipt, check=check.notes, is_withheld=check.is_refused)
 
-    async def check_text(self, message: IncomingMessage, provider: str, text: str) -> str:
-        """Check a model's text; return the text or, if refused, the sentence to show."""
-        check = await self.create_check(message.scopes, provider)
+    async def check_greeting(
+        self, asked: Request | Joined, preset: str, greeting: str, provider: str = ""
+    ) -> str:
+        """Check the greeting of a character that was created in a chat, as `check_text` does."""
+        if OWNER_SEPARATOR not in preset:  # it is the operator's
+            return greeting
+        return await self.check_text(asked, provider, greeting)
+
+    async def check_text(self, asked: Request | Joined, provider: str, text: str) -> str:
+        """Check a text; return it, or the sentence shown instead."""
+        check = await self.create_check(asked.scopes, provider)
         if check is None:
             return text
         text = await check.apply_hooks(text)
-        return shown_instead(message.locale) if await check.refuses(text) else text
+        return shown_instead(asked.locale) if await check.refuses(text) else text
 
     async def create_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
         """Return the check for a provider's answers, or None if nothing has to be checked."""

@@ -261,6 +261,7 @@ class ConversationWorker:
         greeting = await self._stages.commands.greet(arrival, active)
         if not greeting.greeting:
             return await self._finisher.finish_with_text(group, greeting.text)
+        greeting = await self._commands.check_greeting(arrival, greeting)
         return await self._commands.greet(group, arrival.scopes, greeting)
 
     async def _handle_pressed(self, group: MessageGroup, pressed: Pressed | Reacted) -> Outcome:

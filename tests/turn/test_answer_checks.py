@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from bot.chat.command import ButtonAction
+from bot.chat.incoming import Joined
 from bot.chat.prompt import FinishReason, ReasoningDelta
 from bot.chat.receipt import Receipt
 from bot.errors import BackendUnavailable
@@ -24,6 +25,7 @@ from tests.turn.setup import CHAT, Setup, pass_time_until, pressed, working
 from tests.waiting import PATIENCE_SECONDS
 
 INSTEAD = "I would rather not say that here. Let’s talk about something else."
+JOINED = Joined(make_incoming().address, "join:5", None, make_incoming().at, (CHAT,))
 CLEAN = "Long ago there was a sailor who knew many words. " * 2
 LONG = " ".join(f"Chapter {number} tells of storm {number**3}." for number in range(90))
 LISTED = "withheld: contains a word banned in this chat"
@@ -114,6 +116,29 @@ async def test_buttons_show_and_continue_nothing_that_was_refused(database: Data
     assert setup.texts == [INSTEAD, "It goes on."]
     assert "scoundrel" not in ever_shown(setup)
     assert "scoundrel" not in repr(setup.backend.prompts)
+
+
+GREETINGS = ["/preset use {name}", "/new", "hello", JOINED]
+
+
+@pytest.mark.parametrize("said", GREETINGS, ids=["use", "new", "first answer", "joined"])
+@pytest.mark.parametrize("greeter", ["mira", "nora"])
+async def test_greeting_of_a_character_made_in_a_chat_is_checked(
+    database: Database, said: str | Joined, greeter: str
+) -> None:
+    setup = Setup(database, ["Fine."], preset={"greeting": "Ho, scoundrel!"})
+    asked, mira = make_incoming(), "/character add mira | She paints. | Ho, scoundrel!"
+    await setup.say("/access words scoundrel here", mira)
+    if greeter == "mira":
+        found = await setup.resolver.find_here("mira", asked, await setup.resolver.resolve([CHAT]))
+        await setup.resolver.set_active(CHAT, [found], ALICE.id)
+    setup.surface.messages.clear()
+    setup.surface.contents.clear()
+    await setup.say(said.format(name=greeter) if isinstance(said, str) else said)
+    shown = INSTEAD if greeter == "mira" else "Ho, scoundrel!"
+    assert any(shown in one for one in setup.texts)
+    assert ("scoundrel" in ever_shown(setup)) is (greeter == "nora")
+    assert ("assistant", shown) in await setup.history()
 
 
 async def test_others_answer_below_one_that_was_refused(database: Database) -> None:
