@@ -132,6 +132,8 @@ class ProcessReport:
     """Failed messages, most recent failures first."""
     health: tuple[ModelHealth, ...] = ()
     models: tuple[ModelInMemory, ...] = ()
+    withheld: int = 0
+    """Answers that checks have withheld since the process started."""
 
 
 @value_class

@@ -30,6 +30,7 @@ from bot.storage.dead_letters import DeadLetters
 from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
 from bot.storage.reports import ServiceState
 from bot.telemetry.logs import RecentEvents, find_failure
+from bot.telemetry.metrics import withheld_answers
 from bot.texts.text import translatable, translate
 from bot.value_class import value_class
 
@@ -70,6 +71,8 @@ class OperationState:
     pauses: Sequence[Pause]
     dead_letters: int
     """What was set aside; `troupe dead-letters` shows it."""
+    withheld: int
+    """Answers that checks have withheld since the processes started."""
 
 
 def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
@@ -85,6 +88,7 @@ def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> Pro
             for name, backend in backends.items()
             for one in backend.models_in_memory()
         ),
+        withheld_answers(),
     )
 
 
@@ -192,6 +196,7 @@ class OperationPage(RouteGroup):
             nodes=[{**asdict(one), "is_silent": one.is_silent} for one in nodes],
             pauses=await self.pauses.current(),
             dead_letters=len(await self.dead_letters.all()),
+            withheld=sum(told.withheld for told in reports.values()),
         )
 
     async def _others(self, nodes: Sequence[Node]) -> Mapping[str, ProcessReport]:

@@ -187,7 +187,7 @@ class AnswerCheck:
             reason = str(error) or "no answer in time"
             _log.warning("answer_not_checked", provider=self.moderator, reason=reason)
             if self.withholds_unchecked:
-                self._refuse(_WITHHELD_UNCHECKED, "unchecked")
+                self._refuse(_WITHHELD_UNCHECKED, "withheld_unchecked")
             else:
                 self.note = _SHOWN_UNCHECKED
                 CHECKED_ANSWERS.labels("unchecked").inc()

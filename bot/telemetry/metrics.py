@@ -54,7 +54,7 @@ LIMITED_MESSAGES = Counter(
 CHECKED_ANSWERS = Counter(
     "troupe_checked_total",
     "Answers withheld by a check, or shown or withheld unchecked",
-    ["outcome"],  # words, moderation, unchecked
+    ["outcome"],  # withheld by words, moderation, plugin, withheld_unchecked; shown unchecked
 )
 FENCED = Counter(
     "troupe_fenced_total",
@@ -99,6 +99,13 @@ def record_usage(usage: Usage) -> None:
     ):
         if tokens:
             counter.inc(tokens)
+
+
+def withheld_answers() -> int:
+    """Return how many answers checks have withheld since this process started."""
+    samples = [one for metric in CHECKED_ANSWERS.collect() for one in metric.samples]
+    withheld = (one for one in samples if one.labels.get("outcome") != "unchecked")
+    return sum(int(one.value) for one in withheld if one.name.endswith("_total"))
 
 
 def count_unanswered(platform: str) -> int:
