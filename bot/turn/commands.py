@@ -165,6 +165,7 @@ class Commands:
             text = translate(result.text, language_of(incoming.locale))
             notice = self.stages.replies.final_parts(address, text, len(greeting.outgoing))
             greeting = replace(greeting, outgoing=[*greeting.outgoing, *notice])
+        return await self.finisher.finish(group, greeting)
 
     async def check_greeting(
         self, asked: IncomingMessage | Joined, result: CommandResult
@@ -175,8 +176,6 @@ class Commands:
         check = self.stages.pipeline.models.check_greeting
         preset = result.greeter or ""
         return replace(result, greeting=await check(asked, preset, result.greeting))
-
-        return await self.finisher.finish(group, greeting)
 
     async def forget_person(
         self, group: MessageGroup, person_id: str | None

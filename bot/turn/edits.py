@@ -23,8 +23,8 @@ from bot.chat.session import (
 )
 from bot.commands.answers import pick_speakers
 from bot.commands.request import AskedQuestion
-from bot.errors import AlreadyNotified, BackendError, UserError
-from bot.replying.answer_parts import answer_buttons
+from bot.errors import AgeUnconfirmed, AlreadyNotified, BackendError, UserError
+from bot.replying.answer_parts import age_button, answer_buttons
 from bot.routing.decide import Answer, Decision, Observe, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.texts.text import translatable
@@ -138,6 +138,9 @@ class Edits:
             notice = error.notice if isinstance(error, BackendError) else error.text
             text = translatable("⚠ {problem}", problem=notice)
             outgoing = stages.replies.notice_parts(incoming.address, text, incoming.locale)
+            if isinstance(error, AgeUnconfirmed):  # the button retries the old answer
+                buttons = age_button(exchange.parts[-1], incoming.locale)
+                outgoing = stages.replies.with_buttons(incoming.address, outgoing, buttons)
             return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
         if not result.turns:  # stopped before the first word
             return TurnResult(change=HistoryChange(texts))

@@ -11,6 +11,7 @@ from bot.chat.incoming import IncomingMessage, Joined, WakeReason
 from bot.commands.privacy import export_messages
 from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData
+from tests.fakes import LIMITS
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup, pressed
 
@@ -83,6 +84,21 @@ async def test_question_waits_until_its_author_has_confirmed_their_age(database:
     assert not await data.has_confirmed_age(ALICE.id)
     await setup.say(private("Hi", "5:4"))
     assert setup.texts[-1] == ASKED
+
+
+async def test_retry_of_an_earlier_answer_asks_for_the_age(database: Database) -> None:
+    before = Setup(database, ["Ahoy."], preset={"name": "nemo"})
+    await before.say(private("Hi"))
+    limits, preset = replace(LIMITS, has_buttons=True), {**NEMO, "greeting": None}
+    setup = Setup(database, ["Welcome."], preset=preset, limits=limits)
+    retry = pressed(ButtonAction.RETRY, "telegram:5:1/0", key="2")
+    await setup.say(replace(retry, is_private=True))
+    [asked] = setup.surface.contents
+    assert asked.text == ASKED
+    [button] = asked.buttons
+    confirm = replace(retry, external_key="3", data=button.data)
+    await setup.say(replace(confirm, is_private=True))
+    assert await setup.history() == [("user", "Hi"), ("assistant", "Welcome.")]
 
 
 async def test_preset_use_says_at_once_that_it_would_not_answer(database: Database) -> None:
