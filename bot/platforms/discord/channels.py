@@ -152,9 +152,12 @@ class CharacterPictures:
         self._application = ""
         self._unused: set[str] = set()
         """Emojis that no character used at the last check."""
+        self._kept: Collection[str] | None = None
+        """The pictures that were in use at the last check, or None if others may be there."""
 
     async def host(self, png: bytes) -> str:
         """Upload a picture unless it is there already; return its URL."""
+        self._kept = None
         name = _PICTURE_PREFIX + hashlib.sha256(png).hexdigest()[:_PICTURE_HASH_CHARS]
         found = next((one.id for one in await self._list() if one.name == name), None)
         if found is None:
@@ -166,11 +169,13 @@ class CharacterPictures:
 
     async def drop(self, kept: Collection[str]) -> None:
         """Delete pictures that are not in `kept`, if they were unused last time, too."""
+        if kept == self._kept and not self._unused:
+            return
         ids = [one.id for one in await self._list()]
         unused = {one for one in ids if _PICTURE_ADDRESS.format(one) not in kept}
         for one in unused & self._unused:
             await self._rest.call(_DROP_EMOJI, self._application, one)
-        self._unused = unused
+        self._unused, self._kept = unused, kept
 
     async def _list(self) -> Sequence["_Emoji"]:
         if not self._application:

@@ -73,6 +73,18 @@ async def test_pictures_are_kept_once_and_dropped_when_nobody_has_them(stage: Fa
     assert await platform.host_picture(b"nora") == nora
 
 
+async def test_pictures_are_not_listed_again_while_nothing_changes(stage: Faces) -> None:
+    async def drop(*kept: str) -> int:
+        before = len(stage.requests("GET", "/emojis"))
+        await stage.platform.drop_pictures(kept)
+        return len(stage.requests("GET", "/emojis")) - before
+
+    assert [await drop() for _ in range(3)] == [1, 0, 0]
+    nora = await stage.platform.host_picture(b"nora")
+    assert [await drop(nora) for _ in range(3)] == [1, 0, 0]
+    assert [await drop() for _ in range(4)] == [1, 1, 1, 0]
+
+
 async def test_calls_of_a_webhook_count_together_with_its_threads(stage: Faces) -> None:
     """Its threads' too, of a thread that is not opened yet as well; what the bot says, in each."""
     thread = str(stage.wire.b.create_thread(stage.channel.id, "Night", stage.alice.id).id)
