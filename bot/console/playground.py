@@ -193,8 +193,8 @@ class PlaygroundPages(RouteGroup):
     @route(f"POST {_CHANNEL}/look", Scope.OPERATE, then=_CHANNEL)
     async def choose_look(self, channel: str, channel_look: ShortName = "") -> None:
         """Make a channel imitate another platform from now on."""
-        look = self._known_look(channel_look)
-        await self.channels.update(replace(await self._find(channel), look=look))
+        look, found = self._known_look(channel_look), await self._find(channel)
+        await self.channels.change(found.id, lambda one: replace(one, look=look))
 
     @route(f"POST {_CHANNEL}/people", Scope.OPERATE)
     async def add_person(self, channel: str, name: ShortName) -> web.Response:
@@ -203,13 +203,11 @@ class PlaygroundPages(RouteGroup):
         person = web_person(" ".join(name.split()))
         if not person.name:
             raise UserError(translatable("A person needs a name."))
-        if all(one.id != person.id for one in found.people):
-            if len(found.people) >= _MAX_PEOPLE:
-                refusal = translatable(
-                    "{count} people are here, which is the maximum.", count=_MAX_PEOPLE
-                )
-                raise UserError(refusal)
-            await self.channels.update(replace(found, people=(*found.people, person)))
+        changed = await self.channels.change(found.id, partial(_with_person, person))
+        if changed is not None and person.id not in {one.id for one in changed.people}:
+            raise UserError(
+                translatable("{count} people are here, which is the maximum.", count=_MAX_PEOPLE)
+            )
         return _redirect_to(found, person)
 
     @route(f"GET {_CHANNEL}/events", Scope.READ)
@@ -378,6 +376,14 @@ def _to_message(at: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:
     face = None if turn.preset is None else Face(names[turn.preset])
     name = turn.message_id or f"copy-{at}"
     return WebMessage(name, turn.speaker, turn.text, turn.at, face=face, is_copied=True)
+
+
+def _with_person(person: Person, channel: WebChannel) -> WebChannel:
+    """Return a channel with a person, unless they are there already or it is full."""
+    is_known = any(one.id == person.id for one in channel.people)
+    if is_known or len(channel.people) >= _MAX_PEOPLE:
+        return channel
+    return replace(channel, people=(*channel.people, person))
 
 
 def _with_text(message: WebMessage, text: str) -> WebMessage:

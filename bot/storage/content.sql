@@ -113,6 +113,9 @@ SELECT content, revision FROM web_channel ORDER BY created_at
 -- name: web_channel
 SELECT content, revision FROM web_channel WHERE id = :of
 
+-- name: lock_web_channel
+SELECT content, revision FROM web_channel WHERE id = :of FOR UPDATE
+
 -- name: create_web_channel
 INSERT INTO web_channel (id, revision, content, created_at) VALUES (:of, 0, :content, :created_at)
 

@@ -43,12 +43,27 @@ class SqlWebChannels(Store):
         row = {"content": _encode(channel), "created_at": channel.created_at.timestamp()}
         await self._database.execute(SQL["create_web_channel"], of=channel.id, **row)
 
-    async def update(self, channel: WebChannel) -> None:
-        """Replace everything in a channel except its messages."""
-        await self._database.execute(
-            SQL["update_web_channel"], of=channel.id, content=_encode(channel)
-        )
-        self._signals.publish(_TOPIC, [channel.id])
+    async def change(
+        self, channel_id: str, change: Callable[[WebChannel], WebChannel]
+    ) -> WebChannel | None:
+        """Store and return a channel as `change` returns it, or None if it does not exist.
+
+        `change` receives the stored channel, so that no simultaneous change is lost.
+        """
+        changed = await self._change(channel_id, change)
+        self._signals.publish(_TOPIC, [channel_id])
+        return changed
+
+    @transaction
+    def _change(
+        self, channel_id: str, change: Callable[[WebChannel], WebChannel]
+    ) -> Unit[WebChannel | None]:
+        rows = yield SQL["lock_web_channel"].query(of=channel_id)
+        for channel in decode_all("web_channel", rows, _to_channel):
+            changed = change(channel)
+            yield SQL["update_web_channel"].query(of=channel_id, content=_encode(changed))
+            return changed
+        return None
 
     async def delete(self, channel_id: str) -> None:
         """Delete a channel with its messages; a missing channel is not an error."""

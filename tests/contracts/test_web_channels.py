@@ -1,8 +1,10 @@
 """The store of web channels: changes are read in order, once, as they read now."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -33,9 +35,25 @@ async def channels(empty_database: str) -> AsyncIterator[SqlWebChannels]:
 
 async def test_channel_is_read_as_it_was_stored(channels: SqlWebChannels) -> None:
     renamed = replace(CHANNEL, name="quay", people=(ALICE, web_person("Bob")), look="")
-    await channels.update(renamed)
+    assert await channels.change("c1", lambda _: renamed) == renamed
+    assert await channels.change("c2", lambda _: renamed) is None
     assert await channels.get("c1") == renamed
     assert await channels.all() == [renamed]
+
+
+async def test_of_people_who_are_added_at_once_none_is_lost(channels: SqlWebChannels) -> None:
+    people = [web_person(f"guest {number}") for number in range(9)]
+    async with asyncio.TaskGroup() as group:
+        for one in people:
+            added = partial(_with_person, one)
+            group.create_task(channels.change("c1", added))
+    found = await channels.get("c1")
+    assert found is not None
+    assert set(found.people) == {ALICE, *people}
+
+
+def _with_person(person: Person, channel: WebChannel) -> WebChannel:
+    return replace(channel, people=(*channel.people, person))
 
 
 async def test_message_is_read_as_it_was_stored(channels: SqlWebChannels) -> None:

@@ -48,7 +48,7 @@ class Channel:
     async def add_person(self, name: str) -> Person:
         person = web_person(name)
         self.channel = replace(self.channel, people=(*self.channel.people, person))
-        await self.store.update(self.channel)
+        await self.store.change(self.channel.id, lambda _: self.channel)
         return person
 
     async def messages(self) -> Sequence[WebMessage]:

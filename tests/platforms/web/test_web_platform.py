@@ -131,7 +131,7 @@ async def test_answer_is_split_as_on_the_platform_it_looks_like(service: Service
     await channel.say(long)
     shown = await channel.wait_for(lambda all_: len(all_) == 3 and bool(all_[-1].buttons))
     assert all(len(one.text) <= 2000 for one in shown[1:])
-    await channel.store.update(replace(channel.channel, look="telegram"))
+    await channel.store.change(channel.channel.id, lambda one: replace(one, look="telegram"))
     await channel.say(long)
     shown = await channel.wait_for(lambda all_: len(all_) == 5 and bool(all_[-1].buttons))
     assert shown[-1].text == long
