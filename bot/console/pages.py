@@ -35,20 +35,21 @@ _NAMES_SHOWN = 3
 
 @dataclass(slots=True)
 class Names:
-    """Names of people and channels from the newest messages, read at most every 5 s."""
+    """Names of people and channels from the newest messages, kept for 5 s."""
 
     state: ServiceState
     web_channels: SqlWebChannels
     clock: Clock
     people: Mapping[str, str] = field(default_factory=dict)
     _channels: Mapping[str, str] = field(default_factory=dict)
-    _read_at: float = -_NAMES_SECONDS
+    _is_read: bool = False
 
     async def refresh(self) -> None:
-        now = self.clock.monotonic()
-        if now - self._read_at < _NAMES_SECONDS:
+        """Read the names, unless they are there."""
+        if self._is_read:
             return
-        self._read_at = now
+        self._is_read = True
+        self.clock.call_later(_NAMES_SECONDS, self._drop)
         said = await self.state.newest_speakers(_MAX_SPEAKERS)
         own = await self.web_channels.all()
         self.people = {one.id: one.name for _, one in reversed(said)}
@@ -59,6 +60,10 @@ class Names:
             **{key: _in_short(list(names.values())) for key, names in speakers.items()},
             **{one.address.conversation: one.name for one in own},
         }
+
+    def _drop(self) -> None:
+        """Drop all names, since `/forget` must reach them even if nobody opens a page."""
+        self.people, self._channels, self._is_read = {}, {}, False
 
     def channel(self, language: str, key: str) -> str:
         """Return a channel's name; without one, the names of its people."""
