@@ -450,7 +450,9 @@ def forget(
         else:
             find = conversations_of_channel if channel else conversations_of_server
             keys = await find(database, place)
-            changed = await data.forget_characters(place)
+            # Telegram's private chats have the ids of people, whose characters `--user` deletes.
+            if not place.partition(":")[2].isdecimal():
+                changed = await data.forget_characters(place)
         await request_deletion(database, clock, keys, user, changed)
         await record_change(database, "forget", subject)
         await signal_all(CHAT_SETTINGS, changed)
