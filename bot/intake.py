@@ -325,7 +325,7 @@ class InboxIntake(Intake):
             await self.inbox.receive(storable, cursors)
         else:
             async with self.router.routed(storable) as routed:
-                storable = list(routed)
+                storable = [_beside_answers(one) for one in routed]
                 await self.inbox.receive(storable, cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
@@ -339,6 +339,19 @@ class InboxIntake(Intake):
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
         return await self.inbox.cursors(prefix)
+
+
+def _beside_answers(event: Incoming) -> Incoming:
+    """Return an event; a `/recap` gets a queue of its own, as its model request takes long."""
+    if (
+        not isinstance(event, IncomingMessage)
+        or event.text[:6].lower() != "/recap"
+        or event.wake is None
+    ):
+        return event
+    command = parse_command(event.text)
+    is_recap = command is not None and command.name == "recap"
+    return replace(event, address=event.address.of_recaps) if is_recap else event
 
 
 _OWN_COMMANDS = (

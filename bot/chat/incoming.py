@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -54,6 +55,16 @@ class Address:
         return self.history.startswith(PERSON_HISTORY_PREFIX)
 
     @property
+    def of_recaps(self) -> "Address":
+        """The conversation with this one's `/recap` commands, which run beside its answers."""
+        return replace(self, history=f"{_RECAPS_PREFIX}{self.history}")
+
+    @property
+    def recapped(self) -> "Address":
+        """The conversation that the `/recap` commands of this one are about."""
+        return replace(self, history=self.history.removeprefix(_RECAPS_PREFIX))
+
+    @property
     def conversation(self) -> str:
         """The key of the conversation: messages that share a history and are handled in order."""
         return f"{self.channel}{HISTORY_SEPARATOR}{self.history}" if self.history else self.channel
@@ -63,6 +74,7 @@ HISTORY_SEPARATOR = "#"
 """Separates the channel from the history in the key of a conversation."""
 PERSON_HISTORY_PREFIX = "user="
 """The prefix of the name of a person's own history."""
+_RECAPS_PREFIX = "recap="
 
 
 def parse_address(key: str) -> Address:

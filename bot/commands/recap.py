@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import dropwhile
 
@@ -51,7 +51,8 @@ class Recaps:
     async def recap(self, request: CommandRequest) -> CommandResult:
         """Ask the model of the preset that answers here, at the author's cost."""
         message, preset = request.incoming, request.active.first.preset
-        since, new = await self._find_new(request)
+        message = replace(message, address=message.address.recapped)
+        since, new = await self._find_new(message, request)
         if not new:
             return CommandResult(_NOTHING)
         if not await self.access.may_use(message, "model"):
@@ -85,9 +86,11 @@ class Recaps:
             )
         return CommandResult(joined(lines))
 
-    async def _find_new(self, request: CommandRequest) -> tuple[datetime, Sequence[StoredTurn]]:
+    async def _find_new(
+        self, message: IncomingMessage, request: CommandRequest
+    ) -> tuple[datetime, Sequence[StoredTurn]]:
         """Return since when, and the new turns without those of people who opted out."""
-        message, asked = request.incoming, _read_since(request.argument, request.now)
+        asked = _read_since(request.argument, request.now)
         load = self.summarizer.summaries.turns_since
         conversation, person = message.address.conversation, message.author.id
         since, found = await load(conversation, person, asked.timestamp() if asked else None)

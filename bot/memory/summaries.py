@@ -59,6 +59,7 @@ def instruction(max_tokens: int | None) -> str:
     )
 
 
+_RECAP_TOKENS = 1000  # far more than the words that it asks for
 _RECAP_INSTRUCTION = (
     "Somebody was away. Tell them in at most 150 words, in the language of the conversation below,"
     " what they missed: who said what, what was agreed, what is still open. Write short lines, and"
@@ -206,7 +207,8 @@ class Summarizer:
         messages = (Message("user", transcript("", fitting, has_numbers=True)),)
         conversation = f"{message.address.conversation}:recap"
         provider, prompt = _summary_prompt(preset, conversation, messages, _RECAP_INSTRUCTION)
-        return await self._complete(preset, provider, prompt, message), fitting
+        text = await self._complete(preset, provider, prompt, message, _RECAP_TOKENS)
+        return text, fitting
 
     async def _limit(self, preset: Preset) -> int | None:
         provider, empty = _summary_prompt(preset, "", ())
@@ -228,11 +230,17 @@ class Summarizer:
         return await self._complete(preset, provider, prompt, message)
 
     async def _complete(
-        self, preset: Preset, provider: str, prompt: Prompt, message: IncomingMessage
+        self,
+        preset: Preset,
+        provider: str,
+        prompt: Prompt,
+        message: IncomingMessage,
+        max_output_tokens: int | None = None,
     ) -> str:
-        backend = self.backends[provider]
+        """Return a model's text; `max_output_tokens` is for a prompt that no budget limits."""
+        backend, limit = self.backends[provider], max_output_tokens
         try:
-            text, has_thoughts = await self._write(preset, provider, prompt, message)
+            text, has_thoughts = await self._write(preset, provider, prompt, message, limit)
             if has_thoughts and not text:  # they took all the tokens that it may have
                 prompt = replace(prompt, max_output_tokens=None)
                 text, _ = await self._write(preset, provider, prompt, message)
@@ -244,7 +252,12 @@ class Summarizer:
         return text
 
     async def _write(
-        self, preset: Preset, provider: str, prompt: Prompt, message: IncomingMessage
+        self,
+        preset: Preset,
+        provider: str,
+        prompt: Prompt,
+        message: IncomingMessage,
+        limit: int | None = None,
     ) -> tuple[str, bool]:
         """Return a summary, and whether the model used reasoning."""
         paid: AbstractAsyncContextManager[SummaryRequest] = nullcontext(SummaryRequest(prompt))
@@ -253,6 +266,8 @@ class Summarizer:
             summarizing = preset.model_copy(update={"provider": provider, "model": prompt.model})
             paid = self.pay(summarizing, message, prompt, tokens)
         async with paid as request:
+            if request.prompt.max_output_tokens is None and limit is not None:
+                request.prompt = replace(request.prompt, max_output_tokens=limit)
             await _stream_summary(self.backends[provider], request)
         return mask_pasted_tokens(request.text.strip()), request.has_thoughts
 

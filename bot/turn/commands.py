@@ -44,6 +44,7 @@ from bot.value_class import value_class
 
 _FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")
 _CHANGED = translatable("Changed.")
+_RECAP_STOPPED = translatable("The recap was stopped.")
 _NOT_HERE = translatable("That is not possible here.")
 _MAX_TURNS = 400
 
@@ -93,8 +94,10 @@ class Commands:
                     group.claim, [message.quote.message_id]
                 )
                 request = replace(request, quoted=turns[-1].turn if turns else None)
-            case "recap" if self.stages.is_paused(group.claim.conversation):
-                raise UserError(PAUSED)
+            case "recap":
+                return "command", await self._recap(group, request)
+            case _:
+                pass
         result = await self.stages.commands.handle(request)
         result = replace(result, is_private=result.is_private or is_private(request.command))
         if result.repeats is not None:
@@ -102,6 +105,17 @@ class Commands:
         if result.forgets is not None:
             return "command", await self._forget_message(group, result)
         return "command", await self.finish(group, request, result)
+
+    async def _recap(self, group: MessageGroup, request: CommandRequest) -> InboxMessage | None:
+        """Run /recap unless answering is paused, until it is done or its author stops it."""
+        message, stages = request.incoming, self.stages
+        if stages.is_paused(message.address.recapped.conversation):
+            raise UserError(PAUSED)
+        result = CommandResult(_RECAP_STOPPED)
+        async with stages.stops.answering(group.claim, group.message, message) as stop:
+            with stop.ends_block():
+                result = await stages.commands.handle(request)
+        return await self.finish(group, request, replace(result, is_private=True))
 
     async def finish(
         self,
@@ -112,6 +126,7 @@ class Commands:
     ) -> InboxMessage | None:
         """Store a command's result and reply; `menu` is the new content of its menu, if any."""
         stages, finisher, claim = self.stages, self.finisher, group.claim
+        result = await self.check_greeting(request.incoming, result)
         if result.keeps_unanswered:
             session = await stages.conversations.load_session(claim, _MAX_TURNS)
             is_begun = session.is_answered or len(session.turns) >= _MAX_TURNS
@@ -124,7 +139,6 @@ class Commands:
                 others + await finisher.delete_history(claim),
             )
             result = replace(result, text=joined([deleted, result.text], " "))
-        result = await self.check_greeting(request.incoming, result)
         stored = await self._compose(group.message, request, result, menu)
         finish = finisher.finish_forgetting if result.deletes else finisher.finish
         following = await finish(group, stored)
@@ -153,6 +167,16 @@ class Commands:
         told = explain_refusal(access.rule)
         return await finisher.finish_with_text(group, told, is_private=True, is_quiet=True)
 
+    async def check_greeting(
+        self, asked: IncomingMessage | Joined, result: CommandResult
+    ) -> CommandResult:
+        """Check the greeting of a character that was created in a chat, like an answer."""
+        if not result.greeting:
+            return result
+        check = self.stages.pipeline.models.check_greeting
+        preset = result.greeter or ""
+        return replace(result, greeting=await check(asked, preset, result.greeting))
+
     async def greet(
         self, group: MessageGroup, scopes: Sequence[str], result: CommandResult
     ) -> InboxMessage | None:
@@ -166,16 +190,6 @@ class Commands:
             notice = self.stages.replies.final_parts(address, text, len(greeting.outgoing))
             greeting = replace(greeting, outgoing=[*greeting.outgoing, *notice])
         return await self.finisher.finish(group, greeting)
-
-    async def check_greeting(
-        self, asked: IncomingMessage | Joined, result: CommandResult
-    ) -> CommandResult:
-        """Check the greeting of a character that was created in a chat, like an answer."""
-        if not result.greeting:
-            return result
-        check = self.stages.pipeline.models.check_greeting
-        preset = result.greeter or ""
-        return replace(result, greeting=await check(asked, preset, result.greeting))
 
     async def forget_person(
         self, group: MessageGroup, person_id: str | None

@@ -179,6 +179,10 @@ class StopRequests:
 
     def _handle_request(self, request: Request) -> None:
         """Apply an asker's /stop immediately; queue others for an admin check."""
+        recap = self._answers.get(request.address.of_recaps.conversation)
+        if recap is not None and request.author.id in recap.askers:
+            recap.flag.request()
+            self._outcomes.setdefault(_key(request), StopOutcome.STOPPED)
         answer = self._answers.get(request.address.conversation)
         if answer is None or _key(request) in self._outcomes:
             return

@@ -1,5 +1,6 @@
 """Test /recap: what a person missed in a channel, told to them alone."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from tests.fakes import LIMITS, FakeBackend, FakeSurface, PrivatePlatform
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.budgets import DONE, PERSON_A_DAY, make_setup
 from tests.turn.setup import Setup
+from tests.waiting import wait_until
 
 CAROL = Person("telegram:3", "Carol")
 LINKS = replace(LIMITS, has_private_chats=True, message_link="https://x.test/{chat}/{message}")
@@ -43,22 +45,34 @@ class Group:
     async def say(
         self, text: str, by: Person = ALICE, wake: WakeReason | None = None, chat: str = "5"
     ) -> None:
+        await self.setup.work(await self.receive(text, by, wake, chat))
+
+    async def receive(
+        self, text: str, by: Person = ALICE, wake: WakeReason | None = None, chat: str = "5"
+    ) -> str:
+        """Receive a message; return the conversation in which it is processed."""
         self._number += 1
         at = datetime.fromtimestamp(self.clock.now(), UTC)
         said = make_incoming(text, key=f"5:{self._number}", author=by, wake=wake, chat=chat)
         await self.setup.receive(replace(said, at=at))
-        await self.setup.work(f"telegram:{chat}")
+        address = said.address.of_recaps if text.startswith("/recap") else said.address
+        return address.conversation
 
     async def recap(self, since: str = "", by: Person = ALICE) -> str:
         """Ask for a recap; return what its author alone reads."""
         before = len(self.surface.sent)
         await self.say(f"/recap {since}".strip(), by, WakeReason.COMMAND)
+        await self.setup.work()  # where it is if its author is off
+        [told] = await self.told(by, before)
+        return told
+
+    async def told(self, by: Person, before: int) -> list[str]:
+        """Send what waits for a person; return what they read after so many messages."""
         lane = f"telegram:dm-{by.id.rpartition(':')[2]}"
         while rows := await self.setup.sender.take([lane]):
             await self.setup.sender.work(rows[lane])
-        [told] = self.surface.sent[before:]
-        assert told.address.lane == lane
-        return told.content.text
+        sent = self.surface.sent[before:]
+        return [one.content.text for one in sent if one.address.lane == lane]
 
     @property
     def read(self) -> str:
@@ -191,6 +205,34 @@ async def test_failure_and_mistake_are_told_in_private(database: Database) -> No
     await Pauses(database, group.clock).begin("all", "anna")
     await group.setup.pauses.refresh()
     assert (await group.recap()).startswith("⚠ ⏸ I am paused")
+
+
+async def test_recap_blocks_nobody_and_ends_with_stop(database: Database) -> None:
+    never = asyncio.Event()
+    group = Group(database, ["Lunch", never, " is late."], ["Yes?"])
+    await group.say("lunch?", BOB)
+    recaps = await group.receive("/recap 1h", wake=WakeReason.COMMAND)
+    recap = asyncio.create_task(group.setup.work(recaps))
+    await wait_until(lambda: len(group.backend.prompts) == 1)
+    assert group.backend.prompts[0].max_output_tokens == 1000
+    await group.say("nora?", BOB, WakeReason.MENTION)
+    assert group.surface.sent[-1].content.text == "Yes?"
+    for by, outcome in ((BOB, "⚠ No answer is being written here."), (ALICE, "Stopped.")):
+        assert not recap.done()
+        await group.say("/stop", by, WakeReason.COMMAND)
+        assert group.surface.sent[-1].content.text.startswith(outcome)
+    await recap
+    assert await group.told(ALICE, 0) == ["The recap was stopped."]
+
+
+async def test_recap_of_a_person_s_own_history(database: Database) -> None:
+    group = Group(database, ["Well."], ["You asked for lunch [1]."], preset={"scope": "user"})
+    for number, text in enumerate(("lunch?", "/recap 1h")):
+        said = make_incoming(text, key=f"5:{number}", wake=WakeReason.DM)
+        await group.setup.receive(replace(said, is_private=True))
+    for key in ("telegram:5#user=1", "telegram:5#recap=user=1"):
+        await group.setup.work(key)
+    assert group.read == "Conversation:\n[1] Alice: lunch?\n[2] nora: Well."
 
 
 async def test_refused_recap_is_not_shown(database: Database) -> None:
