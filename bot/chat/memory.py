@@ -5,7 +5,6 @@ deletion, retention, or `/settings me off`. One that was made by hand stays unti
 subject, or an admin of its place deletes it.
 """
 
-from dataclasses import field
 from enum import StrEnum
 
 from bot.chat.incoming import Address, Person
@@ -205,5 +204,32 @@ class RecalledMemories:
     """The memories that a listener may recall, not ranked, and the number that it may not."""
 
     memories: tuple[Memory, ...] = ()
-    private: tuple[int, ...] = field(default=())
+    private: tuple[int, ...] = ()
     """The ids of the asker's own memories from private chats, which stay there."""
+
+
+class RecallReason(StrEnum):
+    """Why a memory was recalled, in receipts."""
+
+    PINNED = "pinned"
+    WORDS = "same words"
+    SIMILAR = "similar"
+    RECENT = "recent"
+
+
+@value_class
+class RankedMemory:
+    memory: Memory
+    score: float
+    reason: RecallReason
+
+
+@value_class
+class RankedMemories:
+    """What a character may recall for a message, best first."""
+
+    memories: tuple[RankedMemory, ...] = ()
+    private: int = 0
+    """The number of the asker's memories that stay in other private chats."""
+    budget_share: float = 0.1
+    """The share of the prompt's token budget that the memories may take."""

@@ -13,16 +13,18 @@ class PromptSpan:
 
     section: str
     """One of "system", "persona", "lore", "stories"; "pinned"; "summary"; "history"; within the
-    newest message "people", "thread", "observed", "quote", "file", "plugin", "newest"; and
-    "post_history"."""
+    newest message "people", "thread", "observed", "quote", "file", "memory", "plugin",
+    "newest"; and "post_history"."""
     message: int
     """The index of the section's first message in the prompt."""
     messages: int = 1
     chars: int | None = None
     """The number of characters, after those of earlier spans in the message; None: all."""
     name: str = ""
-    """The name of the story or lorebook entry."""
+    """The name of the story or lorebook entry; of a memory its source and why it was recalled."""
     score: float | None = None
+    memory: int = 0
+    """The id of the memory; 0: not a memory."""
 
 
 @value_class
@@ -81,8 +83,6 @@ class Receipt:
     charge: AnswerCharge = field(default_factory=AnswerCharge)
     scopes: tuple[str, ...] = ()
     """The scopes whose settings apply in its channel, narrowest first."""
-    memories: tuple[int, ...] = ()
-    """The ids of the memories in the prompt."""
     check: str = ""
     """Why the answer was withheld or not checked, in English; empty: neither."""
     is_withheld: bool = False

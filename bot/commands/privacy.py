@@ -29,6 +29,7 @@ from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
 from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
 from bot.storage.forgetting import PersonalData
 from bot.storage.history_index import SqlHistoryIndex
+from bot.storage.memories import SqlMemories
 from bot.texts.caches import clear_text_caches
 from bot.texts.text import Text, joined, looked_up, marked, translatable, translatable_count
 from bot.value_class import value_class
@@ -84,6 +85,7 @@ class Forgetting:
     index: SqlHistoryIndex
     history_scopes: HistoryScopes
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
+    memories: SqlMemories
 
     async def request_person_deletion(self, asked: Request) -> bool:
         """Queue the deletion of a person's messages in every conversation; idempotent.
@@ -220,16 +222,16 @@ _CONSENTS: Mapping[Consent, Text] = {
     Consent.OFF: OFF_FOR_AUTHOR,
     Consent.HERE: translatable(
         "here: what you say stays in its chat. Where a channel lets me overhear, what you say there"
-        " to others is background for my answers. Once I have memories, they will come only from"
-        " what you say to me, and be recalled only in that chat."
+        " to others is background for my answers. My memories come only from what you say to me,"
+        " and I recall them only in that chat."
     ),
     Consent.SERVER: translatable(
-        "server: as `here`, but once I have memories, those of you may be recalled in the whole"
-        " server or group where you said it."
+        "server: as `here`, but I may recall memories of you in the whole server or group where you"
+        " said it."
     ),
     Consent.EVERYWHERE: translatable(
-        "everywhere: as `here`, but once I have memories, those of you may be recalled in other"
-        " servers, too. What you say in private stays private."
+        "everywhere: as `here`, but I may recall memories of you in other servers, too. What you"
+        " say in private stays private."
     ),
 }
 _HOW_TO_CHOOSE = translatable("Use /settings me off, here, server, everywhere or reset.")
@@ -481,6 +483,7 @@ class PrivacyHandlers:
         chosen = None if value == _RESET else Consent(value)
         self.forgetting.data.record_consent(message.author.id, chosen or "")
         await self.forgetting.history_scopes.set_consent(message.author.id, chosen)
+        await self.forgetting.memories.follow_consent(message.author.id)
         if chosen is Consent.OFF:
             await self.forgetting.request_person_deletion(message)
             return CommandResult(_OFF_FROM_NOW)

@@ -30,6 +30,8 @@ class PromptPart:
     priority: int = 0
     """Parts with lower priorities are dropped first; among equals, later parts."""
     required: bool = False
+    memory: int = 0
+    """The id of the memory that it is; 0: not a memory."""
 
 
 @value_class
@@ -171,7 +173,7 @@ def _part_spans(
             yield PromptSpan("stories", message, 1, len(story.text), title, story.score)
             at = begin + len(story.text)
         chars = len(part.text) + len(_SEPARATOR) - at
-        yield PromptSpan(part.section, message, 1, chars, part.name, part.score)
+        yield PromptSpan(part.section, message, 1, chars, part.name, part.score, part.memory)
 
 
 def _system_message(parts: Sequence[PromptPart]) -> list[Message]:
@@ -202,6 +204,7 @@ _SECTION_NAMES = {
     "observed": translatable("background"),
     "quote": translatable("quote"),
     "file": translatable("file"),
+    "memory": translatable("memory"),
     "plugin": translatable("plug-in"),
     "post_history": translatable("post_history"),
     "newest": translatable("newest"),

@@ -79,6 +79,13 @@ def pack_vectors(rows: npt.ArrayLike, count: int) -> list[PackedVector]:
     return [row.tobytes() for row in matrix / np.maximum(lengths, np.finfo(np.float32).tiny)]
 
 
+def cosine_similarities(query: PackedVector, vectors: Sequence[PackedVector]) -> list[float]:
+    """Return the similarity of a packed vector to others of the same model."""
+    matrix = np.frombuffer(b"".join(vectors), dtype="<f4").reshape(len(vectors), -1)
+    similarities: list[float] = (matrix @ np.frombuffer(query, dtype="<f4")).tolist()
+    return similarities
+
+
 def _pack_one(embed: Callable[[str], Vector], text: str) -> PackedVector:
     return pack_vectors([embed(text)], 1)[0]
 

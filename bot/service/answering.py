@@ -14,9 +14,11 @@ from bot.commands.memories import MemoryHandlers
 from bot.commands.privacy import Forgetting, PrivacyNotice, SharedMemories, StoragePolicy
 from bot.commands.recap import Recaps
 from bot.commands.reports import ContextView, UsageView
+from bot.extras import import_extra
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
 from bot.media.voice_messages import VoiceMessages
+from bot.memory.recall import Recaller
 from bot.memory.summaries import Summarizer
 from bot.ports import ConversationMemory, HistoryReader
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
@@ -37,6 +39,7 @@ from bot.turn.prompt_inputs import AnswerTools, ChannelReader, PromptSources
 from bot.turn.signals import CONVERSATIONS
 from bot.turn.worker import ConversationWorker
 
+_EMBEDDING = "bot.prompting.embedding"
 _COMMANDS_BESIDE = 32  # conversations in which a command waits
 _IDLE_POLL_SECONDS = 0.02
 
@@ -97,7 +100,8 @@ class AnsweringContainer(MessagingContainer, ABC):
     @cached_property
     def forgetting(self) -> Forgetting:
         data, index = self.personal_data, self.history_index
-        return Forgetting(data, self.personas, index, self.history_scopes, self.receive)
+        scopes, memories = self.history_scopes, self.memories
+        return Forgetting(data, self.personas, index, scopes, self.receive, memories)
 
     @cached_property
     def operator_notes(self) -> OperatorNotes:
@@ -176,7 +180,16 @@ class AnsweringContainer(MessagingContainer, ABC):
             AttachmentReader(self.download, fetch),
             self.backends,
             self.history_index,
+            self.recaller,
         )
+
+    @cached_property
+    def recaller(self) -> Recaller:
+        share, embedder = self.settings.memory.budget_share, self.models.memory_embedder
+        if embedder is None:
+            return Recaller(self.memories, share)
+        similarities = import_extra(_EMBEDDING, "a preset with memories").cosine_similarities
+        return Recaller(self.memories, share, embedder, similarities)
 
     @cached_property
     def pipeline(self) -> AnswerPipeline:

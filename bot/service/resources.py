@@ -16,7 +16,7 @@ from bot.extras import import_extra
 from bot.importers.character_files import read_character_folder
 from bot.memory.stories import RetrieveStories, StoryRetriever, index_stories
 from bot.platforms.spec import PlatformSpec
-from bot.ports import Backend, ChatSettings, RateLimits, Signals, Stories, ToolServer
+from bot.ports import Backend, ChatSettings, Embedder, RateLimits, Signals, Stories, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import ReadPresets, find_preset, preset_version
@@ -54,6 +54,8 @@ class Models:
     """By provider; a preset that is published later may add one."""
     retrieve_stories: RetrieveStories | None = None
     """None: no preset has stories."""
+    memory_embedder: Embedder | None = None
+    """None: no preset has memories, or what the embedder needs is not installed."""
     tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
     """By the names in presets."""
     session_key: bytes = b""
@@ -86,13 +88,9 @@ async def _preload(backend: Backend, default: Preset) -> None:
 
 @contextlib.asynccontextmanager
 async def open_story_retriever(
-    settings: Settings, stories_by_character: Mapping[str, Sequence[str]], database: Database
-) -> AsyncIterator[RetrieveStories | None]:
+    embedder: Embedder, stories_by_character: Mapping[str, Sequence[str]], database: Database
+) -> AsyncIterator[RetrieveStories]:
     """Index presets' stories while the block runs; raises `SettingsError`."""
-    if not stories_by_character:
-        yield None
-        return
-    embedder = make_embedder(settings.embedding, settings.data_dir)
     stories: Stories = import_extra("bot.storage.stories", "a preset with stories").SqlStories(
         database
     )
@@ -102,7 +100,17 @@ async def open_story_retriever(
         yield StoryRetriever(embedder, stories, stories_by_character).retrieve
     finally:
         await cancel_and_wait([task])
-        await embedder.close()
+
+
+def _make_embedder(settings: Settings, *, has_stories: bool) -> Embedder | None:
+    """Create the embedder; raises `SettingsError` only if stories need it."""
+    try:
+        return make_embedder(settings.embedding, settings.data_dir)
+    except SettingsError as error:
+        if has_stories:
+            raise
+        _log.warning("memories_ranked_by_words", reason=str(error))
+        return None
 
 
 def stories_by_preset(
@@ -233,15 +241,22 @@ async def _open_models(
         add_backends(backends, settings, presets.values(), renderer, session_key)
         stack.push_async_callback(_close_all, backends)
         told = stories_by_preset(presets, stories) if is_worker else {}
-        opening_stories = open_story_retriever(settings, told, database)
-        retrieve_stories = await stack.enter_async_context(opening_stories)
+        remembers = is_worker and any(one.memory for one in presets.values())
+        embedder = _make_embedder(settings, has_stories=bool(told)) if told or remembers else None
+        retrieve_stories = None
+        if embedder is not None:
+            stack.push_async_callback(embedder.close)
+            if told:
+                opening_stories = open_story_retriever(embedder, told, database)
+                retrieve_stories = await stack.enter_async_context(opening_stories)
         servers = settings.mcp_servers if is_worker else {}  # presets that come later name them
         opening_servers = open_tool_servers(servers, settings.data_dir)
         tool_servers = await stack.enter_async_context(opening_servers)
         if is_worker and options.answers_messages:
             preloading = asyncio.create_task(_preload(backends[default.provider], default))
             stack.push_async_callback(cancel_and_wait, [preloading])
-        yield Models(renderer, backends, retrieve_stories, tool_servers, session_key)
+        own = embedder if remembers else None
+        yield Models(renderer, backends, retrieve_stories, own, tool_servers, session_key)
 
 
 def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) -> bool:

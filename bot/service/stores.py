@@ -88,6 +88,7 @@ class StorageContainer:
         self.dead_letters = DeadLetters(database, clock)
         self.history_index = SqlHistoryIndex(database)
         self.inbox = SqlInbox(database, clock)
+        self.memories = SqlMemories(database, clock, self._record_tombstone)
         self.message_notes = SqlMessageNotes(database, clock)
         self.decisions = DecisionLog(self.message_notes, clock)
         self.nodes = NodeRegistry(database, clock)

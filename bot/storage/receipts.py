@@ -22,6 +22,7 @@ _decode = msgspec.msgpack.Decoder(Receipt).decode
 
 
 def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict[str, object]:
+    memories = [span.memory for span in one.layout if span.memory]
     return {
         "conversation": claim.conversation,
         "turn": message.turn,
@@ -29,7 +30,7 @@ def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict
         "content": _compress(_encode(one)),
         **usage_columns(one.preset, one.provider, one.charge, one.usage),
         "prompt_tokens": one.usage.prompt_tokens or one.tokens,
-        "memories": json.dumps(one.memories) if one.memories else None,
+        "memories": json.dumps(memories) if memories else None,
     }
 
 

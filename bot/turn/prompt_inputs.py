@@ -32,6 +32,7 @@ from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError, PluginFailed, PrivateError
 from bot.intake import storable_message, withhold_message
 from bot.media.attachment_reader import AttachmentReader
+from bot.memory.recall import Recaller
 from bot.memory.stories import RetrieveStories
 from bot.memory.summaries import Summarizer
 from bot.ports import Backend, Clock, ToolServer
@@ -201,8 +202,9 @@ class PromptSources:
     backends: Mapping[str, Backend]
     """By provider."""
     index: SqlHistoryIndex
+    recaller: Recaller
     may_spend: bool = True
-    """Whether searching for stories may use a paid embedding service."""
+    """Whether searching for stories and memories may use a paid embedding service."""
 
     async def load(
         self,
@@ -318,6 +320,12 @@ class PromptSources:
         retrieve = self.retrieve_stories
         stories = await retrieve(preset, message.text, self.may_spend) if retrieve else None
         summary = await self.summarizer.load_part(preset, context.claim.conversation)
+        memories = None
+        if preset.memory:
+            turns = (*context.session.turns, *context.turns)
+            memories = await self.recaller.recall(
+                preset.name, message, turns, may_spend=self.may_spend
+            )
         compose_now = partial(
             compose,
             preset,
@@ -328,6 +336,7 @@ class PromptSources:
             personas=context.personas,
             stories=stories,
             summary=summary,
+            memories=memories,
             model_limit=model_limit,
             wants_variety=context.replaces_answers,
             files=files,

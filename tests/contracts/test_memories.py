@@ -20,12 +20,12 @@ from bot.chat.memory import (
     Reach,
     SubjectKind,
 )
+from bot.chat.receipt import PromptSpan, Receipt
 from bot.chat.session import CONSENT_KEY, Consent, HistoryChange, StoredTurn, TurnRange
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.forgetting import PersonalData
 from bot.storage.memories import SqlMemories
-from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired_turns
 from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import memory, receipt
@@ -280,14 +280,18 @@ async def test_everything_of_a_person_is_deleted_with_them(
     assert await recalled(memories, HERE) == ["Bob sings"]
 
 
+def recalling(*numbers: int) -> Receipt:
+    spans = [PromptSpan("memory", 1, 1, 3, memory=one) for one in numbers]
+    return replace(RECEIPT, layout=(*spans, *RECEIPT.layout))
+
+
 async def test_forgotten_memory_leaves_the_receipts_that_quote_it(
     store: Store, memories: SqlMemories
 ) -> None:
     kept = present(await memories.add(BY_HAND))
-    quoting = replace(RECEIPT, memories=(kept.id, 10 * kept.id))
-    await store_answer(store.database, quoting, replace(RECEIPT, memories=(10 * kept.id,)))
+    quoting = recalling(kept.id, 10 * kept.id)
+    await store_answer(store.database, quoting, recalling(10 * kept.id))
     await store_answer(store.database, RECEIPT, incoming=make_incoming(key="5:2"))
-    assert [one.memories for _, one in await Receipts(store.database).newest(LANE)] == [()]
     data = PersonalData(store.database, SystemClock())
     assert LANE not in (await data.forgotten_since(0.0)).values()
     await memories.forget(kept.id, MemoryReader(ALICE.id, HERE))

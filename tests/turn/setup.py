@@ -30,7 +30,7 @@ from bot.errors import PlatformError, StoreError
 from bot.intake import InboxIntake
 from bot.memory.stories import RetrieveStories
 from bot.platforms.spec import PlatformSpec
-from bot.ports import Backend, ConversationMemory, Delivery, ToolServer
+from bot.ports import Backend, ConversationMemory, Delivery, Embedder, ToolServer
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import PresetResolver
 from bot.runtime.in_process import InProcessSignals
@@ -139,6 +139,7 @@ class Setup(Delivery):
         others: Sequence[dict[str, object]] = (),
         dice: Callable[[], float] = lambda: 0.99,
         retrieve_stories: RetrieveStories | None = None,
+        embedder: Embedder | None = None,
         fallback: FakeBackend | None = None,
         tool_servers: Mapping[str, ToolServer] | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -161,7 +162,7 @@ class Setup(Delivery):
         )
         self.signals = InProcessSignals()
         backends: dict[str, Backend] = {"p": backend, "q": fallback or backend}
-        models = Models(Renderer(), backends, retrieve_stories, tool_servers or {})
+        models = Models(Renderer(), backends, retrieve_stories, embedder, tool_servers or {})
         limits_of_people = LimitSettings(answers_per_person=0, waiting_in_conversation=0)
         chosen = Settings(
             data_dir=Path("nowhere"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bot.chat.incoming import IncomingMessage
+from bot.chat.memory import RankedMemories
 from bot.chat.prompt import Image, Message, Prompt, Role, TemplateChoice, TemplateNames
 from bot.chat.receipt import DroppedItem
 from bot.chat.session import NO_FILES, AttachedFiles, Session, Turn
@@ -23,6 +24,7 @@ from bot.prompting.compose.instructions import (
     further_persona,
     story_queries_for,
 )
+from bot.prompting.compose.memories import build_memories
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart, group_history
 from bot.prompting.fit import FittedPrompt, estimate_message_tokens, fit_draft
 from bot.prompting.persona import FilledText
@@ -60,6 +62,7 @@ def compose(
     model_limit: int | None = None,
     wants_variety: bool = False,
     files: AttachedFiles = NO_FILES,
+    memories: RankedMemories | None = None,
 ) -> Draft:
     """Compose the draft of a prompt that answers `incoming`.
 
@@ -83,6 +86,9 @@ def compose(
         if not isinstance(prompter, ChatPrompter):  # its prompt has no turns
             pinned, history, observed = [], (), []
     background, too_old = build_background(observed, inputs, files, tagged=tagged)
+    if memories is not None and not preset.prompter:
+        recalled, left_out = build_memories(inputs, memories)
+        background, too_old = [*recalled, *background], [*left_out, *too_old]
     draft = Draft(
         base=_base_prompt(inputs, tagged=tagged, wants_variety=wants_variety),
         system=tuple(system),
@@ -338,10 +344,10 @@ async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
 
 
 async def find_model_limit(preset: Preset, backend: Backend) -> int | None:
-    """Return the model's context size, or None if the preset has no lore or persona.
+    """Return the model's context size, or None if the preset has no lore, persona, or memory.
 
     Raises `BackendError`.
     """
-    if preset.lorebook is None and preset.persona is None:
+    if preset.lorebook is None and preset.persona is None and not preset.memory:
         return None
     return await backend.max_prompt_tokens(bare_prompt(preset))

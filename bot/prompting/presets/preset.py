@@ -322,6 +322,8 @@ class Preset(StrictModel):
     """Servers with more tools, by their names in the settings."""
     budget: PresetBudget | None = None
     summary: SummaryChoice | None = None
+    memory: StrictBool = False
+    """Whether it recalls what people told it before, and its model writes such memories."""
     adults_only: StrictBool = False
     """Whether it answers only in age-restricted channels, in groups with `/access adult on`, and in
     private chats with people who confirmed their age."""

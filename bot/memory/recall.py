@@ -1,0 +1,147 @@
+"""Recall memories for an answer: load what a character may know, and rank it."""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import structlog
+
+from bot.chat.incoming import IncomingMessage, person_ids_in
+from bot.chat.memory import (
+    Memory,
+    MemoryListener,
+    MemoryPlace,
+    RankedMemories,
+    RankedMemory,
+    RecallReason,
+)
+from bot.chat.session import Turn
+from bot.chat.story import PackedVector
+from bot.errors import EmbeddingError, StoreError
+from bot.ports import Embedder
+from bot.prompting.text.words import words_of
+from bot.storage.memories import SqlMemories
+
+_log = structlog.get_logger(__name__)
+_TIMEOUT_SECONDS = 5.0
+_RANK_OFFSET = 10  # of reciprocal rank fusion: smaller values favor the first of each list
+_RECENCY_WEIGHT = 0.25
+_DIGITS = 4
+
+CosineSimilarities: TypeAlias = Callable[[PackedVector, Sequence[PackedVector]], Sequence[float]]
+"""Returns the similarity of the first vector to each of the others, all of one model."""
+
+
+@dataclass(eq=False, repr=False)
+class Recaller:
+    """Loads and ranks memories; without an embedder by words and age alone."""
+
+    memories: SqlMemories
+    budget_share: float = 0.1
+    """The share of a prompt's token budget that memories may take."""
+    embedder: Embedder | None = None
+    similarities: CosineSimilarities | None = None
+
+    async def recall(
+        self, preset: str, message: IncomingMessage, turns: Sequence[Turn], *, may_spend: bool
+    ) -> RankedMemories:
+        """Return the memories that a character may recall for a message, best first.
+
+        Unless it `may_spend`, no embedding service is asked. Raises `StoreError`.
+        """
+        private = message.is_private
+        place = MemoryPlace.at(message.address, message.scopes, is_private=private)
+        speakers = [one.speaker.id for one in turns if one.speaker]
+        people = tuple(dict.fromkeys([*person_ids_in(message), *message.mentions, *speakers]))
+        listener = MemoryListener(place, preset, message.author.id, people)
+        found = await self.memories.recall(listener)
+        similar: Mapping[int, float] = {}
+        if any(one.vector for one in found.memories):
+            similar = await self._similarities(message.text, found.memories, may_spend=may_spend)
+        ranked = rank_memories(message.text, found.memories, similar)
+        return RankedMemories(ranked, len(found.private), self.budget_share)
+
+    async def embed(self, text: str) -> tuple[str, PackedVector] | None:
+        """Return the embedding model and the vector of a memory's text; None if that failed."""
+        if self.embedder is None:
+            return None
+        try:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                [vector] = await self.embedder.embed_documents([text])
+        except (EmbeddingError, StoreError, TimeoutError) as error:
+            _log.warning("memory_not_embedded", reason=str(error) or "too slow")
+            return None
+        return self.embedder.model_id, vector
+
+    async def _similarities(
+        self, query: str, memories: Sequence[Memory], *, may_spend: bool
+    ) -> Mapping[int, float]:
+        if self.embedder is None or self.similarities is None:
+            return {}
+        if self.embedder.is_metered and not may_spend:
+            return {}
+        try:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                vector = await self.embedder.embed_query(query)
+        except (EmbeddingError, TimeoutError) as error:
+            _log.warning("memories_ranked_by_words", reason=str(error) or "too slow")
+            return {}
+        model = self.embedder.model_id
+        ids, vectors = [], []
+        for one in memories:
+            if one.vector and one.model == model and len(one.vector) == len(vector):
+                ids.append(one.id)
+                vectors.append(one.vector)
+        return dict(zip(ids, self.similarities(vector, vectors), strict=True)) if ids else {}
+
+
+def rank_memories(
+    query: str, memories: Sequence[Memory], similarities: Mapping[int, float]
+) -> tuple[RankedMemory, ...]:
+    """Rank memories for a message: pinned ones, then by vectors, words and age together.
+
+    The three orders are joined by reciprocal rank fusion, since their scores do not compare:
+    https://plg.uwaterloo.ca/~gvcormac/cormacksigir09-rrf.pdf
+    """
+    by_words = _score_words(query, memories)
+    scores = Counter[int]()
+    reasons: dict[int, RecallReason] = {}
+    orders: tuple[tuple[Mapping[int, float], float, RecallReason], ...] = (
+        (by_words, 1.0, RecallReason.WORDS),
+        (similarities, 1.0, RecallReason.SIMILAR),
+        ({one.id: one.since for one in memories}, _RECENCY_WEIGHT, RecallReason.RECENT),
+    )
+    for order, weight, reason in orders:
+        best = sorted(order.items(), key=lambda item: (-item[1], -item[0]))
+        for rank, (number, _) in enumerate(best, 1):
+            scores[number] += weight / (_RANK_OFFSET + rank)  # type: ignore[assignment]
+            reasons.setdefault(number, reason)
+    ranked = sorted(memories, key=lambda one: (not one.is_pinned, -scores[one.id], -one.id))
+    return tuple(
+        RankedMemory(
+            one,
+            round(scores[one.id], _DIGITS),
+            RecallReason.PINNED if one.is_pinned else reasons[one.id],
+        )
+        for one in ranked
+    )
+
+
+def _score_words(query: str, memories: Sequence[Memory]) -> dict[int, float]:
+    """Return the weight of the words that each memory shares with a query, if any."""
+    wanted = set(words_of(query))
+    shared = {
+        one.id: wanted.intersection(words_of(f"{one.subject.name} {one.text}")) for one in memories
+    }
+    counts = Counter(word for words in shared.values() for word in words)
+    # A word that stands in every memory says nothing; of Chinese, pairs say more than characters.
+    weights = {
+        word: math.log(1 + len(memories) / count) * min(len(word), 4)
+        for word, count in counts.items()
+    }
+    return {
+        number: sum(weights[word] for word in words) for number, words in shared.items() if words
+    }

@@ -1,0 +1,76 @@
+"""Build the prompt's section of memories: one line each, before the newest message."""
+
+from datetime import UTC, datetime
+
+from bot.chat.memory import RankedMemories, RankedMemory, SubjectKind
+from bot.chat.receipt import DroppedItem
+from bot.prompting.compose.inputs import PromptInputs
+from bot.prompting.draft import PromptPart
+from bot.prompting.speakers import clean_name
+from bot.prompting.text.confusables import strip_hidden_text
+from bot.texts.text import marked
+
+_MAX_MEMORIES = 20
+_TOKENS_WITHOUT_LIMIT = 1600
+_BYTES_PER_TOKEN = 3  # a Chinese character; English words have more
+_MAX_CHARS = 500
+_PRIVATE = marked("told in private")
+_OVER_BUDGET = marked("over the budget")
+_WITHOUT_BRACKETS = str.maketrans("[]", "()")
+
+
+def build_memories(
+    inputs: PromptInputs, ranked: RankedMemories
+) -> tuple[list[PromptPart], list[DroppedItem]]:
+    """Return the parts for the best memories that fit into their share, and what is left out.
+
+    The text of what is left out is not recorded.
+    """
+    limit = inputs.max_input_tokens
+    left = limit * ranked.budget_share if limit else _TOKENS_WITHOUT_LIMIT
+    parts: list[PromptPart] = []
+    for one in ranked.memories[:_MAX_MEMORIES]:
+        text = _line(inputs, one)
+        left -= len(text.encode(errors="replace")) / _BYTES_PER_TOKEN + 1
+        if left < 0:
+            break
+        name, number = _source(inputs, one), one.memory.id
+        parts.append(PromptPart("memory", text, name, one.score, priority=1, memory=number))
+    dropped = []
+    if over := len(ranked.memories) - len(parts):
+        dropped.append(DroppedItem("memory", "", _OVER_BUDGET, over))
+    if ranked.private:
+        dropped.append(DroppedItem("memory", "", _PRIVATE, ranked.private))
+    return parts, dropped
+
+
+def _line(inputs: PromptInputs, one: RankedMemory) -> str:
+    memory = one.memory
+    text = " ".join(strip_hidden_text(memory.text).split())[:_MAX_CHARS]
+    is_named = memory.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}
+    about = f" of {_subject(inputs, one)}" if is_named else ""
+    teller = memory.told_by
+    told = f" ({_label(inputs, teller.id, teller.name)} told you)" if teller else ""
+    return f"[You remember{about}] {text.translate(_WITHOUT_BRACKETS)}{told}"
+
+
+def _source(inputs: PromptInputs, one: RankedMemory) -> str:
+    """Return what receipts show: subject, author, day, and why it was recalled."""
+    memory = one.memory
+    at = datetime.fromtimestamp(memory.since, UTC).date().isoformat()
+    author = _label(inputs, memory.said_by, "")
+    by = f", {author}" if author else ""
+    about = _subject(inputs, one)
+    return f"#{memory.id} {about}{by}, {at}: {one.reason}"
+
+
+def _subject(inputs: PromptInputs, one: RankedMemory) -> str:
+    subject = one.memory.subject
+    if subject.key == inputs.preset.name:
+        return "yourself"
+    return _label(inputs, subject.key, subject.name or subject.kind)
+
+
+def _label(inputs: PromptInputs, key: str, name: str) -> str:
+    labels = inputs.speakers
+    return labels.people.get(key) or labels.characters.get(key) or clean_name(name)
