@@ -100,7 +100,6 @@ class StorageContainer:
         self.preset_drafts = PresetDrafts(database)
         self.preset_versions = PresetVersions(database, clock)
         self.resolver.characters.read_with(self.preset_versions.newest)
-        self.memories = SqlMemories(database, clock, self._record_tombstone)
         self.receipts = Receipts(database)
         self.role_leases = SqlRoleLeases(database, self.owner, clock)
         self.usage_log = UsageLog(database, clock)
