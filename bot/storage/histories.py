@@ -196,6 +196,7 @@ def apply(conversation: str, change: HistoryChange, now: float) -> Unit[None]:
     if first is None:
         return
     yield SQL["delete_summaries_from"].query(of=conversation, first=first)
+    yield SQL["read_again_from"].query(of=conversation, first=first)
     for turn_id, text in change.texts.items():
         yield SQL["set_text"].query(row=turn_id, text=to_storable_text(text))
     for turn_id, is_observed in change.observed.items():

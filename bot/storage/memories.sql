@@ -153,3 +153,27 @@ DELETE FROM memory_use WHERE memory IN (SELECT id FROM memory WHERE state = 'gon
 
 -- name: delete_gone_memories
 DELETE FROM memory WHERE state = 'gone'
+
+-- === how far conversations were read for memories (extractions.py) ===
+
+-- name: extraction_state
+SELECT memory_read_to, memory_asked_to FROM conversation WHERE key = :of
+
+-- name: unread_turns
+SELECT id, role, speaker_id, speaker_name, text, at, preset, preset_version, message_id, sent_as,
+    observed, files
+FROM turn
+WHERE conversation = :of AND active
+    AND id > (SELECT memory_read_to FROM conversation WHERE key = :of)
+ORDER BY session DESC, id DESC LIMIT 100
+
+-- name: set_asked_to
+UPDATE conversation SET memory_asked_to = :to
+WHERE key = :of AND memory_asked_to = :known
+RETURNING key
+
+-- name: set_read_to
+UPDATE conversation SET memory_read_to = :to WHERE key = :of AND memory_read_to = :known
+
+-- name: read_again_from
+UPDATE conversation SET memory_read_to = :first - 1 WHERE key = :of AND memory_read_to >= :first

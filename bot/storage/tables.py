@@ -109,6 +109,9 @@ conversation = _table(
     Column("lease_until", Float, nullable=False, server_default="0"),
     Column("session", Integer, nullable=False, server_default="1"),
     Column("ready_since", Float),  # NULL: everything is answered
+    # the newest turn that was read for memories, and the newest when a model was asked for them
+    Column("memory_read_to", BigInteger, nullable=False, server_default="0"),
+    Column("memory_asked_to", BigInteger, nullable=False, server_default="0"),
     _partial_index("ix_conversation_ready", "ready_since IS NOT NULL", "ready_since"),
     # PostgreSQL finds the beginning of a key only by such operators, whatever its collation.
     Index("ix_conversation_prefix", "key", postgresql_ops={"key": "text_pattern_ops"}),

@@ -75,6 +75,8 @@ def upgrade() -> None:
         sa.Column("lease_until", sa.Float(), server_default="0", nullable=False),
         sa.Column("session", sa.Integer(), server_default="1", nullable=False),
         sa.Column("ready_since", sa.Float(), nullable=True),
+        sa.Column("memory_read_to", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("memory_asked_to", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("key", name="pk_conversation"),
     )
     op.create_index(

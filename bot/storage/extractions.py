@@ -1,0 +1,67 @@
+"""How far each conversation was read for memories.
+
+Turns have ascending ids. `memory_read_to` is the newest turn that was read; a change of an earlier
+turn lowers it (histories.py), so that the change is read. `memory_asked_to` is the newest turn when
+a model was last asked, whatever came of it: it limits how often that happens.
+"""
+
+import json
+
+from bot.chat.session import StoredTurn
+from bot.storage.database import Store, reading, transaction
+from bot.storage.rows import decode_all, to_turn
+from bot.storage.statements import SQL, Unit, pairs
+from bot.value_class import value_class
+
+
+@value_class
+class UnreadTurns:
+    """A conversation's turns that were not read for memories yet, oldest first."""
+
+    turns: tuple[StoredTurn, ...]
+    """The newest of them, in all sessions."""
+    read_to: int
+    asked_to: int
+
+    @property
+    def exchanges(self) -> int:
+        """How many questions were answered since a model was last asked for memories."""
+        count, is_asked = 0, False
+        for one in self.turns:
+            if one.id <= self.asked_to or one.turn.observed:
+                continue
+            if one.turn.role == "user":
+                is_asked = True
+            elif is_asked:
+                count, is_asked = count + 1, False
+        return count
+
+
+class SqlExtractions(Store):
+    @reading
+    def load(self, conversation_key: str) -> Unit[UnreadTurns]:
+        """Return what was not read yet; no turns if the conversation does not exist."""
+        of = {"of": conversation_key}
+        state = yield SQL["extraction_state"].query(of)
+        rows = yield SQL["unread_turns"].query(of)
+        turns = decode_all("turn", rows, lambda row: StoredTurn(row[0], to_turn(row[1:])))
+        read_to, asked_to = state[0] if state else (0, 0)
+        return UnreadTurns(tuple(reversed(turns)), read_to, asked_to)
+
+    @transaction
+    def begin(self, conversation_key: str, unread: UnreadTurns) -> Unit[bool]:
+        """Record that a model is asked now; return False if another process did that meanwhile."""
+        moved = {"known": unread.asked_to, "to": unread.turns[-1].id}
+        return bool((yield SQL["set_asked_to"].query({"of": conversation_key, **moved})))
+
+    @transaction
+    def finish(self, conversation_key: str, unread: UnreadTurns, read_to: int) -> Unit[None]:
+        """Record up to which turn it was read, or up to the first that has changed meanwhile."""
+        of = {"of": conversation_key}
+        yield SQL["locked_session"].query(of)  # else a turn may be changed meanwhile
+        ids = json.dumps([one.id for one in unread.turns if one.id <= read_to])
+        now = pairs((yield SQL["texts_of_active_turns"].query({**of, "rows": ids})))
+        same = (now.get(one.id, one.turn.text) == one.turn.text for one in unread.turns)
+        changed = [one.id for one, is_same in zip(unread.turns, same, strict=True) if not is_same]
+        moved = {"known": unread.read_to, "to": min([read_to, *(one - 1 for one in changed)])}
+        yield SQL["set_read_to"].query({**of, **moved})

@@ -1,0 +1,91 @@
+"""Contract of how far conversations were read for memories, on SQLite and on PostgreSQL."""
+
+from dataclasses import replace
+
+from bot.chat.session import HistoryChange, Turn
+from bot.storage.extractions import SqlExtractions, UnreadTurns
+from tests.support.store import LANE, Store, finish, said
+
+
+def answer(text: str) -> Turn:
+    return replace(said(text), role="assistant", speaker=None, preset="nora")
+
+
+async def exchange(store: Store, number: int, *more: str) -> None:
+    turns = [said(f"question {number}"), *map(said, more), answer(f"answer {number}")]
+    await finish(store, f"5:{number}", turns=turns)
+
+
+async def read_all(store: Store) -> UnreadTurns:
+    """Read everything, as if a model was asked."""
+    extractions = SqlExtractions(store.database)
+    unread = await extractions.load(LANE)
+    assert await extractions.begin(LANE, unread)
+    await extractions.finish(LANE, unread, unread.turns[-1].id)
+    return unread
+
+
+def texts(unread: UnreadTurns) -> list[str]:
+    return [one.turn.text for one in unread.turns]
+
+
+async def test_questions_count_with_their_answers_only(store: Store) -> None:
+    extractions = SqlExtractions(store.database)
+    assert (await extractions.load(LANE)).exchanges == 0
+    await finish(store, "5:9", turns=[answer("hello, I am here"), said("anybody?")])
+    await finish(store, "5:8", turns=[replace(said("between us"), observed=True)])
+    assert (await extractions.load(LANE)).exchanges == 0
+    await exchange(store, 1, "asked together")
+    await exchange(store, 2)
+    assert (await extractions.load(LANE)).exchanges == 2
+
+
+async def test_turns_are_read_once_also_across_sessions(store: Store) -> None:
+    await exchange(store, 1)
+    await finish(store, "5:2", new_session=True)
+    await exchange(store, 3)
+    assert texts(await read_all(store)) == ["question 1", "answer 1", "question 3", "answer 3"]
+    await exchange(store, 4)
+    unread = await SqlExtractions(store.database).load(LANE)
+    assert (texts(unread), unread.exchanges) == (["question 4", "answer 4"], 1)
+
+
+async def test_one_of_two_processes_asks_the_model(store: Store) -> None:
+    extractions = SqlExtractions(store.database)
+    await exchange(store, 1)
+    unread = await extractions.load(LANE)
+    assert await extractions.begin(LANE, unread)
+    assert not await extractions.begin(LANE, unread)
+    again = await extractions.load(LANE)
+    assert (texts(again), again.exchanges) == (texts(unread), 0)
+
+
+async def test_changed_turn_is_read_again_with_what_follows(store: Store) -> None:
+    await exchange(store, 1)
+    await exchange(store, 2)
+    read = await read_all(store)
+    change = HistoryChange({read.turns[2].id: "edited"})
+    await finish(store, "5:3", change=change)
+    unread = await SqlExtractions(store.database).load(LANE)
+    assert (texts(unread), unread.exchanges) == (["edited", "answer 2"], 0)
+
+
+async def test_turn_that_changes_while_the_model_writes_is_read_again(store: Store) -> None:
+    extractions = SqlExtractions(store.database)
+    await exchange(store, 1)
+    await exchange(store, 2)
+    unread = await extractions.load(LANE)
+    await finish(store, "5:3", change=HistoryChange({unread.turns[1].id: "edited"}))
+    await extractions.finish(LANE, unread, unread.turns[-1].id)
+    assert texts(await extractions.load(LANE)) == ["edited", "question 2", "answer 2"]
+
+
+async def test_deleted_turns_are_not_waited_for(store: Store) -> None:
+    extractions = SqlExtractions(store.database)
+    await exchange(store, 1)
+    await exchange(store, 2)
+    unread = await extractions.load(LANE)
+    gone = HistoryChange(deleted=[unread.turns[0].id])
+    await finish(store, "5:3", change=gone)
+    await extractions.finish(LANE, unread, unread.turns[-1].id)
+    assert texts(await extractions.load(LANE)) == []
