@@ -207,7 +207,7 @@ class Summarizer:
         messages = (Message("user", transcript("", fitting, has_numbers=True)),)
         conversation = f"{message.address.conversation}:recap"
         provider, prompt = _summary_prompt(preset, conversation, messages, _RECAP_INSTRUCTION)
-        text = await self._complete(preset, provider, prompt, message, _RECAP_TOKENS)
+        text = await self.complete(preset, provider, prompt, message, _RECAP_TOKENS)
         return text, fitting
 
     async def _limit(self, preset: Preset) -> int | None:
@@ -227,9 +227,9 @@ class Summarizer:
         turns = [one for one in turns if id(one.turn) in read]
         messages = (Message("user", transcript(last.text if last else "", turns)),)
         provider, prompt = _summary_prompt(preset, f"{conversation}:summary", messages)
-        return await self._complete(preset, provider, prompt, message)
+        return await self.complete(preset, provider, prompt, message)
 
-    async def _complete(
+    async def complete(
         self,
         preset: Preset,
         provider: str,
@@ -237,7 +237,11 @@ class Summarizer:
         message: IncomingMessage,
         max_output_tokens: int | None = None,
     ) -> str:
-        """Return a model's text; `max_output_tokens` is for a prompt that no budget limits."""
+        """Return a text about a conversation, charged to the author of `message`.
+
+        `max_output_tokens` is for a prompt that no budget limits. Raises `BackendError`, also for
+        an empty text, `BudgetUsedUp`, and `StoreError`.
+        """
         backend, limit = self.backends[provider], max_output_tokens
         try:
             text, has_thoughts = await self._write(preset, provider, prompt, message, limit)
