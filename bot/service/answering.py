@@ -18,6 +18,7 @@ from bot.extras import import_extra
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
 from bot.media.voice_messages import VoiceMessages
+from bot.memory.extractor import MemoryExtractor
 from bot.memory.recall import Recaller
 from bot.memory.summaries import Summarizer
 from bot.ports import ConversationMemory, HistoryReader
@@ -25,6 +26,7 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.messaging import MessagingContainer
 from bot.service.options import Role
 from bot.settings import collect_secrets
+from bot.storage.extractions import SqlExtractions
 from bot.storage.retention import FORGOTTEN_SECONDS, retention_start
 from bot.storage.summaries import SqlSummaries
 from bot.storage.web_channels import ForgottenWebMessages
@@ -192,6 +194,18 @@ class AnsweringContainer(MessagingContainer, ABC):
         return Recaller(self.memories, share, embedder, similarities)
 
     @cached_property
+    def extractor(self) -> MemoryExtractor:
+        return MemoryExtractor(
+            self.recaller,
+            SqlExtractions(self.database),
+            self.summarizer,
+            self.chat_settings,
+            self.clock,
+            self.resolver.consent_of,
+            self.resolver.character_names,
+        )
+
+    @cached_property
     def pipeline(self) -> AnswerPipeline:
         models = ModelRequests(
             self.prompt_sources,
@@ -214,7 +228,7 @@ class AnsweringContainer(MessagingContainer, ABC):
         )
         return AnswerPipeline(
             *(self.prompt_sources, models, self.replies, self.clock),
-            *(self.answer_limits, self.notices),
+            *(self.answer_limits, self.notices, self.extractor),
         )
 
     # the worker

@@ -117,7 +117,7 @@ class Container(AnsweringContainer):
             await pool.drain(_DRAIN_SECONDS)
 
         jobs = [pool.run, worker.leases.run, self.stops.run, self.summarizer.run]
-        jobs += [self.answering_pauses.run, self.decisions.run]
+        jobs += [self.extractor.run, self.answering_pauses.run, self.decisions.run]
         if not self.is_alone:
             missed = MissedSignals(self.inbox, self.stops, self.arrivals, self.clock)
             jobs += [missed.run, self.shared_memories.run]

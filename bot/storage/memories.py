@@ -28,7 +28,6 @@ from bot.chat.memory import (
     SubjectKind,
 )
 from bot.chat.session import CONSENT_KEY, Consent, StoredTurn
-from bot.chat.story import PackedVector
 from bot.errors import UserError
 from bot.ports import Clock
 from bot.storage.database import ClockStore, Database, reading, transaction
@@ -247,17 +246,13 @@ def delete_stale(conversation: str, changed: Collection[int], now: float) -> Uni
 def is_same(one: Memory, other: Memory) -> bool:
     """Return whether two memories say the same, in nearly the same words."""
     if one.vector and other.vector and one.model == other.model:
-        return cosine(one.vector, other.vector) >= _SAME_COSINE
-    ours, theirs = _trigrams(one.text), _trigrams(other.text)
-    shared = len(ours & theirs)
-    return shared >= _SAME_TRIGRAMS * (len(ours) + len(theirs) - shared)
-
-
-def cosine(one: PackedVector, other: PackedVector) -> float:
-    """Return the similarity of two vectors of the same model; 0 if their lengths differ."""
-    if len(one) != len(other):
-        return 0.0
-    return float(sum(map(mul, array("f", one), array("f", other))))
+        if len(one.vector) != len(other.vector):
+            return False
+        ours, theirs = array("f", one.vector), array("f", other.vector)
+        return bool(sum(map(mul, ours, theirs)) >= _SAME_COSINE)
+    ours_, theirs_ = _trigrams(one.text), _trigrams(other.text)
+    shared = len(ours_ & theirs_)
+    return shared >= _SAME_TRIGRAMS * (len(ours_) + len(theirs_) - shared)
 
 
 def _trigrams(text: str) -> set[str]:

@@ -14,6 +14,7 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import Session, Turn, TurnRange, TurnResult
 from bot.commands.request import AskedQuestion
 from bot.errors import AlreadyNotified, AnswerRefused, BackendError, UserError
+from bot.memory.extractor import MemoryExtractor
 from bot.ports import Clock
 from bot.prompting.compose.card_macros import choose_greeting, seeded_random
 from bot.prompting.presets.preset import Preset
@@ -47,6 +48,10 @@ _MAX_NOTED_EDITS = 300
 _SECONDS_UNTIL_TOLD_AGAIN = 30 * 86400.0
 _SECONDS_BETWEEN_REASONS = 600.0
 _LAST_LATIN = "\u024f"
+_REMEMBERS = translatable(
+    "🧠 I remember some of what you say: /memory shows it, /memory forget deletes it, and"
+    " /settings me off ends it."
+)
 _SAMPLE_MODEL = translatable(
     "⚠ That is beyond the small model that comes with Troupe. Whoever runs this bot can set up a"
     " better one: `troupe init`."
@@ -63,6 +68,7 @@ class AnswerPipeline:
     clock: Clock
     limits: AnswerLimits | None
     notices: NoticeLimiter
+    extractor: MemoryExtractor
     dice: Dice = random.random
 
     async def answer(
@@ -96,6 +102,9 @@ class AnswerPipeline:
         if removed is None and before is None and not asked.in_place_of:
             context = await self._greet(context, len(asked.earlier))
         await self._generate_answers(speakers, context, stop)
+        remembers = any(one.memory for one in active.presets)
+        if remembers and await self.extractor.takes_notice(message.author.id):
+            context.notices.append(_REMEMBERS)
         if stop.requested and not context.turns:
             await self._regenerate_if_shown(speakers, context, stop)
         if context.parts and active.first.preset.buttons:

@@ -309,7 +309,10 @@ class QuestionAnswers:
                 gathering.uncovered_count,
             )
             result = await finisher.with_rare_notice(asked.incoming, result, waiting)
-        return "answered", await finisher.finish(group, with_response(group.message, result))
+        following = await finisher.finish(group, with_response(group.message, result))
+        if any(one.memory for one in active.presets):
+            stages.pipeline.extractor.note_answer(asked.incoming, active.presets)
+        return "answered", following
 
     async def _pause_result(
         self, group: MessageGroup, gathering: Gathering, *, is_new: bool

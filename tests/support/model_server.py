@@ -4,12 +4,13 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self
 
 from aiohttp import web
 
+from bot.memory.extraction import INSTRUCTION
 from tests.support.transcripts import ANSWER_END, QUESTION, expected_answer
 from tests.waiting import wait_until
 
@@ -43,6 +44,8 @@ class Model:
         """What is said in every voice message."""
         self.reaction = ""
         """The emoji with which it reacts instead of answering, where that is offered."""
+        self.take_notes: Callable[[str], Sequence[Mapping[str, object]]] = lambda _transcript: ()
+        """What it notes of a transcript when it is asked for memories."""
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
@@ -84,6 +87,12 @@ class Model:
     def asked_about(self, token: str) -> list[dict[str, Any]]:
         return [one for one in self.requests if token in str(one["messages"][-1]["content"])]
 
+    @property
+    def transcripts(self) -> list[str]:
+        """The transcripts from which it was asked for memories."""
+        asked = [one["messages"] for one in self.requests]
+        return [_text(one[-1]["content"]) for one in asked if one[0]["content"] == INSTRUCTION]
+
     def newest_message(self, token: str) -> Any:
         return self.asked_about(token)[-1]["messages"][-1]["content"]
 
@@ -113,6 +122,9 @@ class Model:
             raise
 
     def write_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        if messages[0]["content"] == INSTRUCTION:
+            notes = json.dumps(self.take_notes(_text(messages[-1]["content"])), ensure_ascii=False)
+            return f"```json\n{notes}\n```"
         questions = unanswered_questions(messages)
         answered = questions if self.answers_all else questions[-1:]
         return " ".join(map(expected_answer, answered))

@@ -323,7 +323,8 @@ class Preset(StrictModel):
     budget: PresetBudget | None = None
     summary: SummaryChoice | None = None
     memory: StrictBool = False
-    """Whether it recalls what people told it before, and its model writes such memories."""
+    """Whether it recalls what people told it before, and its model, or that of `summary`, extracts
+    such memories from conversations."""
     adults_only: StrictBool = False
     """Whether it answers only in age-restricted channels, in groups with `/access adult on`, and in
     private chats with people who confirmed their age."""

@@ -1,0 +1,258 @@
+"""Extract memories from conversations in the background, after answers.
+
+A model is asked at most once per six exchanges, or after ten quiet minutes if there were two. How
+far a conversation was read is stored, so a restart neither repeats nor skips turns; it only
+postpones the pass after a quiet time until the next answer. A failure changes nothing but that: the
+next pass reads the same turns.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from itertools import accumulate
+
+import structlog
+
+from bot.chat.incoming import IncomingMessage
+from bot.chat.memory import Memory, MemoryPlace, MemoryReader, MemoryState, SubjectKind
+from bot.chat.prompt import Message, Prompt
+from bot.chat.session import Consent, StoredTurn
+from bot.errors import BackendError, StoreError, UserError
+from bot.memory.extraction import (
+    INSTRUCTION,
+    CheckedNote,
+    check_notes,
+    own_words,
+    read_notes,
+    write_transcript,
+)
+from bot.memory.recall import Recaller
+from bot.memory.summaries import Summarizer
+from bot.ports import ChatSettings, Clock
+from bot.prompting.compose.inputs import lower_limit
+from bot.prompting.presets.preset import Preset
+from bot.prompting.text.tokens import counter_for_model
+from bot.storage.extractions import SqlExtractions, UnreadTurns
+
+_EXCHANGES = 6
+_EXCHANGES_WHEN_QUIET = 2
+_QUIET_SECONDS = 600.0
+_MAX_OUTPUT_TOKENS = 800
+_MOST_TOKENS = 8000  # of turns in one prompt
+_SHARE_FOR_TURNS = 0.5  # of the prompt's limit
+_TOKENS_PER_LINE = 10  # the number and the name
+_MIN_COSINE_TO_END = 0.88
+_MAX_CONCURRENT = 2
+_NOTICE_KEY = "persona_memories"
+"""The setting of a person that says whether the notice is due or was shown; `/forget me` deletes
+it, like all that begins with "persona"."""
+_DUE, _SHOWN = "due", "shown"
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A conversation with an answer in the last ten minutes."""
+
+    preset: Preset
+    message: IncomingMessage
+    """The newest answered message, whose author pays."""
+    present: list[tuple[datetime, tuple[str, ...]]] = field(default_factory=list)
+    """When questions were asked, oldest first, and the presets that were active then."""
+    exchanges: int | None = None
+    """Since a model was asked, as far as this process knows; None: read it."""
+    stop_timer: Callable[[], None] = lambda: None
+
+    def present_at(self, at: datetime) -> tuple[str, ...]:
+        """Return the presets that were active at this time."""
+        later = (presets for asked_at, presets in self.present if asked_at >= at)
+        return next(later, self.present[-1][1])
+
+
+@dataclass(eq=False, repr=False)
+class MemoryExtractor:
+    """Extracts memories for presets with the key `memory`."""
+
+    recaller: Recaller
+    progress: SqlExtractions
+    summarizer: Summarizer
+    """Asks models in the background, and knows which turns may be read."""
+    settings: ChatSettings
+    clock: Clock
+    consent_of: Callable[[str], Awaitable[Consent | None]]
+    character_names: Callable[[Collection[str]], Mapping[str, str]]
+    """Returns what characters are called, by preset."""
+
+    def __post_init__(self) -> None:
+        self._watched: dict[str, _Watched] = {}
+        self._due: dict[str, None] = {}
+        self._in_progress: set[str] = set()
+        self._wake = asyncio.Event()
+
+    def note_answer(self, message: IncomingMessage, presets: Sequence[Preset]) -> None:
+        """Note that a message was answered where these presets are active."""
+        preset = next((one for one in presets if one.memory), None)
+        if preset is None or message.is_withheld:
+            return
+        provider, prompt = _prompt_for(preset, "", "")
+        if self.summarizer.backends[provider].is_sample(prompt.model):
+            return
+        key = message.address.conversation
+        watched = self._watched.setdefault(key, _Watched(preset, message))
+        watched.preset, watched.message = preset, message
+        watched.present.append((message.at, tuple(one.name for one in presets)))
+        watched.stop_timer()
+        watched.stop_timer = self.clock.call_later(_QUIET_SECONDS, partial(self._check_later, key))
+        if watched.exchanges is not None:
+            watched.exchanges += 1
+        if watched.exchanges is None or watched.exchanges >= _EXCHANGES:
+            self._check_later(key)
+
+    def _check_later(self, conversation: str) -> None:
+        self._due[conversation] = None
+        self._wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is due."""
+        return not (self._due or self._in_progress)
+
+    async def run(self) -> None:
+        """Extract what is due until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_MAX_CONCURRENT):
+                    group.create_task(self._extract_due(), name="extract memories")
+        finally:
+            for one in self._watched.values():
+                one.stop_timer()
+
+    async def _extract_due(self) -> None:
+        while True:
+            await self._wake.wait()
+            conversation = next((one for one in self._due if one not in self._in_progress), None)
+            if conversation is None:
+                self._wake.clear()
+                continue
+            del self._due[conversation]
+            self._in_progress.add(conversation)
+            try:
+                await self.extract_if_due(conversation)
+            except (BackendError, StoreError, UserError) as error:
+                _log.warning("memories_not_extracted", conversation=conversation, reason=str(error))
+            finally:
+                self._in_progress.remove(conversation)
+                self._wake.set()
+
+    async def extract_if_due(self, conversation: str) -> None:
+        """Extract memories if there were enough exchanges for the time that has passed."""
+        watched = self._watched.get(conversation)
+        if watched is None:
+            return
+        unread = await self.progress.load(conversation)
+        exchanges = unread.exchanges
+        is_quiet = self.clock.now() - watched.present[-1][0].timestamp() >= _QUIET_SECONDS
+        if is_quiet:  # the next answer watches it again
+            del self._watched[conversation]
+        watched.exchanges = exchanges
+        if exchanges < (_EXCHANGES_WHEN_QUIET if is_quiet else _EXCHANGES):
+            return
+        watched.exchanges = 0
+        if await self.progress.begin(conversation, unread):
+            await self._extract(conversation, watched, unread)
+
+    async def _extract(self, conversation: str, watched: _Watched, unread: UnreadTurns) -> None:
+        preset, message = watched.preset, watched.message
+        turns: Sequence[StoredTurn] = await self._admissible(unread.turns)
+        presets = {one.turn.preset for one in turns if one.turn.preset}
+        names = self.character_names(presets.union(*(active for _, active in watched.present)))
+        turns = await self._fit(preset, turns)
+        read_to = turns[-1].id if turns else unread.turns[-1].id
+        transcript = write_transcript(turns, names)
+        checked: list[CheckedNote] = []
+        if transcript.turns:
+            provider, prompt = _prompt_for(preset, f"{conversation}:memory", transcript.text)
+            response = await self.summarizer.complete(preset, provider, prompt, message)
+            notes = read_notes(response)
+            place = MemoryPlace.at(message.address, message.scopes, is_private=message.is_private)
+            checked = check_notes(notes, transcript, place, conversation)
+            counts = {"noted": len(notes), "backed": len(checked)}
+            _log.info("memories_extracted", conversation=conversation, **counts)
+        for one in checked:
+            await self._keep(one, watched.present_at(one.source.turn.at))
+        await self.progress.finish(conversation, unread, read_to)
+        if len(watched.present) > _EXCHANGES:
+            del watched.present[:-_EXCHANGES]
+
+    async def _admissible(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
+        """Leave out people who are off, and the observed turns of those who did not consent."""
+        read = {id(one) for one in await self.summarizer.readable([one.turn for one in turns])}
+        observed = {one.turn.speaker.id for one in turns if one.turn.observed and one.turn.speaker}
+        consents = {one: await self.consent_of(one) for one in observed}
+        willing = {
+            one for one, to in consents.items() if to in {Consent.SERVER, Consent.EVERYWHERE}
+        }
+        return [
+            one
+            for one in turns
+            if id(one.turn) in read
+            and (not one.turn.observed or (one.turn.speaker and one.turn.speaker.id in willing))
+        ]
+
+    async def _fit(self, preset: Preset, turns: Sequence[StoredTurn]) -> Sequence[StoredTurn]:
+        """Return as many of the first turns as fit into one prompt; the next pass has the rest."""
+        provider, empty = _prompt_for(preset, "", "")
+        model_limit = await self.summarizer.backends[provider].max_prompt_tokens(empty)
+        limit = lower_limit(preset.max_input_tokens, model_limit)
+        most = _MOST_TOKENS if limit is None else min(_MOST_TOKENS, limit * _SHARE_FOR_TURNS)
+        texts = [own_words(one.turn.text) for one in turns]
+        costs = (tokens + _TOKENS_PER_LINE for tokens in counter_for_model(preset.model)(texts))
+        return turns[: max(1, sum(so_far <= most for so_far in accumulate(costs)))]
+
+    async def _keep(self, note: CheckedNote, present: tuple[str, ...]) -> None:
+        model, vector = await self.recaller.embed(note.memory.text) or ("", None)
+        memory = replace(note.memory, present=present, model=model, vector=vector)
+        retires = await self._find_ended(memory, note.ends) if note.ends else ()
+        kept = await self.recaller.memories.add(memory, [note.source], retires)
+        if kept is not None and kept.subject.kind is SubjectKind.PERSON:
+            person = kept.subject.key
+            if person not in await self.settings.get_all([person], _NOTICE_KEY):
+                await self.settings.set(person, _NOTICE_KEY, _DUE, person)
+
+    async def _find_ended(self, new: Memory, ends: str) -> Collection[int]:
+        """Return the id of the author's earlier memory that is no longer true, if there is one."""
+        embedded, similarities = await self.recaller.embed(ends), self.recaller.similarities
+        if embedded is None or similarities is None:
+            return ()
+        reader = MemoryReader(new.said_by, new.place)
+        known = {
+            one.id: one.vector
+            for one in await self.recaller.memories.visible(reader, new.subject.key)
+            if (one.said_by, one.state, one.model) == (new.said_by, MemoryState.KEPT, new.model)
+            if one.vector is not None and one.since < new.since
+        }
+        scores = dict(zip(known, similarities(embedded[1], list(known.values())), strict=True))
+        best = max(scores, key=lambda one: scores[one], default=None)
+        return [best] if best is not None and scores[best] >= _MIN_COSINE_TO_END else ()
+
+    async def takes_notice(self, person: str) -> bool:
+        """Return whether this person must be told now that there are memories of them."""
+        found = await self.settings.get_all([person], _NOTICE_KEY)
+        if found.get(person) != _DUE:
+            return False
+        await self.settings.set(person, _NOTICE_KEY, _SHOWN, person)
+        return True
+
+
+def _prompt_for(preset: Preset, conversation: str, transcript: str) -> tuple[str, Prompt]:
+    """Return the provider that summarizes for a preset, and the prompt for it."""
+    settings = preset.summary
+    prompt = Prompt(
+        messages=(Message("system", INSTRUCTION), Message("user", transcript)),
+        model=(settings and settings.model) or preset.model,
+        conversation=conversation,
+        max_output_tokens=_MAX_OUTPUT_TOKENS,
+    )
+    return (settings and settings.provider) or preset.provider, prompt

@@ -1,0 +1,404 @@
+"""Test when a model is asked for memories, what it reads, and what is kept."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from bot.chat.incoming import IncomingMessage
+from bot.chat.memory import Memory, MemoryReader, MemoryState
+from bot.chat.prompt import Prompt
+from bot.chat.session import CONSENT_KEY, Consent, HistoryChange, TurnResult
+from bot.errors import BackendUnavailable, BudgetUsedUp
+from bot.memory.extractor import MemoryExtractor
+from bot.memory.recall import Recaller
+from bot.memory.summaries import Summarizer, SummaryRequest
+from bot.prompting.embedding import DEFAULT_EMBEDDER, cosine_similarities
+from bot.prompting.presets.preset import Preset
+from bot.routing.presets import PresetResolver
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.conversations import Conversations
+from bot.storage.database import Database
+from bot.storage.extractions import SqlExtractions
+from bot.storage.inbox import SqlInbox
+from bot.storage.memories import SqlMemories
+from bot.storage.summaries import SqlSummaries
+from tests.fakes import FakeBackend, FakeClock, ScriptStep
+from tests.memory.extraction_setup import GROUP, Line, person, to_turn
+from tests.memory.test_extraction import LIES, NOTE
+from tests.samples import begin, make_incoming
+from tests.waiting import wait_until
+
+CHAT = "telegram:5"
+NORA = Preset.model_validate(
+    {"name": "nora", "role_name": "Nora", "provider": "p", "model": "m", "memory": True}
+)
+MARLOWE = NORA.model_copy(update={"name": "marlowe", "role_name": "Marlowe"})
+PRESETS = {one.name: one for one in (NORA, MARLOWE)}
+MOVED = ("Mara", "we moved to Porto in May")
+
+
+def notes(*changes: dict[str, Any]) -> list[ScriptStep]:
+    return [json.dumps([{**NOTE, "ends": "", **one} for one in changes])]
+
+
+class Spending:
+    """Pays for nothing if the budget is used up."""
+
+    def __init__(self) -> None:
+        self.is_used_up = False
+        self.payers: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def paid(
+        self, _preset: Preset, message: IncomingMessage, prompt: Prompt, _tokens: int
+    ) -> AsyncIterator[SummaryRequest]:
+        if self.is_used_up:
+            raise BudgetUsedUp("used up")
+        self.payers.append(message.author.id)
+        yield SummaryRequest(prompt)
+
+
+class SampleBackend(FakeBackend):
+    @override
+    def is_sample(self, model: str) -> bool:
+        return True
+
+
+class Setup:
+    """A group with two characters, and the extractor of a process."""
+
+    def __init__(self, database: Database, backend: FakeBackend) -> None:
+        self.clock = FakeClock()
+        self.backend = backend
+        self.spending = Spending()
+        self.memories = SqlMemories(database, self.clock)
+        self.settings = SqlChatSettings(database, self.clock)
+        self._database = database
+        self._conversations = Conversations(database, self.clock)
+        self._inbox = SqlInbox(database, self.clock)
+        self._received = 0
+        self._running: asyncio.Task[None] | None = None
+        self.extractor = self._extractor()
+
+    def _extractor(self) -> MemoryExtractor:
+        resolver = PresetResolver(PRESETS, "nora", self.settings)
+        summaries, pay = SqlSummaries(self._database), self.spending.paid
+        summarizer = Summarizer(summaries, {"p": self.backend}, pay, resolver.readable)
+        return MemoryExtractor(
+            Recaller(self.memories, 0.1, DEFAULT_EMBEDDER, cosine_similarities),
+            SqlExtractions(self._database),
+            summarizer,
+            self.settings,
+            self.clock,
+            resolver.consent_of,
+            resolver.character_names,
+        )
+
+    async def start(self) -> None:
+        """Start the process, or start it again."""
+        await self.end()
+        self.extractor = self._extractor()
+        self._running = asyncio.create_task(self.extractor.run())
+
+    async def end(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+
+    async def exchange(
+        self, *lines: Line, presets: Sequence[Preset] = (NORA, MARLOWE), answer: str = "I see."
+    ) -> None:
+        """Let people say something, of which the last line is answered."""
+        await self.clock.advance(1)
+        at = datetime.fromtimestamp(self.clock.now(), UTC)
+        turns = [replace(to_turn(one), at=at) for one in (*lines, ("Nora", answer))]
+        await self.finish(TurnResult(turns=turns))
+        name, text = lines[-1]
+        said = replace(make_incoming(text, author=person(name)), at=at)
+        self.extractor.note_answer(said, presets)
+
+    async def observe(self, line: Line) -> None:
+        at = datetime.fromtimestamp(self.clock.now(), UTC)
+        await self.finish(TurnResult(turns=[replace(to_turn(line), at=at, observed=True)]))
+
+    async def finish(self, result: TurnResult) -> None:
+        self._received += 1
+        await self._inbox.receive([make_incoming(key=f"5:{self._received}")], {})
+        await self._conversations.finish(*await begin(self._conversations), result)
+
+    async def exchanges(self, count: int, first: Line = MOVED) -> None:
+        await self.exchange(first)
+        for number in range(1, count):
+            await self.exchange(("Tobi", f"small talk {number}"))
+
+    async def edit(self, text: str, new: str) -> None:
+        turns = (await SqlSummaries(self._database).load_turns(CHAT)).turns
+        [found] = [one.id for one in turns if one.turn.text == text]
+        await self.finish(TurnResult(change=HistoryChange({found: new})))
+
+    async def consent(self, name: str, consent: Consent) -> None:
+        await self.settings.set(person(name).id, CONSENT_KEY, consent, person(name).id)
+
+    async def asked(self, count: int) -> None:
+        await wait_until(lambda: len(self.backend.prompts) >= count)
+        assert len(self.backend.prompts) == count
+
+    async def idle(self) -> None:
+        """Wait until everything that is due is done."""
+        await wait_until(lambda: self.extractor.is_idle)
+
+    async def kept(self, name: str = "Mara") -> list[Memory]:
+        await self.idle()
+        found = await self.memories.visible(MemoryReader(person(name).id, GROUP))
+        return sorted((one for one in found), key=lambda one: one.id)
+
+    def read(self, call: int = -1) -> list[str]:
+        """Return the lines that the model read."""
+        return [
+            line.partition(" ")[2]
+            for line in self.backend.prompts[call].messages[-1].content.splitlines()
+            if line.startswith("[")
+        ]
+
+
+@contextlib.asynccontextmanager
+async def running(database: Database, *scripts: list[ScriptStep]) -> AsyncIterator[Setup]:
+    setup = Setup(database, FakeBackend(*scripts or ([["[]"]])))
+    await setup.start()
+    try:
+        yield setup
+    finally:
+        await setup.end()
+
+
+async def test_six_exchanges_are_extracted_with_one_call(database: Database) -> None:
+    async with running(database, notes({})) as setup:
+        await setup.exchanges(5)
+        await setup.idle()
+        assert setup.backend.prompts == []
+        await setup.exchange(("Tobi", "and now?"))
+        await setup.asked(1)
+        [one] = await setup.kept()
+        assert (one.text, one.said_by, one.present) == (
+            "Mara moved to Porto in May",
+            person("Mara").id,
+            ("nora", "marlowe"),
+        )
+        assert one.vector
+        assert setup.spending.payers == [person("Tobi").id]
+        assert setup.read()[:3] == [
+            "Mara: we moved to Porto in May",
+            "Nora: I see.",
+            "Tobi: small talk 1",
+        ]
+        assert [one.role for one in setup.backend.prompts[0].messages] == ["system", "user"]
+
+        await setup.exchanges(5, ("Tobi", "more"))
+        await setup.idle()
+        await setup.asked(1)
+        await setup.exchange(("Tobi", "the twelfth"))
+        await setup.asked(2)
+        assert setup.read()[0] == "Tobi: more"
+
+
+async def test_two_exchanges_are_extracted_after_a_quiet_time(database: Database) -> None:
+    async with running(database, notes({})) as setup:
+        await setup.exchanges(1)
+        await setup.clock.advance(700)
+        await setup.idle()
+        await setup.asked(0)  # one is not worth it
+        await setup.exchange(("Tobi", "really?"))
+        await setup.clock.advance(500)
+        await setup.idle()
+        await setup.asked(0)
+        await setup.clock.advance(200)
+        await setup.asked(1)
+        assert len(await setup.kept()) == 1
+        await setup.clock.advance(5000)
+        await setup.asked(1)
+
+
+async def test_restart_neither_repeats_nor_skips(database: Database) -> None:
+    async with running(database) as setup:
+        await setup.exchanges(3)
+        await setup.start()
+        await setup.exchanges(3, ("Tobi", "go on"))
+        await setup.asked(1)
+        assert len(setup.read()) == 12
+        await setup.idle()
+        await setup.start()
+        await setup.exchanges(6, ("Tobi", "next"))
+        await setup.asked(2)
+        assert (len(setup.read()), setup.read()[0]) == (12, "Tobi: next")
+
+
+async def test_killed_call_is_made_up_for_by_the_next(database: Database) -> None:
+    never = asyncio.Event()
+    async with running(database, [never], notes({})) as setup:
+        await setup.exchanges(6)
+        await setup.asked(1)
+        await setup.start()
+        await setup.exchanges(5, ("Tobi", "go on"))
+        await setup.idle()
+        await setup.asked(1)
+        await setup.exchange(("Tobi", "the twelfth"))
+        await setup.asked(2)
+        assert len(setup.read()) == 24
+        assert len(await setup.kept()) == 1
+
+
+@pytest.mark.parametrize("failure", ["backend", "budget"])
+async def test_failure_is_made_up_for_by_the_next_call(database: Database, failure: str) -> None:
+    first: list[ScriptStep] = [BackendUnavailable("down")] if failure == "backend" else ["[]"]
+    scripts = [first, notes({})] if failure == "backend" else [notes({})]
+    async with running(database, *scripts) as setup:
+        setup.spending.is_used_up = failure == "budget"
+        await setup.exchanges(6)
+        await setup.idle()
+        setup.spending.is_used_up = False
+        assert await setup.kept() == []
+        await setup.exchanges(6, ("Tobi", "go on"))
+        await setup.idle()
+        assert len(setup.read()) == 24
+        assert len(await setup.kept()) == 1
+
+
+async def test_response_without_notes_is_not_asked_for_again(database: Database) -> None:
+    async with running(database, ["I would rather not."], notes({})) as setup:
+        await setup.exchanges(6)
+        await setup.exchanges(6, ("Tobi", "go on"))
+        await setup.asked(2)
+        assert await setup.kept() == []
+        assert len(setup.read()) == 12
+
+
+async def test_extractor_that_lies_keeps_nothing(database: Database) -> None:
+    async with running(database, notes(*list(LIES.values())[:10]), notes(*LIES.values())) as setup:
+        for _ in range(2):
+            await setup.exchanges(5, (MOVED[0], f"{MOVED[1]}, my brother Jonas helped"))
+            await setup.exchange(
+                ("Tobi", "Mara is allergic to nuts, by the way"),
+                answer="Mara, you told me that you like tea. I am afraid of geese.",
+            )
+            await setup.idle()
+        await setup.asked(2)
+        assert await setup.kept("Mara") == await setup.kept("Tobi") == []
+
+
+async def test_nothing_is_read_of_people_who_are_off_or_did_not_consent(database: Database) -> None:
+    async with running(database) as setup:
+        await setup.consent("Zoe", Consent.OFF)
+        await setup.consent("Ines", Consent.SERVER)
+        await setup.observe(("Sam", "the vault code is in the drawer"))
+        await setup.observe(("Ines", "I collect stamps"))
+        await setup.exchange(("Zoe", "I am pregnant"), answer="Congratulations, Zoe!")
+        await setup.exchanges(5)
+        await setup.asked(1)
+        assert setup.read()[:2] == ["Ines: I collect stamps", "Mara: we moved to Porto in May"]
+        assert not any("Zoe" in one for one in setup.read())
+
+
+async def test_edit_drops_what_was_derived_and_it_may_be_derived_anew(database: Database) -> None:
+    lyon = {"quote": "we moved to Lyon", "note": "Mara moved to Lyon in May"}
+    async with running(database, notes({}), notes(lyon)) as setup:
+        await setup.exchanges(6)
+        assert len(await setup.kept()) == 1
+        await setup.edit(MOVED[1], "we moved to Lyon in May")
+        assert await setup.kept() == []
+        await setup.exchanges(5, ("Tobi", "go on"))
+        await setup.idle()
+        await setup.asked(1)
+        await setup.exchange(("Tobi", "the twelfth"))
+        await setup.asked(2)
+        assert [one.text for one in await setup.kept()] == ["Mara moved to Lyon in May"]
+
+
+async def test_edit_while_the_model_writes_keeps_nothing_of_the_old_text(
+    database: Database,
+) -> None:
+    gate = asyncio.Event()
+    async with running(database, [gate, *notes({})]) as setup:
+        await setup.exchanges(6)
+        await setup.asked(1)
+        await setup.edit(MOVED[1], "we moved to Lyon in May")
+        gate.set()
+        assert await setup.kept() == []
+        await setup.exchanges(6, ("Tobi", "go on"))
+        await setup.asked(2)
+        assert setup.read()[0] == "Mara: we moved to Lyon in May"
+
+
+async def test_newer_fact_retires_the_older_and_duplicates_merge(database: Database) -> None:
+    lisbon = {
+        "quote": "we live in Lisbon now",
+        "note": "Mara lives in Lisbon",
+        "ends": "Mara moved to Porto",
+    }
+    again = {"quote": "we moved to Porto", "note": "Mara moved to Porto in May."}
+    async with running(database, notes({}), notes(again), notes(lisbon)) as setup:
+        await setup.exchanges(6)
+        await setup.idle()
+        await setup.exchanges(6)
+        assert [one.text for one in await setup.kept()] == ["Mara moved to Porto in May."]
+        await setup.exchanges(6, ("Mara", "we live in Lisbon now"))
+        states = {one.text: one.state for one in await setup.kept()}
+        assert states == {
+            "Mara moved to Porto in May.": MemoryState.RETIRED,
+            "Mara lives in Lisbon": MemoryState.KEPT,
+        }
+
+
+async def test_character_that_was_not_there_yet_is_no_witness(database: Database) -> None:
+    tea = {
+        "turn": 11,
+        "quote": "I only drink tea",
+        "note": "Mara only drinks tea",
+        "speaker": "Mara",
+    }
+    async with running(database, notes({}, tea)) as setup:
+        await setup.exchange(MOVED, presets=(NORA,))
+        for number in range(4):
+            await setup.exchange(("Tobi", f"small talk {number}"), presets=(NORA,))
+        await setup.exchange(("Mara", "I only drink tea"))
+        await setup.asked(1)
+        present = {one.text: one.present for one in await setup.kept()}
+        assert present == {
+            "Mara moved to Porto in May": ("nora",),
+            "Mara only drinks tea": ("nora", "marlowe"),
+        }
+
+
+async def test_people_are_told_once_that_there_are_memories_of_them(database: Database) -> None:
+    async with running(database, notes({})) as setup:
+        mara, tobi = person("Mara").id, person("Tobi").id
+        assert not await setup.extractor.takes_notice(mara)
+        await setup.exchanges(6)
+        await setup.kept()
+        await setup.start()
+        assert await setup.extractor.takes_notice(mara)
+        assert not await setup.extractor.takes_notice(mara)
+        assert not await setup.extractor.takes_notice(tobi)
+        await setup.exchanges(6)
+        await setup.kept()
+        assert not await setup.extractor.takes_notice(mara)
+
+
+async def test_presets_without_memory_and_sample_models_are_never_asked(database: Database) -> None:
+    async with running(database) as setup:
+        plain = NORA.model_copy(update={"memory": False})
+        for _ in range(7):
+            await setup.exchange(MOVED, presets=(plain,))
+        await setup.idle()
+        setup.backend = SampleBackend()
+        await setup.start()
+        await setup.exchanges(7)
+        await setup.idle()
+        await setup.asked(0)
