@@ -1,4 +1,4 @@
-"""Read zip archives: CHARX cards and folders of ChatHaruhi characters."""
+"""Read and write zip archives: CHARX cards and ChatHaruhi characters."""
 
 import io
 import re
@@ -13,7 +13,8 @@ from bot.prompting.haruhi import CharacterData, with_default_placeholder
 from bot.prompting.text.confusables import strip_hidden_text
 
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-"""Python unpacks the others in whole blocks: 700 bytes of bzip2 may become gigabytes."""
+"""The supported compression methods. Python unpacks others in whole blocks, so that 700 bytes of
+bzip2 can become gigabytes."""
 _DAMAGES = (
     *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError),
     *(NotImplementedError, RuntimeError),  # unknown compression, or a password
@@ -21,11 +22,11 @@ _DAMAGES = (
 _MAX_UNPACKED_BYTES = 50 * 2**20
 _MAX_ENTRIES = 20_000
 _MAX_RATIO = 100
-_MIN_SUSPICIOUS_BYTES = 2**20  # small files may compress a thousandfold
+_MIN_SUSPICIOUS_BYTES = 2**20  # smaller files may be compressed a thousandfold
 
 MAIN_ICON = "assets/icon/image/main.png"
 _CARD = "card.json"
-_ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same card gives the same file
+_ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal cards become equal files
 
 _PERSONA = "system_prompt.txt"
 _DATABASE = "chroma.sqlite3"
@@ -34,7 +35,7 @@ _DOCUMENTS = "SELECT string_value FROM embedding_metadata WHERE key = 'chroma:do
 
 
 def read_charx(data: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """Return card.json, and the assets by path; raises `PresetError`."""
+    """Return a CHARX file's card.json and its assets by path; raise `PresetError` if invalid."""
     files = _unpack(data)
     if _CARD not in files:
         raise PresetError.translatable(
@@ -44,22 +45,22 @@ def read_charx(data: bytes) -> tuple[bytes, dict[str, bytes]]:
 
 
 def write_charx(card: bytes, assets: Mapping[str, bytes]) -> bytes:
-    """Return a CHARX file; equal cards give equal bytes."""
+    """Return a CHARX file; equal cards yield equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(zipfile.ZipInfo(_CARD, _ENTRY_DATE), card, zipfile.ZIP_DEFLATED)
-        for path, content in assets.items():  # images and sounds are compressed already
+        for path, content in assets.items():  # not compressed, as images and sounds already are
             archive.writestr(zipfile.ZipInfo(path, _ENTRY_DATE), content, zipfile.ZIP_STORED)
     return buffer.getvalue()
 
 
 def read_haruhi_zip(data: bytes) -> CharacterData:
-    """Return an archive's persona and stories; raises `PresetError` or `CharacterError`."""
+    """Return the persona and stories in an archive; raise `PresetError` or `CharacterError`."""
     files = _unpack(data)
     persona_file, database = _find(files, _PERSONA), _find(files, _DATABASE)
     if persona_file is None:
         raise CharacterError.translatable(
-            "it has no {persona}; a character of ChatHaruhi 1 or 2 is a zip with {persona} and its"
+            "it has no {persona}; a ChatHaruhi 1 or 2 character is a zip with {persona} and"
             " stories",
             persona=_PERSONA,
         )
@@ -93,8 +94,8 @@ def _check_entries(entries: Iterable[zipfile.ZipInfo]) -> None:
         is_bomb = size > max(_MAX_RATIO * entry.compress_size, _MIN_SUSPICIOUS_BYTES)
         if leads_out or is_bomb or path in sizes:
             raise PresetError.translatable(
-                "{path} leads out of the archive, is in it twice, or is a zip bomb; do not trust"
-                " this file",
+                "{path} is a path out of the archive, is there twice, or is a zip bomb; do not"
+                " trust this file",
                 path=repr(path[:80]),
             )
         sizes[path] = size
@@ -107,18 +108,18 @@ def _check_entries(entries: Iterable[zipfile.ZipInfo]) -> None:
 
 
 def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Read an entry without unpacking it past its declared size, as `ZipFile.read` would."""
+    """Read an entry without unpacking more than its declared size, unlike `ZipFile.read`."""
     if entry.compress_type not in _METHODS:
         raise NotImplementedError("that compression method is not supported")
     with archive.open(entry) as stream:
         content = stream.read(entry.file_size + 1)
     if len(content) != entry.file_size:
-        raise zipfile.BadZipFile(f"{entry.filename[:80]!r} has a different size than the zip says")
+        raise zipfile.BadZipFile(f"{entry.filename[:80]!r} does not have its declared size")
     return content
 
 
 def _find(names: Iterable[str], wanted: str) -> str | None:
-    """Return the outermost file with this name."""
+    """Return the path of the outermost file with a name, or None."""
     found = (name for name in names if name.rpartition("/")[2] == wanted)
     return min(found, key=lambda name: name.count("/"), default=None)
 

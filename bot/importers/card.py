@@ -1,4 +1,4 @@
-"""Read character cards (V1, V2, V3) and write them back without loss (docs/sources.md#cards)."""
+"""Read and write character cards (V1, V2, V3) without loss (docs/sources.md#cards)."""
 
 import json
 import re
@@ -66,19 +66,19 @@ class CardContainer(StrEnum):
 
 @value_class
 class Card:
-    """A card's JSON, and the rest of its file."""
+    """A character card: its JSON, and the rest of its file."""
 
     spec: CardSpec
     content: Json
     fields: JsonFields = field(compare=False)
     older: Json | None = None
-    """The V2 card that a PNG may hold for programs that do not read V3."""
+    """The V2 card that a PNG may contain for programs that cannot read V3."""
 
     image: bytes | None = None
-    """The PNG without its cards."""
+    """The PNG without the cards in it."""
 
     assets: Mapping[str, bytes] = field(default_factory=dict)
-    """The other files of a CHARX, by path."""
+    """The other files in a CHARX, by path."""
 
     @property
     def name(self) -> str:
@@ -90,7 +90,10 @@ class Card:
 
 
 def read_card(data: bytes, source: str) -> Card:
-    """Read a card from any kind of file, named `source` in errors; raises `PresetError`."""
+    """Parse a card from a file of any kind; raise `PresetError` if it is not a card.
+
+    `source` is the file's name in errors.
+    """
     try:
         return _read_card(data)
     except PresetError as error:
@@ -112,11 +115,11 @@ def _read_card(data: bytes) -> Card:
         return _card(_load_json(text), assets=assets)
     if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return _card(_load_json(data))
-    raise PresetError.translatable("it is not a character card (PNG, CHARX or a JSON object)")
+    raise PresetError.translatable("it is not a character card (PNG, CHARX, or a JSON object)")
 
 
 def write_card(card: Card, container: CardContainer) -> bytes:
-    """Return the card as a file of this kind, including all fields and the image."""
+    """Return a card as a file of a kind, with all its fields and its image."""
     match container:
         case CardContainer.JSON:
             return dump_json(card.content, indent=2)
@@ -143,7 +146,7 @@ def _card(
     spec, fields = _spec_and_fields(content)
     read = JsonFields(fields)
     if not read.text("name").strip():
-        raise PresetError.translatable("the card has no name; give it one in the field `name`")
+        raise PresetError.translatable("the card has no name; set the field `name`")
     if max(len(read.text("name")), len(read.text("nickname"))) > _MAX_NAME_CHARS:
         raise PresetError.translatable(
             "the name is longer than {limit} characters; shorten it", limit=_MAX_NAME_CHARS
@@ -190,7 +193,7 @@ def _as_v3(card: Card) -> Json:
 
 
 def own_image(card: Card) -> bytes | None:
-    """Return the PNG of the character in a card's file, if any."""
+    """Return the character's PNG in a card's file, or None."""
     if card.image is not None:
         return card.image
     icons = [
@@ -210,7 +213,10 @@ def card_file(folder: Path, preset: Preset) -> Path:
 
 
 def load_card(preset: Preset, folder: Path) -> Card:
-    """Return a preset's card, or create one from it; raises `UserError` or `PresetError`."""
+    """Return the card from which a preset was imported, or a new card for the preset.
+
+    Raises `UserError` or `PresetError`.
+    """
     file = card_file(folder, preset)
     if not file.is_file():
         card = {"spec": "chara_card_v3", "spec_version": "3.0", "data": card_fields(preset)}

@@ -1,4 +1,4 @@
-"""Convert a character card to a preset: persona, greetings, example messages, lorebook."""
+"""Convert a character card to a preset with persona, greetings, examples, and lorebook."""
 
 import re
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from bot.prompting.speakers import clean_name
 from bot.prompting.text.jsonc import JsonFields
 
 _MAX_DESCRIPTION_CHARS = 200
-_SAMPLING = {"temperature": 0.8}  # every service takes it
+_SAMPLING = {"temperature": 0.8}  # every service accepts it
 _LOCAL_SAMPLING = {"temperature": 0.8, "top_p": 0.95, "repeat_penalty": 1.1}
 _START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILINE)
-# "fav" and "world" are of SillyTavern's own lists; cards have their lorebook with them.
+# "fav" and "world" belong to SillyTavern's own lists; a card contains its lorebook itself.
 _KNOWN_EXTENSIONS = frozenset({"regex_scripts", "depth_prompt", "talkativeness", "fav", "world"})
 _POSITION_AT_DEPTH = 4  # SillyTavern's number
 _DEFAULT_DEPTH = 4
@@ -33,10 +33,10 @@ def preset_from_card(
     model: str = DEFAULT_MODEL,
     is_local: bool = True,
 ) -> Preset:
-    """Convert the fields that presets support; raises `PresetError`, which names `source`.
+    """Convert a card to a preset; raise `PresetError`, with `source`, if it is invalid.
 
-    Cards have no sampling parameters, so the preset gets some that seldom make small models loop,
-    and more of them for a local model.
+    Cards have no sampling parameters, so the preset gets parameters with which small models rarely
+    loop; a local model gets more of them.
     """
     read = card.fields
     names = card.name, read.text("nickname")
@@ -66,14 +66,14 @@ def preset_from_card(
 
 
 def card_notes(card: Card, preset: Preset) -> list[str]:
-    """List what the preset lacks or expresses differently from the card."""
+    """Return notes about what the preset lacks or expresses differently than the card."""
     others = sorted(card.extensions.keys() - _KNOWN_EXTENSIONS)
     notes = [f"extensions of the card without effect here: {', '.join(others)}"] if others else []
     return [*scripts_of(card.extensions)[1], *notes, *unsupported_features(preset)]
 
 
 def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:
-    """Split `mes_example` into turns; a line without a speaker continues the last turn."""
+    """Split `mes_example` into messages; a line without a speaker continues the last message."""
     turns: list[tuple[str, str]] = []
     speaker = _speaker_pattern(names)
     for block in _START.split(text):
@@ -105,22 +105,22 @@ def _read_talkativeness(card: Card) -> float | None:
         given = float(str(card.extensions.get("talkativeness")))
     except ValueError:
         return None
-    return given if 0 <= given <= 1 else None  # NaN is neither
+    return given if 0 <= given <= 1 else None  # NaN is out of range
 
 
 def _is_for_adults(card: Card) -> bool:
-    """Return whether a card has Tavern's tag `nsfw`, or the flag of that name as RisuAI does."""
+    """Return whether a card has the tag `nsfw`, as in SillyTavern, or RisuAI's flag `nsfw`."""
     flagged = (card.fields.values, card.extensions, card.extensions.get("risuai"))
     is_flagged = any(JsonFields(one).values.get("nsfw") is True for one in flagged)
     return is_flagged or any(tag.strip().lower() == "nsfw" for tag in card.fields.texts("tags"))
 
 
 def _read_lorebook(card: Card, source: str) -> Json | None:
-    """Return the card's lorebook, with its depth prompt added as a constant entry."""
+    """Return the card's lorebook, with its depth prompt as a constant entry, or None."""
     note = JsonFields(card.extensions.get("depth_prompt"))
     book = card.fields.object_or_none("character_book")
     if isinstance(given := card.fields.values.get("character_book"), list):
-        book = {"entries": given}  # as some programs write it
+        book = {"entries": given}  # some programs write only the list
     if note.text("prompt").strip():
         entry = {
             "keys": [],

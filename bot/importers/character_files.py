@@ -1,4 +1,4 @@
-"""Load presets together with the files that their `character` key names."""
+"""Load presets together with the files that their key `character` refers to."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,14 +23,15 @@ from bot.prompting.text.preset_folder import path_inside
 from bot.runtime.plugins import enabled
 from bot.texts.text import text_of, translatable
 
-_VERSION_2_COLUMN = "luotuo_openai"  # of ChatHaruhi 2 only; its personas name no place for stories
+# Only ChatHaruhi 2 has this column; its personas lack placeholders for stories.
+_VERSION_2_COLUMN = "luotuo_openai"
 CharacterFile: TypeAlias = tuple[dict[str, object], tuple[str, ...]]
 
-_HARUHI_BUDGET = {"max_input_tokens": 1600}  # what ChatHaruhi's characters were written for
+_HARUHI_BUDGET = {"max_input_tokens": 1600}  # ChatHaruhi's characters were written for it
 
 
 def read_character_folder(directory: Path) -> ReadPresets:
-    """Read all presets in a directory with their character files; raises `PresetError`."""
+    """Read all presets in a folder with their character files; raise `PresetError`."""
     read = read_presets(directory, _describe_other)
     for file, name in read.names.items():
         if file in read.problems:
@@ -56,9 +57,10 @@ def _describe_other(text: str, file: Path) -> str | None:
 
 
 def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple[str, ...]]:
-    """Merge a preset's character file into it, and return its stories; the preset's keys win.
+    """Return a preset merged with its character file, and the file's stories.
 
-    `character` is a path relative to the presets directory, or the name of a built-in role.
+    The preset's own keys take precedence. Its key `character` is a path relative to the presets
+    folder, or the name of a built-in role.
     """
     if preset.character is None:
         return preset, ()
@@ -80,7 +82,10 @@ def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple
 
 
 def read_character_file(reference: str, directory: Path) -> CharacterFile:
-    """Return the preset keys and stories of a file or built-in role; raises `CharacterError`."""
+    """Return the preset keys and stories of a character file or built-in role.
+
+    Raises `CharacterError`.
+    """
     file = directory / reference
     if not file.suffix:
         keys, stories = _as_file(load_builtin_role(reference))
@@ -100,13 +105,13 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
 
 
 def read_character_content(file: Path, content: bytes) -> CharacterFile:
-    """Read a character file's content according to its suffix; raises `CharacterError`."""
+    """Parse a character file's content by the file's suffix; raise `CharacterError`."""
     read = _reader_of(file)
     try:
         data = read(content)
     except (CharacterError, PresetError) as error:
         raise CharacterError(text_of(error.within(file))) from error
-    # Nothing is similar to an empty story, and some services refuse to embed one.
+    # Empty stories cannot be found, and some services refuse to embed them.
     return _as_file(replace(data, texts=tuple(text for text in data.texts if text.strip())))
 
 
@@ -126,7 +131,7 @@ def _reader_of(file: Path) -> Callable[[bytes], CharacterData]:
 def _read_with(plugin: Callable[[bytes], CharacterData], content: bytes) -> CharacterData:
     try:
         data = plugin(content)
-    except Exception as error:  # noqa: BLE001 # a stranger's code
+    except Exception as error:  # noqa: BLE001 # third-party code
         reason = str(error) if isinstance(error, CharacterError) else type(error).__name__
         raise CharacterError.translatable("its plug-in failed: {reason}", reason=reason) from None
     if not isinstance(data, CharacterData):

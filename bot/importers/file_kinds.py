@@ -1,6 +1,6 @@
-"""Detect a file's kind from its content, and name the command that accepts it.
+"""Detect what kind of file something is, and which command accepts it.
 
-It only looks at the file's structure; the importers report errors inside a file.
+Only the file's structure is checked; the importers report errors in it.
 """
 
 import io
@@ -19,7 +19,7 @@ from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 from bot.texts.text import Text, marked, translatable
 
 MAX_BYTES_READ: Final = 4 * 2**20
-"""How much of a file is read to detect its kind."""
+"""How many bytes of a file are read to detect its kind."""
 
 _HARUHI_PATH = re.compile(r"(^|/)system_prompt\.txt$|(^|/)(content|texts)/[^/]+\.txt$|\.jsonl$")
 _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
@@ -36,7 +36,10 @@ _TO_CHARACTER = marked("import it as a preset with `troupe character import {fil
 
 
 class FileKind(Enum):
-    """A kind of file, and what to do with it; `{file}` is its path, `{name}` its name."""
+    """A kind of file, and what to do with it.
+
+    `{file}` is replaced with the file's path, `{name}` with its name.
+    """
 
     PRESET = (marked("a preset"), marked("add it with `troupe preset import {file}`"))
     INSTRUCT = (marked("a SillyTavern instruct template"), _TO_PRESET)
@@ -56,13 +59,13 @@ class FileKind(Enum):
     CHARX = (marked("a character card (CHARX)"), _TO_CHARACTER)
     HARUHI = (
         marked("a ChatHaruhi character"),
-        marked('put it into the presets folder and name it in a preset: "character": "{name}"'),
+        marked('put it into the presets folder and refer to it in a preset: "character": "{name}"'),
     )
     LOREBOOK = (
         marked("a lorebook"),
         marked(
             "add it to a preset with `troupe preset import {file} --into PRESET`, or put it into"
-            ' the presets folder and name it in a preset: "lorebook": "{name}"'
+            ' the presets folder and refer to it in a preset: "lorebook": "{name}"'
         ),
     )
     CHAT_TEMPLATE_JSON = (
@@ -98,20 +101,20 @@ class FileKind(Enum):
         _NOTHING,
     )
     YAML_CARD = (
-        marked("a character in YAML, as text-generation-webui writes it"),
+        marked("a YAML character of text-generation-webui"),
         marked("open it there, export it as a character card, and import that"),
     )
     YAML = (marked("a YAML file"), _NOTHING)
     JSON_LIST = (marked("a JSON list"), marked("a preset or a card is one JSON object: {{...}}"))
     CHAT_LOG = (marked("a SillyTavern chat log"), _NOTHING)
-    ARCHIVE = (marked("a zip archive"), marked("unpack it and give one of the files in it"))
+    ARCHIVE = (marked("a zip archive"), marked("unpack it and use one of the files in it"))
     UNKNOWN = (
         marked("an unknown kind of file"),
-        marked("give a preset, a character card or a Modelfile"),
+        marked("use a preset, a character card, or a Modelfile"),
     )
 
     def describe(self, file: Path | str) -> Text:
-        """Return one line with the file's kind and the command that accepts it."""
+        """Return a line about a file of this kind, with the command that accepts it."""
         title, remedy = self.value
         return translatable(
             "{file} is {title}; {remedy}",
@@ -122,13 +125,13 @@ class FileKind(Enum):
 
 
 CHARACTER_IMPORTS: Final = frozenset(one for one in FileKind if one.value[1] is _TO_CHARACTER)
-"""What `troupe character import` takes."""
+"""The kinds that `troupe character import` accepts."""
 
 PRESET_IMPORTS: Final = frozenset(one for one in FileKind if one.value[1] is _TO_PRESET) | {
     FileKind.PRESET,
     FileKind.CHAT_TEMPLATE_JSON,
 }
-"""What `troupe preset import` takes."""
+"""The kinds that `troupe preset import` accepts."""
 
 TEMPLATE_FILES: Final = frozenset({
     FileKind.JINJA,
@@ -137,11 +140,11 @@ TEMPLATE_FILES: Final = frozenset({
     FileKind.KOBOLDCPP_ADAPTER,
     FileKind.TOKENIZER_CONFIG,
 })  # fmt: skip
-"""What `troupe render --template` takes."""
+"""The kinds that `troupe render --template` accepts."""
 
 
 def check_file_kind(data: bytes, file: Path, accepted: Collection[FileKind]) -> FileKind:
-    """Return the kind of a file; raise `UserError` if it is recognized but not accepted."""
+    """Return a file's kind; raise `UserError` if it is known and not in `accepted`."""
     kind = detect_file_kind(data)
     if kind is not FileKind.UNKNOWN and kind not in accepted:
         raise UserError(kind.describe(file))
@@ -149,7 +152,7 @@ def check_file_kind(data: bytes, file: Path, accepted: Collection[FileKind]) -> 
 
 
 def detect_file_kind(data: bytes) -> FileKind:
-    """Detect a file's kind from at least its first `MAX_BYTES_READ` bytes; executes nothing."""
+    """Detect a file's kind from its first `MAX_BYTES_READ` bytes or more, without running it."""
     if data.startswith(b"GGUF"):
         return FileKind.GGUF
     if data.startswith(png.SIGNATURE):
@@ -189,8 +192,8 @@ def _detect_text(text: str) -> FileKind:
             if known:
                 return known[0]
             if _JSON_START.match(stripped):
-                return FileKind.UNKNOWN  # its importer says where it is broken
-    if _JINJA_TAG.search(text):  # a Modelfile's templates are Go's and have none
+                return FileKind.UNKNOWN  # the importer reports where it is broken
+    if _JINJA_TAG.search(text):  # Modelfiles have Go templates, which lack these tags
         return FileKind.JINJA
     if _FROM_LINE.search(text):
         return FileKind.MODELFILE

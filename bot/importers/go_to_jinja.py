@@ -45,17 +45,17 @@ _UNKNOWN_TOKENS = {
     '"': marked("unterminated quoted string"),
     "`": marked("unterminated raw quoted string"),
 }
-_MAX_CHARS = 64 * 1024  # the limit of the render process
+_MAX_CHARS = 64 * 1024  # the render process's limit
 _MAX_DEPTH = 100  # protects the stack
 _MAX_LOOPS = 4  # limits the run time; templates need two
-_MAX_NUMBER_CHARS = 70  # 64 binary digits, their sign and prefix
+_MAX_NUMBER_CHARS = 70  # 64 binary digits with sign and prefix
 
 _FIELDS: Mapping[str, Mapping[str, str]] = tomllib.loads(
     (Path(__file__).parent / "go_types.toml").read_text("utf-8")
 )
 _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
-# What ollama prints as JSON, with the keys in their original order.
+# Types that ollama prints as JSON, with keys in their original order.
 _JSON_TYPES = frozenset({"tool", "list of tool", "declared"})
 
 
@@ -63,9 +63,9 @@ def _read_shipped(name: str) -> str:
     return (Path(__file__).parent / f"{name}.jinja").read_text("utf-8").removesuffix("\n")
 
 
-# Consecutive messages of one role are merged, and all system messages together are `.System`.
+# Consecutive messages with the same role are merged, and `.System` is all system messages together.
 _MERGE_MESSAGES = _read_shipped("go_messages")
-# An exchange is a system message, a prompt and a response, each of which may be missing.
+# An exchange is a system message, a prompt, and a response; each may be missing.
 _LOOP_OVER_TURNS = _read_shipped("go_turns")
 # Go escapes these three characters in JSON.
 _AS_JSON_MACRO = _read_shipped("go_json")
@@ -95,7 +95,7 @@ _TURN_ROOT = {
 
 
 def jinja_from_go(source: str) -> str:
-    """Translate a Go template; raises `TemplateError`."""
+    """Translate a Go template to Jinja; raise `TemplateError` if it is invalid or unsupported."""
     if len(source) > _MAX_CHARS:
         raise TemplateError.translatable(
             "the template is longer than {limit} characters; shorten it", limit=_MAX_CHARS
@@ -124,13 +124,13 @@ class _Token(NamedTuple):
 
     @property
     def fields(self) -> Sequence[str]:
-        """`.Function.Name` -> Function, Name; also after a variable or a parenthesis."""
+        """The field names in `.Function.Name`, also after a variable or a parenthesis."""
         chained = self.kind in {"field", "variable", "closing"}
         return self.text.split(".")[1:] if chained else ()
 
 
 def _tokenize(source: str) -> Iterator[_Token]:
-    """Yield all tokens except spaces; text next to `{{-` and `-}}` is trimmed."""
+    """Yield a template's tokens without spaces, with texts trimmed at `{{-` and `-}}`."""
     at, trims = 0, False
     while opening := _OPEN.search(source, at):
         text = source[at : opening.start()]
@@ -176,7 +176,7 @@ def _line(source: str, at: int) -> int:
 
 
 class _Translator:
-    """Parses a Go template, writing each construct in Jinja as it is read."""
+    """Parses a Go template, and writes each construct in Jinja at once."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class _Translator:
         self._tokens = [one for one in tokens if one.text or one.kind != "text"]
         self._position = 0
         self._root = root
-        self._namespaced = namespaced  # what is assigned in a loop or a branch and read after it
+        self._namespaced = namespaced  # variables assigned with `=`, perhaps in a loop or branch
         self._dot = _ROOT
         self._variables = {"$": _ROOT}
         self._loops = self._depth = 0
@@ -205,7 +205,7 @@ class _Translator:
             raise self._error(marked("unexpected {{{{{word}}}}}"), word=stop.text)
 
     def _translate_nodes(self) -> _Token:
-        """Translate up to an `end`, an `else` or the end of the file; return that token."""
+        """Translate up to an `end`, an `else`, or the end of the file; return that token."""
         was_cut, is_guarded = self._is_cut, False
         while True:
             token = self._next()
@@ -263,7 +263,7 @@ class _Translator:
                 )
 
     def _translate_condition(self, keyword: str, *, chained: bool = False) -> None:
-        """Translate `if` and `with`, with a chain of `else if` that ends at a single `end`."""
+        """Translate `if` or `with`, including a chain of `else if` that ends at a single `end`."""
         with self._scope():
             value, variables, declares = self._read_pipe(keyword)
             is_elif = chained and keyword == "if" and not variables
@@ -289,7 +289,7 @@ class _Translator:
             item = _Value(self._unique_name("item"), _element_type(container.type))
             index, target, source = "loop.index0", item.source, container.source
             if container.type.startswith("map of "):
-                index = self._unique_name("key")  # Go iterates over maps in the order of their keys
+                index = self._unique_name("key")  # Go iterates over maps by key
                 target, source = f"{index}, {target}", f"{source} | dictsort(true)"
             elif container.type == "nothing":
                 source = "[]"
@@ -320,7 +320,7 @@ class _Translator:
         self._expect("}}", "end")
 
     def _set_variable(self, name: str, value: _Value, *, declares: bool) -> _Value:
-        """Set a variable; one that is reassigned is kept in a Jinja namespace."""
+        """Set a variable and return it; if it is ever reassigned, it lives in a Jinja namespace."""
         if declares:
             unique = self._unique_name("go_" + name.removeprefix("$"))
             source = f"var.{unique}" if name in self._namespaced else unique
@@ -345,7 +345,7 @@ class _Translator:
         self.lines.append("  " * self._indent + line)
 
     def _read_pipe(self, context: str, closing: str = "}}") -> tuple[_Value, tuple[str, ...], bool]:
-        """Return the value of `$x := first | second`, its variables, and if they are declared."""
+        """Read `$x := first | second`; return its value, variables, and if they are declared."""
         self._enter_scope()
         variables, declares = self._read_variables(context)
         value = self._read_command(context, [])
@@ -357,7 +357,10 @@ class _Translator:
         return value, variables, declares
 
     def _read_variables(self, context: str) -> tuple[tuple[str, ...], bool]:
-        """Read `$x :=`, `$x =` or, in a range, `$i, $x :=`, if present."""
+        """Read `$x :=`, `$x =` or, in a range, `$i, $x :=`, if present.
+
+        Return the variables, and whether they are declared.
+        """
         start = self._position
         names: list[str] = []
         while self._peek().kind == "variable":
@@ -385,7 +388,7 @@ class _Translator:
         if not operands:
             raise self._error(marked("missing value for {context}"), context=context)
         if len(operands) > 1 or piped:
-            raise self._unsupported(marked("an argument for something that is not a function"))
+            raise self._unsupported(marked("an argument of something other than a function"))
         return operands[0]
 
     def _read_operand(self, context: str) -> _Value:
@@ -458,7 +461,7 @@ class _Translator:
                 bounds = ":".join(sources[1:]) + (":" if len(given) < 3 else "")
                 return _Value(f"{sources[0]}[{bounds}]", container.type)
             case _ if name in _COMPARISONS and len(given) >= 2:
-                # Only `eq` takes several values: one must match.
+                # Only `eq` accepts several values, one of which must match.
                 tests = [f"{sources[0]} {_COMPARISONS[name]} {other}" for other in sources[1:]]
                 return _Value(_join_sources(" or ", tests), "bool")
             case _:
@@ -506,7 +509,7 @@ class _Translator:
                 return '"<no value>"'
             case "list of text":
                 return f'("[" ~ {value.source} | join(" ") ~ "]")'
-            case "object":  # in OpenAI's API, the arguments of a call are a JSON text
+            case "object":  # in OpenAI's API, a call's arguments are JSON text
                 text = self._to_json(value).source
                 return f"({value.source} if {value.source} is string else {text})"
             case kind if kind in _JSON_TYPES:

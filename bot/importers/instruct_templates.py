@@ -1,4 +1,4 @@
-"""Import instruct and context templates of SillyTavern and KoboldCpp."""
+"""Convert SillyTavern's and KoboldCpp's instruct and context templates to preset keys."""
 
 import json
 import re
@@ -26,7 +26,7 @@ _MODES = {"none": "not_add", "force": "default", "always": "add"}
 
 
 def keys_of_instruct(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return preset keys for SillyTavern's templates, and notes; raises `PresetError`."""
+    """Return preset keys for a SillyTavern instruct template, and notes; raise `PresetError`."""
     read = JsonFields(data)
     expands_macros = bool(data.get("macro", True))
     texts = {
@@ -43,15 +43,15 @@ def keys_of_instruct(data: Json) -> tuple[dict[str, object], list[str]]:
         "names_in_template": sequences.has_names,
     }
     ignored = [key for key in ("activation_regex", "last_system_sequence") if data.get(key)]
-    return keys, [f"{key} is left out" for key in ignored]
+    return keys, [f"{key} is omitted" for key in ignored]
 
 
-# What SillyTavern writes, by the position of a message; `$` marks what the sequences fill in.
+# How SillyTavern writes messages, by position; the sequences replace the `$` variables.
 _LAYOUT = Template((Path(__file__).parent / "instruct.jinja").read_text("utf-8").rstrip("\n"))
 
 
 class _InstructSequences:
-    """Writes the Jinja template: messages between their sequences, then the output sequence."""
+    """Builds the Jinja template: messages between their sequences, then the output sequence."""
 
     def __init__(self, texts: Mapping[str, str], data: Json, *, expands_macros: bool) -> None:
         self._texts = texts
@@ -62,12 +62,12 @@ class _InstructSequences:
         self._uses_name_macros = expands_macros and any(
             _MACRO.search(text) for key, text in texts.items() if key != "stop_sequence"
         )
-        # `force` means names in groups, which Troupe's own tags are for.
+        # `force` means names in groups only, which Troupe's own tags provide.
         self.has_names = self._uses_name_macros or self._behavior == "always"
 
     @property
     def naming_mode(self) -> str:
-        """The value of `user_name_in_message`; templates with name macros always need names."""
+        """The value of `user_name_in_message`; a template with name macros always needs names."""
         return "add" if self._uses_name_macros else _MODES[self._behavior]
 
     @property
@@ -99,7 +99,7 @@ class _InstructSequences:
         )
 
     def _alignment_message(self, sequence: str) -> str:
-        """Write the user message that precedes a conversation begun by the character."""
+        """Return the user message to put before a conversation that the character started."""
         opening = self._texts["user_alignment_message"]
         name = "(user or '')"
         before = self._expression(self._own_line(sequence), name)
@@ -121,7 +121,7 @@ class _InstructSequences:
         )
 
     def _character_opening(self) -> str:
-        """Write the output sequence, and the character's name if names are shown."""
+        """Return the output sequence, followed by the character's name if names are shown."""
         usual, last = self._texts["output_sequence"], self._texts["last_output_sequence"]
         sequence, name = last or usual, "(char or '')"
         begin = "{%- if not ns.on_new_line -%}{{- '\\n' -}}{%- endif -%}" if self._newline else ""
@@ -130,7 +130,7 @@ class _InstructSequences:
         shown = self._shown_name(name, separator=":")
         if not shown:
             return begin + plain
-        # As SillyTavern does it for Mistral's sequences.
+        # SillyTavern does this for Mistral's sequences.
         space = usual[-1:] if last and usual[-1:].isspace() and not last[-1:].isspace() else ""
         named = _print(self._expression(sequence + self._newline + space, name), shown)
         return (
@@ -139,11 +139,11 @@ class _InstructSequences:
 
     @property
     def _name_condition(self) -> str:
-        """When to show names: SillyTavern's `force` means only in groups."""
+        """The Jinja condition for showing names; SillyTavern's `force` means only in groups."""
         return "char and is_group" if self._behavior == "force" else "char"
 
     def _shown_name(self, name: str, separator: str = ": ") -> str:
-        """Return a text's prefix: the speaker's name, if the template shows names."""
+        """Return a Jinja expression for the speaker's name before a text, or "" without names."""
         if self._behavior == "none" or not self.has_names:
             return ""
         return f"({name} ~ {_quote(separator)} if {name} and {self._name_condition} else '')"
@@ -152,11 +152,11 @@ class _InstructSequences:
         return sequence + self._newline if sequence else ""
 
     def _expression(self, text: str, name: str) -> str:
-        """Return a sequence as a Jinja expression, with its macros as variables."""
+        """Return a sequence as a Jinja expression, with variables for its macros."""
         if not self._expands_macros:
             return _quote(text)
         values = {"name": name, "char": "(char or '')", "user": "(user or '')"}
-        if name == "name":  # with several people, the user of a message is its author
+        if name == "name":  # the user of a message is its author
             values["user"] = "(name if message.role == 'user' else (user or ''))"
         # Text, macro name, text, ...
         split = _MACRO.split(text)
@@ -167,7 +167,7 @@ class _InstructSequences:
 
 
 def _names_behavior(data: Json) -> str:
-    """Return when names precede texts; older files use two flags for this."""
+    """Return when names come before texts; older files have two flags for this."""
     behavior = data.get("names_behavior")
     if isinstance(behavior, str) and behavior in _BEHAVIORS:
         return behavior
@@ -177,7 +177,7 @@ def _names_behavior(data: Json) -> str:
 
 
 def _expand_texts(text: str, where: str) -> str:
-    """Expand macros for fixed texts; any other macro is an error, except for names."""
+    """Expand macros for fixed texts, and keep those for names; raise for any other macro."""
 
     def expand(macro: re.Match[str]) -> str:
         name = macro[1].lower()
@@ -205,7 +205,7 @@ def _quote(text: str) -> str:
 
 
 def _stop_sequences(texts: Mapping[str, str], data: Json) -> Sequence[str]:
-    """Return the stop sequences, except names, which end an answer anyway."""
+    """Return the stop sequences, without names, which end an answer anyway."""
     stops = [texts["stop_sequence"]]
     if data.get("sequences_as_stop_strings", True):
         stops.append(texts["input_sequence"].strip().partition("\n")[0])
@@ -219,7 +219,7 @@ _CONTROL = re.compile(r"<[|/a-z]|\[/?(INST|SYSTEM)|<<", re.IGNORECASE)
 def keys_of_context(data: Json) -> tuple[dict[str, object], list[str]]:
     read = JsonFields(data)
     notes = [
-        f"{key} is left out: a template has its own marks between messages"
+        f"{key} is omitted: a template has its own separators between messages"
         for key in ("chat_start", "example_separator")
         if read.text(key).strip()
     ]
@@ -238,7 +238,7 @@ def keys_of_system_prompt(data: Json) -> tuple[dict[str, object], list[str]]:
 
 
 def _without_control_tokens(text: str) -> str:
-    """Remove control tokens around the story, as in older files; the template writes them."""
+    """Remove control tokens around the story, as older files have them; the template adds them."""
     first, last = text.find("{{"), text.rfind("}}") + 2
     if first < 0:
         return text
@@ -255,7 +255,7 @@ _DEFAULT_STARTS = {
 
 
 def keys_of_adapter(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return preset keys for koboldcpp's adapter, and notes; missing texts are Alpaca's."""
+    """Return preset keys for a KoboldCpp adapter, and notes; missing texts are Alpaca's."""
     read = JsonFields(data)
     starts = {
         role: default if data.get(f"{role}_start") is None else read.text(f"{role}_start")
@@ -277,5 +277,5 @@ def keys_of_adapter(data: Json) -> tuple[dict[str, object], list[str]]:
         "stop_sequences": list(dict.fromkeys(each for each in stops if each)),
         "template": jinja,
     }
-    notes = ["the texts around tools are left out"] if read.text("tools_start") else []
+    notes = ["the texts around tools are omitted"] if read.text("tools_start") else []
     return keys, notes

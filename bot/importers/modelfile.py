@@ -23,7 +23,7 @@ _COMMANDS = _OMITTED | {"from", "template", "system", "parameter", "message"}
 _ROLES = ("system", "user", "assistant")
 _BAD_COMMAND = translatable(
     'command must be one of "from", "license", "template", "system", "adapter", "parameter",'
-    ' or "message"'  # as in v0.5.7: the newer commands are for ollama's own engine
+    ' or "message"'  # as in v0.5.7; newer commands are for ollama's own engine
 )
 _BAD_ROLE = translatable('message role must be one of "system", "user", or "assistant"')
 _UNEXPECTED_END = translatable("unexpected EOF")
@@ -33,10 +33,10 @@ _LETTERS, _PARAMETER_CHARACTERS = re.compile("[a-zA-Z]*"), re.compile("[a-zA-Z0-
 
 
 class ModelfileCommand(NamedTuple):
-    """An instruction of a Modelfile; `str()` returns the line as ollama writes it."""
+    """A command of a Modelfile; `str()` returns it as ollama writes it."""
 
     name: str
-    """Ollama's name: FROM is `model`, a PARAMETER has its own name."""
+    """Ollama's name for it: `model` for FROM, and the parameter's name for PARAMETER."""
 
     args: str
 
@@ -45,7 +45,7 @@ class ModelfileCommand(NamedTuple):
         return self.written(_quote)
 
     def written(self, quote: Callable[[str], str]) -> str:
-        """Return the line for a Modelfile, with its argument quoted by `quote`."""
+        """Return the command as a line, with its argument quoted by `quote`."""
         match self.name:
             case "model":
                 return f"FROM {self.args if quote is _quote else quote(self.args)}"
@@ -64,12 +64,12 @@ class Modelfile:
 
     @property
     def formatted(self) -> str:
-        """Return ollama's canonical text, which may parse to different commands."""
+        """The Modelfile as ollama would write it, which may parse to different commands."""
         return "".join(f"{command}\n" for command in self.commands)
 
 
 def parse_modelfile(text: str) -> Modelfile:
-    """Parse a Modelfile; raises `PresetError`."""
+    """Parse a Modelfile; raise `PresetError` if it is invalid."""
     commands = list(_ModelfileParser(text.removeprefix("\ufeff")).parse())
     if not any(command.name == "model" for command in commands):
         raise PresetError.translatable("no FROM line")
@@ -77,7 +77,7 @@ def parse_modelfile(text: str) -> Modelfile:
 
 
 class _ModelfileParser:
-    """Parses commands as ollama's state machine does, with the same errors."""
+    """Parses commands like ollama's state machine, with the same errors."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -109,7 +109,7 @@ class _ModelfileParser:
         return ModelfileCommand("model" if name == "from" else name, self._read_value())
 
     def _read_word(self, allowed: re.Pattern[str]) -> tuple[str, str]:
-        """Return a word, and the character after it."""
+        """Read a word; return it and the character after it."""
         begin = self._at
         end = self._skip(allowed)
         if end == len(self._text):
@@ -124,7 +124,7 @@ class _ModelfileParser:
         return word
 
     def _read_value(self) -> str:
-        """Read an argument, which spans lines until its quotes are closed."""
+        """Read an argument; if it starts with quotes, it may span several lines."""
         lines = [self._read_line().lstrip()]
         line = lines[0].rstrip()
         quotes = next((each for each in _QUOTES if line.startswith(each)), "")
@@ -138,7 +138,7 @@ class _ModelfileParser:
         raise PresetError(_UNEXPECTED_END)
 
     def _read_line(self) -> str:
-        """Read to the end of the line, without characters that ollama drops, and skip the break."""
+        """Read the rest of the line and its line break; drop the characters that ollama drops."""
         begin = self._at
         text = self._text[begin : self._skip(_REST_OF_LINE)]
         self._at += 1
@@ -151,7 +151,7 @@ class _ModelfileParser:
 
 
 def _is_printable(character: str) -> bool:
-    """Return whether Go would print a character; ones unknown to Python count as printable."""
+    """Return whether a character is printable in Go; assume so if Python does not know it."""
     return character.isprintable() or unicodedata.category(character) == "Cn"
 
 
@@ -161,7 +161,7 @@ def _quote(text: str) -> str:
     return text
 
 
-# How ollama's api.Options reads each parameter.
+# The type of each parameter in ollama's api.Options.
 _SAMPLING: dict[str, type[int] | type[float]] = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p"), float),
     **dict.fromkeys(("repeat_penalty", "presence_penalty", "frequency_penalty"), float),
@@ -173,22 +173,22 @@ _OF_ENGINE = frozenset(
     | {"num_thread", "numa", "use_mlock", "use_mmap", "vocab_only", "num_gqa"}
     | {"draft_num_predict", "penalize_newline", "tfs_z"}
 )
-"""Parameters that configure ollama's engine, and two that it ignores by now."""
+"""Parameters that configure ollama's engine, and two that it now ignores."""
 
 _COMMAND_OF = _OMITTED | {"model", "template", "system", "message", "stop"}
-_USUAL_CONTEXT = 4096  # tokens, without `num_ctx`
-_ANSWER_FRACTION = 4  # of a context without `num_predict`: what stays free for the answer
+_USUAL_CONTEXT = 4096  # tokens, if `num_ctx` is missing
+_ANSWER_FRACTION = 4  # of the context, reserved for the answer if `num_predict` is missing
 
 
 def preset_from_modelfile(
     text: str, name: str, model_path: str | Path, *, provider: str = "local"
 ) -> Preset:
-    """Convert a Modelfile to a preset; raises `PresetError` or `TemplateError`.
+    """Convert a Modelfile to a preset; raise `PresetError` or `TemplateError`.
 
-    TEMPLATE becomes string templates in `parameters` if they render identically, else Jinja in
-    `template`. RodelAgent's own example, whose `<s>` the string templates drop, becomes both;
-    `template` takes precedence. `num_ctx` is the context size: the prompt's budget is what
-    `num_predict` leaves of it, or three quarters.
+    TEMPLATE becomes string templates in `parameters` if these render identically, and otherwise
+    Jinja in `template`. RodelAgent's own example, whose `<s>` string templates drop, becomes both,
+    and `template` takes precedence. `num_ctx` is the context size; the prompt's budget is the
+    context minus `num_predict`, or three quarters of the context.
     """
     modelfile = parse_modelfile(text)
     values = {command.name: command.args for command in modelfile.commands}
@@ -211,21 +211,21 @@ def preset_from_modelfile(
 
 
 def import_notes(modelfile: Modelfile) -> list[str]:
-    """List what the preset expresses differently from the Modelfile, or not at all."""
+    """Return notes about what the preset lacks or expresses differently than the Modelfile."""
     names = {command.name for command in modelfile.commands}
     omitted = [name.upper() for name in sorted(names & _OMITTED)]
     omitted += [f"PARAMETER {name}" for name in sorted(names & _OF_ENGINE)]
-    notes = [f"{', '.join(omitted)} left out: a preset has nothing like it"] if omitted else []
+    notes = [f"{', '.join(omitted)} omitted: presets have no equivalent"] if omitted else []
     if "num_ctx" in names:
         notes.append(
-            "PARAMETER num_ctx became max_input_tokens, less what the answer may take; how much the"
-            " engine holds is the provider's context_tokens"
+            "PARAMETER num_ctx became max_input_tokens, minus the tokens for the answer; the"
+            " engine's context size is the provider's context_tokens"
         )
     return notes
 
 
 def modelfile_from_preset(preset: Preset) -> str:
-    """Convert a preset to a Modelfile; raises `PresetError` if that is impossible."""
+    """Convert a preset to a Modelfile; raise `PresetError` if that is impossible."""
     if preset.template is not None and preset.template != "model":
         raise PresetError.translatable(
             "preset {preset}: its template is not built from string templates, so it"
@@ -290,7 +290,7 @@ def _parameter(preset: Preset, key: str, value: object) -> ModelfileCommand:
 
 
 def _go_template(parameters: Mapping[str, Any]) -> str:
-    """Write StringTemplate's rendering as a Go template: a block per message, one per line."""
+    """Return a Go template that renders like `StringTemplate`, with a block per message."""
     template = StringTemplate(**{key: parameters.get(key) for key in STRING_TEMPLATES})
     blocks = ""
     for role in _ROLES:
@@ -308,7 +308,7 @@ def _escape_braces(text: str) -> str:
 
 
 def _quote_if_needed(text: str) -> str:
-    """Quote a text if needed to parse it back; ollama's own form omits necessary quotes."""
+    """Quote a text if it could not be parsed otherwise; ollama omits some necessary quotes."""
     return f'"""{text}"""' if "\n" in text or '"' in text or text != text.strip() else text
 
 
@@ -365,20 +365,21 @@ def _to_number(name: str, text: str) -> float:
         ) from None
 
 
-# Engines write the BOS token themselves, so RodelAgent's document leaves it out.
+# Engines add the BOS token themselves, so RodelAgent's document omits it.
 _BOS_TOKENS = ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>", "[gMASK]<sop>")
 
-# Private-use characters as message texts: everything around them is the template's.
+# Private-use characters serve as message texts: everything around them is from the template.
 _SYSTEM, _USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3 = map(chr, range(0xE000, 0xE006))
 _ROLES_OF_PROBES = {_SYSTEM: "system", _ASSISTANT: "assistant", _ASSISTANT_2: "assistant"}
 
 
 def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], bool]:
-    """Return string templates by preset parameter, and whether they are exact.
+    """Return equivalent string templates by preset parameter, and whether they are exact.
 
-    They are exact if alternating conversations, with or without a system message, render alike.
-    There are none unless the template consists of blocks joined by newlines. A BOS token before
-    every exchange is removed, as in RodelAgent's example; the result is then close but not exact.
+    They are exact if they render alternating conversations, with or without a system message, like
+    the template. The result is empty unless the template consists of blocks joined by newlines. A
+    BOS token before every exchange is removed, as in RodelAgent's example; the string templates are
+    then close but not exact.
     """
     try:
         single = _render(template, _USER)
@@ -398,7 +399,7 @@ def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], b
                 (_SYSTEM, _USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3),
             )
         )
-    except TemplateError:  # the template rejects such a conversation
+    except TemplateError:  # the template rejects one of the conversations
         return {}, False
     return (found, exact) if exact or bos_token else ({}, False)
 
@@ -437,7 +438,10 @@ def _split_blocks(
 
 
 def _block_end(to_answer: str, to_end: str) -> int | None:
-    """Return the end of the user's block: the end of the first newlines, common to both texts."""
+    """Return the end of the user's block in the text after it, or None if there is none.
+
+    It is the end of the first run of newlines, if both texts start alike up to there.
+    """
     position = to_end.find("\n")
     while to_end[position + 1 : position + 2] == "\n":
         position += 1

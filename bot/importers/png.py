@@ -1,6 +1,7 @@
-"""Read and write character cards in PNG files: base64 in tEXt chunks named `chara` and `ccv3`.
+"""Read and write character cards in PNG files.
 
-`chara` contains V1 and V2, `ccv3` V3. Only chunks are parsed; pixels are copied unchanged.
+A card is base64 in a tEXt chunk, named `chara` for V1 and V2, and `ccv3` for V3. Only chunks are
+parsed; pixels are copied unchanged.
 """
 
 import base64
@@ -17,12 +18,15 @@ _MAX_CHUNKS = 10_000
 
 
 def read_png(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the image without its cards, and the cards' JSON: V1 or V2, then V3."""
+    """Return the image without cards, the JSON of the V1 or V2 card, and that of the V3 card.
+
+    A missing card is b"". Raises `PresetError` if there is none.
+    """
     kept, cards = [SIGNATURE], dict.fromkeys(_KEYWORDS, b"")
     for kind, body, raw in _chunks(data):
         keyword, _, text = body.partition(b"\0")
         if kind == b"tEXt" and (name := keyword.lower()) in cards:
-            cards[name] = cards[name] or _decode(text)  # SillyTavern reads the first, too
+            cards[name] = cards[name] or _decode(text)  # like SillyTavern, use the first one
         else:
             kept.append(raw)
     if not any(cards.values()):
@@ -34,7 +38,7 @@ def read_png(data: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
-    """Return the PNG with these cards at its end, where other programs put them."""
+    """Return the PNG with cards at its end, where other programs put them."""
     texts = [_chunk(b"tEXt", b"chara\0" + base64.b64encode(v2))]
     if v3 is not None:
         texts.append(_chunk(b"tEXt", b"ccv3\0" + base64.b64encode(v3)))
@@ -48,7 +52,7 @@ def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
 
 
 def plain_image(width: int = 256, height: int = 384) -> bytes:
-    """Make an image of a single dark color, for cards without an image."""
+    """Return a PNG of a single dark color, for cards without an image."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     rows = (b"\0" + bytes((46, 42, 58)) * width) * height
     body = [(b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
@@ -56,7 +60,7 @@ def plain_image(width: int = 256, height: int = 384) -> bytes:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Yield each chunk's type, body and raw bytes up to IEND; the rest is dropped."""
+    """Yield each chunk's type, body, and raw bytes, up to IEND."""
     position = len(SIGNATURE)
     for count in range(_MAX_CHUNKS):
         size, kind = struct.unpack(">I4s", data[position : position + 8].ljust(8, b"\xff"))

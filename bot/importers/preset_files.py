@@ -1,4 +1,4 @@
-"""Import presets from files of RodelAgent, ollama, SillyTavern, koboldcpp and LMDeploy."""
+"""Import presets from files of RodelAgent, Ollama, SillyTavern, KoboldCpp, and LMDeploy."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ _TEMPLATE_KEYS = ("template", "names_in_template")
 class ImportedPreset:
     preset: Preset
     notes: list[str]
-    """What the preset expresses differently than the file, or not at all."""
+    """Notes about what the preset lacks or expresses differently than the file."""
 
 
 def preset_from_text(
@@ -49,12 +49,12 @@ def preset_from_text(
     provider: str | None = None,
     into: Preset | None = None,
 ) -> ImportedPreset:
-    """Convert a file of any kind to a preset; raises `PresetError` or `TemplateError`.
+    """Convert the text of a file to a preset; raise `PresetError` or `TemplateError`.
 
-    `file` is its path; a relative FROM is resolved in its folder, as ollama does. The default name
-    is the one in the file, the file's own, or a Modelfile's model. The default provider is the
-    file's or, for a Modelfile, `ollama` if FROM names an ollama model, else `local`. With `into`,
-    the keys are added to that preset.
+    `file` is the file's path; a relative FROM is resolved in its folder, as in ollama. By default,
+    the preset's name is the name in the file, the file's own name, or the model in a Modelfile. The
+    default provider is the one in the file; for a Modelfile, it is `ollama` if FROM is an ollama
+    model, else `local`. With `into`, the file's keys are added to that preset instead.
     """
     source = str(file)
     is_json = text.lstrip().startswith(_JSON_STARTS)
@@ -62,9 +62,9 @@ def preset_from_text(
     if found is None:
         if into is not None:
             if is_json:
-                parse_preset(text, source)  # it may say what is wrong with it
+                parse_preset(text, source)  # raises if the preset is invalid
             raise PresetError.translatable(
-                "{file} makes a preset of its own; import it without --into", file=file
+                "{file} is a complete preset; import it without --into", file=file
             )
         make = _from_own_json if is_json else _from_modelfile
         return make(text, file, name, provider)
@@ -99,7 +99,7 @@ def _from_modelfile(
         preset = preset_from_modelfile(
             text, name or _preset_name(source, text), model, provider=provider or found_provider
         )
-    except (OSError, RuntimeError) as error:  # the name is too long, or ~user does not exist
+    except (OSError, RuntimeError) as error:  # a name is too long, or ~user does not exist
         raise PresetError.translatable(
             "{file}: FROM {source} is not a usable path: {error}",
             file=file,
@@ -113,7 +113,7 @@ def _from_modelfile(
 
 
 def _keys_from_other_program(text: str, source: str) -> _Keys | None:
-    """Return the preset keys, and notes; None for JSON that may already be a preset."""
+    """Return preset keys and notes for another program's JSON; None if it may be a preset."""
     try:
         data = read_json(text).value
     except JsonSyntaxError:
@@ -183,7 +183,7 @@ def _add_keys(preset: Preset, keys: Mapping[str, object], source: str) -> Preset
     if not any(keys.get(key) for key in _TEXTS_WITH_MACROS):
         kept["macros"] = preset.macros
     if keys.get("prompts") and not (preset.has_macros or preset.character):
-        # A card's system prompt stands in for the main prompt; another one says who it plays.
+        # In a card, `system` replaces the main prompt. Elsewhere, it describes the character.
         kept["persona"] = "\n\n".join(filter(None, (preset.system, preset.persona))) or None
         kept["system"] = None
     return validate_preset(
@@ -192,7 +192,7 @@ def _add_keys(preset: Preset, keys: Mapping[str, object], source: str) -> Preset
 
 
 def _merge_keys(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
-    """Add keys; parameters are merged, and a new template replaces an old one."""
+    """Return both presets' keys, with parameters merged, and a new template in place of the old."""
     given = {key: value for key, value in new.items() if value is not None and value != []}
     old_parameters, new_parameters = (
         dict(each) if isinstance(each, Mapping) else {}
@@ -212,11 +212,11 @@ def _name_in(keys: Mapping[str, object], file: Path) -> str:
 
 
 def _resolve_model(source: str, folder: Path) -> tuple[str, str, list[str]]:
-    """Return the preset's `model` and `provider` for a FROM argument, and notes."""
+    """Return the preset's `model` and `provider` for the argument of FROM, and notes."""
     if not _is_path(source, folder):
         note = (
-            f"FROM {source} names a model of ollama, so the provider is ollama, at its usual"
-            f" address; get the model with `ollama pull {source}`"
+            f"FROM {source} is an ollama model, so the provider is ollama, at its usual address;"
+            f" download the model with `ollama pull {source}`"
         )
         return source, "ollama", [note]
     path = Path(source).expanduser()
@@ -236,8 +236,11 @@ def _is_path(source: str, folder: Path) -> bool:
 
 
 def _preset_name(source: str, text: str) -> str:
-    """Return `Phi-3-q4` for `./Phi-3-q4.gguf`; for ollama's own files, the name in the comment."""
-    name = PureWindowsPath(source).name  # splits at both kinds of slashes
+    """Return a preset name for a FROM argument, such as `Phi-3-q4` for `./Phi-3-q4.gguf`.
+
+    If FROM is one of ollama's own blobs, use the name in the comment that ollama writes.
+    """
+    name = PureWindowsPath(source).name  # splits at slashes and backslashes
     if _BLOB.fullmatch(name):
         comment = _FROM_COMMENT.search(text)
         name = PureWindowsPath(comment[1]).name if comment else ""

@@ -1,4 +1,4 @@
-"""Import SillyTavern's samplers, regex scripts and chat completion presets."""
+"""Convert SillyTavern's samplers, regex scripts, and chat completion presets to preset keys."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _ORDERS = ("order", "sampler_order", "sampler_priority", "samplers")
 
 
 def keys_of_sampler(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return preset keys for a sampler's parameters, and notes."""
+    """Return preset keys for a sampler preset, and notes."""
     read = JsonFields(data)
     parameters: dict[str, object] = {}
     notes: list[str] = []
@@ -35,7 +35,7 @@ def keys_of_sampler(data: Json) -> tuple[dict[str, object], list[str]]:
             details = ((detail, read.number(detail)) for detail in sampler.get("details", ()))
             parameters |= {key: one for key, one in details if one is not None and one >= 0}
         elif given > 0:
-            notes.append(f"{name} {given:g} is left out: it must be from {low:g} to {high:g}")
+            notes.append(f"{name} {given:g} is omitted: it must be from {low:g} to {high:g}")
     if "dry_multiplier" in parameters and (breakers := _texts(data.get("dry_sequence_breakers"))):
         parameters["dry_sequence_breakers"] = list(breakers)
     if grammar := read.text("grammar_string").strip() or read.text("grammar").strip():
@@ -44,7 +44,7 @@ def keys_of_sampler(data: Json) -> tuple[dict[str, object], list[str]]:
         name for name, off in _SAMPLERS["unsupported"].items() if data.get(name) not in (None, off)
     ]
     omitted += [f"{name} (the engine's own is used)" for name in _ORDERS if data.get(name)]
-    notes += [f"{', '.join(omitted)} left out: no engine here has them"] if omitted else []
+    notes += [f"{', '.join(omitted)} omitted: no engine here supports them"] if omitted else []
     return {"parameters": parameters, **_read_limits(read)}, notes
 
 
@@ -58,7 +58,7 @@ def _texts(value: object) -> Sequence[str]:
 
 
 def _read_limits(read: JsonFields) -> dict[str, object]:
-    """Return the token limits: with `genamt`, `max_length` is the context, else the answer."""
+    """Return the token limits; `max_length` is the context if `genamt` is set, else the answer."""
     context, answer = read.integer("max_length"), read.integer("genamt")
     if answer is None:
         context, answer = read.integer("max_context"), context
@@ -75,12 +75,12 @@ def _token_limits(context: int | None, answer: int | None) -> dict[str, object]:
     return keys
 
 
-_OF_CHARACTER = 2  # the number of its messages in `placement`
+_OF_CHARACTER = 2  # stands for the character's messages in `placement`
 _MAX_SCRIPTS = 200
 _HIDDEN_HTML = re.compile(
     r"<(style|script|head)\b.*?(</\1\s*>|\Z)|<!--.*?(-->|\Z)", re.IGNORECASE | re.DOTALL
 )
-# Other tags, such as <plan>, are what scripts find in a model's answer.
+# HTML tags. Scripts search a model's answers for other tags, such as <plan>.
 _TAG = re.compile(
     r"(?<!\$)</?(a|abbr|article|aside|b|blockquote|body|br|button|center|code|details|div|em"
     r"|fieldset|font|footer|form|h[1-6r]|head|header|html|i|iframe|img|input|label|legend|li|link|main|meta|nav|ol"
@@ -94,7 +94,7 @@ _BARE_SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 
 
 def scripts_of(extensions: object) -> tuple[list[dict[str, object]], list[str]]:
-    """Return the scripts in a card's or preset's extensions, and notes on omitted ones."""
+    """Return the regex scripts in a card's or preset's extensions, and notes on omitted ones."""
     scripts: list[dict[str, object]] = []
     left_out: list[str] = []
     for row in JsonFields(extensions).list_of_objects("regex_scripts")[:_MAX_SCRIPTS]:
@@ -110,11 +110,11 @@ def scripts_of(extensions: object) -> tuple[list[dict[str, object]], list[str]]:
         else:
             scripts.append(script)
     names = ", ".join(dict.fromkeys(left_out))
-    return scripts, [f"regular expression scripts that are not run: {names}"] if names else []
+    return scripts, [f"regular expression scripts that will not run: {names}"] if names else []
 
 
 def _read_script(read: JsonFields, name: str) -> dict[str, object]:
-    """Convert a script, keeping only the text of HTML; without `find` if it has no effect here."""
+    """Convert a script, with only the text of HTML; omit `find` if it would have no effect."""
     places = read.values.get("placement")
     in_answer = read.flag("markdownOnly") or not read.flag("promptOnly")
     in_answer = in_answer and isinstance(places, list) and _OF_CHARACTER in places
@@ -141,7 +141,7 @@ _AT_DEPTH = 1  # the `injection_position` of prompts within the chat
 _ROLES = ("system", "user", "assistant")
 _NAMES_BEHAVIORS = {-1: "not_add", 2: "add"}
 _DEFAULT_DEPTH = 4
-_EVERYBODY = 100001  # the `character_id` of the order that holds for all characters
+_EVERYBODY = 100001  # the `character_id` of the order for all characters
 _MARKERS = frozenset(get_args(MarkerName))
 _PLACES = frozenset({"chatHistory", "dialogueExamples"})
 _OVERRIDABLE = frozenset({"main", "jailbreak"})
@@ -151,11 +151,11 @@ _FORMATS = {
     "worldInfoBefore": "wi_format",
     "worldInfoAfter": "wi_format",
 }
-"""The keys with the text around the content of a marker."""
+"""For each marker, the key of the format for its content."""
 
 
 def keys_of_chat_completion(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return preset keys for these prompts and parameters, and notes."""
+    """Return preset keys for a chat completion preset, and notes."""
     read = JsonFields(data)
     keys, notes = keys_of_sampler(data)
     keys |= _token_limits(read.integer("openai_max_context"), read.integer("openai_max_tokens"))
@@ -168,12 +168,12 @@ def keys_of_chat_completion(data: Json) -> tuple[dict[str, object], list[str]]:
     scripts, script_notes = scripts_of(data.get("extensions"))
     keys |= {"prompts": prompts, "macros": True, "regex_scripts": scripts}
     if model := read.text(f"{service}_model"):
-        notes.append(f"the model {model} is left out: choose yours with the key `model`")
+        notes.append(f"the model {model} is omitted: set your model with the key `model`")
     return keys, [*notes, *script_notes]
 
 
 def _ordered_prompts(settings: JsonFields) -> Iterator[Json]:
-    """Yield the enabled prompts in the order for all characters, or else in the last order."""
+    """Yield the enabled prompts, in the order for all characters or, if missing, the last one."""
     prompts = settings.list_of_objects("prompts")
     known = {str(each["identifier"]): each for each in prompts if each.get("identifier")}
     lists = settings.list_of_objects("prompt_order")
@@ -183,7 +183,7 @@ def _ordered_prompts(settings: JsonFields) -> Iterator[Json]:
     for name in names if order else known:
         triggers = known.get(name, {}).get("injection_trigger")
         if isinstance(triggers, list) and triggers and "normal" not in triggers:
-            continue  # a prompt for swipes or continuations alone
+            continue  # a prompt only for swipes or continuations
         if name in known or name in _MARKERS:
             prompt = _prompt(name, JsonFields(known.get(name)), settings)
             if prompt.get("marker") or str(prompt["content"]).strip():
@@ -214,7 +214,7 @@ _MAX_PROBLEMS = 20
 
 
 def unsupported_features(preset: Preset) -> Sequence[Text]:
-    """Return a note for each kind of unsupported feature in a preset."""
+    """Return a note about each kind of unsupported feature in a preset."""
     notes: list[Text] = []
     if preset.has_macros and (unknown := unknown_macros(_texts_of(preset))):
         names = [f"{{{{{name}}}}}" for name in unknown[:_MAX_NAMES]]

@@ -1,4 +1,4 @@
-"""Chat templates, which turn messages into the prompt text that a model was trained on."""
+"""Chat templates, which convert messages to the prompt format that a model was trained on."""
 
 from bot.templates import lmdeploy
 from bot.templates.jinja_template import JinjaTemplate

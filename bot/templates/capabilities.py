@@ -1,12 +1,13 @@
 """Detect what a chat template accepts, and adapt conversations to it.
 
-Some templates have no system role, or insist that roles alternate and begin with the user. Group
-chats need all of it: several users in a row, a greeting by the character, a persona. Whatever a
-template rejects is rewritten to a form that it accepts, judging by the template's output and never
-by the model's name:
+Some templates have no system role, or require that roles alternate and start with the user. Group
+chats need all of these: several users in a row, a greeting by the character, a persona. So messages
+are rewritten to a form that the template accepts, judging by its output, not by the model's name:
 
-~- a system message that it rejects or drops is put in front of the user message that follows;=>- a
-rejected or dropped system message is put in front of the next user message;
+- A system message that it rejects or drops is put in front of the next user message.
+- Consecutive messages with the same role are merged if roles must alternate.
+- A user message is inserted before an assistant message at the start, if necessary.
+- A text becomes a list with one text part if the template drops texts (some vision models).
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from bot.chat.prompt import Capabilities
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates.jinja_template import Message
 
-PLACEHOLDER_USER_TEXT: Final = "..."  # the user message that is inserted before a greeting
+PLACEHOLDER_USER_TEXT: Final = "..."  # the user message to insert before a greeting
 
 _TEXT_PROBES: Final[Mapping[str, Sequence[Message]]] = {
     name: tuple({"role": role, "content": f"probe {role} {number}"} for number, role in turns)
@@ -48,7 +49,7 @@ PROBES: Final[Mapping[str, Sequence[Message]]] = {
 async def detect_capabilities(
     render: Callable[[Sequence[Message]], Awaitable[str]],
 ) -> Capabilities:
-    """Render probes to detect what is rejected or dropped; raises if one did not finish."""
+    """Detect what a template rejects or drops by rendering probes; raise if one did not finish."""
     prompts = {name: await render_or_none(render, probe) for name, probe in PROBES.items()}
     texts, parts = (
         {
@@ -65,7 +66,7 @@ async def detect_capabilities(
 async def render_or_none(
     render: Callable[[Sequence[Message]], Awaitable[str]], messages: Sequence[Message]
 ) -> str | None:
-    """Render a probe; None if the template rejects it."""
+    """Render messages, or return None if the template rejects them."""
     try:
         return await render(messages)
     except (TemplateLimitExceeded, RenderUnavailable):
@@ -75,7 +76,7 @@ async def render_or_none(
 
 
 def has_parts(messages: Sequence[Message]) -> bool:
-    """Whether any content is a list of parts, which only Jinja templates can read."""
+    """Return whether a content is a list of parts, which only Jinja templates can read."""
     return any(isinstance(message.get("content"), list | tuple) for message in messages)
 
 
@@ -89,7 +90,7 @@ def _contains_all_contents(prompt: str | None, messages: Sequence[Message]) -> b
 def adapt_messages(
     messages: Sequence[Message], capabilities: Capabilities, *, trim_inputs: bool = False
 ) -> list[Message]:
-    """Return the conversation in a form that the template accepts, trimmed if requested."""
+    """Return a conversation rewritten to a form that the template accepts."""
     adapted = [_trim(message) for message in messages] if trim_inputs else list(messages)
     if not (capabilities.accepts_system and capabilities.accepts_late_system):
         adapted = _fold_system_into_user(adapted, capabilities)
@@ -133,7 +134,7 @@ def _merge_repeated_roles(messages: Sequence[Message]) -> list[Message]:
         same_role = merged and merged[-1]["role"] == message["role"]
         if same_role and _can_merge(merged[-1], message):
             joined = _join_messages(merged[-1], message, "\n")
-            if joined.get("name") != merged[-1].get("name"):  # neither speaker wrote all of it
+            if joined.get("name") != merged[-1].get("name"):  # no single speaker wrote all of it
                 joined = {key: value for key, value in joined.items() if key != "name"}
             merged[-1] = joined
         else:
@@ -142,7 +143,7 @@ def _merge_repeated_roles(messages: Sequence[Message]) -> list[Message]:
 
 
 def _can_merge(first: Message, second: Message) -> bool:
-    mergeable = {"role", "content", "name"}  # not tool calls and their results
+    mergeable = {"role", "content", "name"}  # but not tool calls or their results
     same_role = first["role"] == second["role"]
     return same_role and first.keys() <= mergeable and second.keys() <= mergeable
 

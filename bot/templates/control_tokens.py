@@ -1,4 +1,7 @@
-"""Find control tokens, tell a template's text from people's, and break up tokens in theirs."""
+"""Find a template's control tokens, and keep people's texts from containing any.
+
+A rendered prompt is split into spans of template text and of people's text.
+"""
 
 import json
 import re
@@ -16,19 +19,19 @@ from bot.value_class import value_class
 
 ChatTemplate = JinjaTemplate | BaseTemplate | StringTemplate
 
-WORD_JOINER = "\u2060"  # invisible and, unlike the zero-width space, no place for a line break
+WORD_JOINER = "\u2060"  # invisible and, unlike a zero-width space, not a line break
 
 _SPLITTING_METHODS = frozenset(("split", "rsplit", "partition", "rpartition", "replace"))
 # Forms of control tokens: <|im_end|>, <｜User｜>, <start_of_turn>, </s>, <<SYS>>, [INST].
 _CONTROL_TOKEN = re.compile(
     r"<<[^<>\s]{1,30}>>|<[^<>\s]{1,60}>|\[/?[A-Z][A-Z0-9_]{1,40}\]|\[g?MASK\]"
 )
-# ... and the headings that older models have instead: `### Instruction:`, `USER:`.
+# Older models have headings instead: `### Instruction:`, `USER:`.
 _HEADING = re.compile(r"^[ \t]*((?:#{1,4} )?[^\W\d_][\w ]{0,30}[:：])[ \t]*$", re.MULTILINE)
 
 
 def control_tokens(template: ChatTemplate) -> tuple[str, ...]:
-    """Return the markers that a template puts around roles, longest first."""
+    """Return the control tokens that a template writes, longest first."""
     match template:
         case JinjaTemplate():
             special = (template.bos_token, template.eos_token)
@@ -43,7 +46,7 @@ def control_tokens(template: ChatTemplate) -> tuple[str, ...]:
 
 
 def split_separators(template: ChatTemplate) -> tuple[str, ...]:
-    """Return the strings at which a template splits people's texts, such as `</think>`."""
+    """Return the strings at which a template splits messages, such as `</think>`, longest first."""
     if not isinstance(template, JinjaTemplate):
         return ()
     return tuple(sorted(_separators_of_source(template.source), key=_longest_first))
@@ -94,13 +97,13 @@ def leading_control_token(text: str) -> str | None:
 
 
 def break_control_tokens(text: str, tokens: Iterable[str]) -> str:
-    """Insert an invisible character into each of `tokens`, in any case, so that none remains."""
+    """Insert an invisible character into each of `tokens` in a text, ignoring case."""
     breakable = (token for token in tokens if len(token) > 1 and WORD_JOINER not in token)
     alternatives = "|".join(map(re.escape, breakable))
     if not alternatives:
         return text
     pattern = re.compile(alternatives, re.IGNORECASE)
-    while pattern.search(text):  # breaking one may leave another that overlapped it
+    while pattern.search(text):  # breaking one may leave another one that overlapped it
         text = pattern.sub(lambda found: found[0][0] + WORD_JOINER + found[0][1:], text)
     return text
 
@@ -113,22 +116,22 @@ MarkText = Callable[[str, str, str], str]
 
 @value_class
 class TextSpan:
-    """A part of a prompt from a single source."""
+    """A part of a prompt that comes from the template or from people."""
 
     text: str
 
     trusted: bool
-    """False for people's text, which must not become a control token."""
+    """False for people's text, which must not yield control tokens."""
 
 
 def render_spans(
     template: ChatTemplate, messages: Sequence[Message], **options: Any
 ) -> list[TextSpan]:
-    """Render a conversation as spans, whose joined texts are the prompt.
+    """Render a conversation as spans; their texts joined are the prompt.
 
-    If a template changes people's texts so that they cannot be located, the control tokens in them
-    are broken up first, and the prompt contains these invisible characters. `options` go to the
-    template's `render`.
+    If people's texts cannot be located because the template changes them, control tokens in them
+    are broken up before rendering, and the prompt contains invisible characters. `options` are
+    passed to the template's `render`.
     """
 
     def render(given: Sequence[Message]) -> str:
@@ -146,7 +149,7 @@ def render_spans(
 
 
 def render_messages(template: ChatTemplate, messages: Sequence[Message], **options: Any) -> str:
-    """Render with a template of any kind."""
+    """Render messages with a template of any kind; raise `TemplateError` if it cannot."""
     match template:
         case JinjaTemplate():
             return template.render(messages, **options)
@@ -155,7 +158,7 @@ def render_messages(template: ChatTemplate, messages: Sequence[Message], **optio
         case _:
             prompt = template.messages2prompt(messages, **options)
             if prompt is None:
-                raise TemplateError("this template renders single texts only, no conversations")
+                raise TemplateError("this template can render single texts only, not conversations")
             return prompt
 
 
@@ -199,7 +202,7 @@ def _parse_marks(
                 return None
             expected = closing_marks[mark]
             if previous == expected and any(token in spans[-1].text for token in tokens):
-                # Between two parts of the same message: people wrote this control token.
+                # It is between two parts of a message, so people wrote this control token.
                 spans[-1] = TextSpan(spans[-1].text, trusted=False)
             spans.append(TextSpan(text, trusted=False))
         previous = mark
@@ -263,14 +266,17 @@ def _mark_between(separators: Sequence[str]) -> MarkText:
 
 
 def _character_class(code_points: Sequence[int]) -> str:
-    """Return a pattern for ascending code points; runs become ranges, which `re` matches fast."""
+    """Return a character class for ascending code points, with runs as ranges for speed."""
     runs = groupby(enumerate(code_points), key=lambda position: position[1] - position[0])
     ends = [(run[0][1], run[-1][1]) for _, found in runs if (run := list(found))]
     return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ends) + "]"
 
 
 def _unused_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:
-    """Return unused characters: for each message, a pair for its texts and a pair for its name."""
+    """Return unused characters to mark texts, or None if there are too few.
+
+    For each message, there is a pair for its texts and a pair for its name.
+    """
     used = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
     unused = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in used)
     found = list(islice(unused, 4 * len(messages)))

@@ -1,7 +1,7 @@
 """Render Jinja chat templates, byte for byte like transformers' `apply_chat_template`.
 
-The rules are in docs/sources.md#jinja. The stock sandbox keeps templates from code and files, but
-prints functions and classes with their names and addresses. Here a template gets a `Function`
+The rules are in docs/sources.md#jinja. Jinja's own sandbox protects code and files, but lets a
+template print functions and classes with names and addresses. Here, a template gets a `Function`
 instead, which it can only call.
 """
 
@@ -24,7 +24,7 @@ from bot.errors import TemplateError
 
 
 class Function:
-    """A function or class that a template may call, but not print."""
+    """A function or class that a template can call but not print."""
 
     __slots__ = ("_call",)
 
@@ -36,11 +36,11 @@ class Function:
 
     @override
     def __str__(self) -> str:
-        raise SecurityError("a template may print texts and data, not a function")
+        raise SecurityError("a template can print texts and data, but not a function")
 
     @override
     def __repr__(self) -> str:
-        return "a function"  # in a list, or in the text of an error
+        return "a function"  # appears in lists and error messages
 
 
 def _callable_only(value: Any) -> Any:
@@ -49,7 +49,7 @@ def _callable_only(value: Any) -> Any:
 
 
 class ChatTemplateSandbox(ImmutableSandboxedEnvironment):
-    """The environment of transformers: no access to code or files, immutable arguments."""
+    """Jinja's environment as in transformers: immutable arguments, no access to code or files."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -74,7 +74,7 @@ class ChatTemplateSandbox(ImmutableSandboxedEnvironment):
 class GenerationTagExtension(Extension):
     """Parses `{% generation %}`, which marks assistant text for training only."""
 
-    tags = {"generation"}  # noqa: RUF012 - jinja declares it as an instance variable
+    tags = {"generation"}  # noqa: RUF012 # jinja declares it as an instance variable
 
     @override
     def parse(self, parser: Parser) -> nodes.Node:
@@ -87,7 +87,7 @@ class GenerationTagExtension(Extension):
 
 
 class PublicNamespace(Namespace):
-    """jinja's `namespace()` without names that begin with an underscore."""
+    """Jinja's `namespace()`, without names that start with an underscore."""
 
     def __init__(self, /, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Write JSON as in training data, without the HTML escapes of jinja's own filter."""
+    """Return JSON as in training data, without the HTML escapes of jinja's own filter."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -126,14 +126,14 @@ ENVIRONMENT = ChatTemplateSandbox()
 
 @lru_cache(maxsize=256)
 def compile_template(source: str) -> jinja2.Template:
-    """Compile a source once (several milliseconds); raises `jinja2.TemplateSyntaxError`."""
+    """Compile a template and cache it; raise `jinja2.TemplateSyntaxError` if it is invalid."""
     return ENVIRONMENT.from_string(source)
 
 
-Message = Mapping[str, Any]  # "role", "content" and what else a template reads, such as tool_calls
+Message = Mapping[str, Any]  # "role", "content", and other keys for templates, such as tool_calls
 
 
-# What a template can raise by itself: it may compute, index and call anything.
+# All that a template can raise: it may compute, index, and call anything.
 RENDER_ERRORS: Final = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -145,12 +145,12 @@ RENDER_ERRORS: Final = (
     ValueError,
 )
 _MAX_ERROR_CHARS: Final = 1000
-MAX_SOURCE_BYTES: Final = 64 * 1024  # of a template from people
-CONTINUE_MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "  # the same text that transformers appends
+MAX_SOURCE_BYTES: Final = 64 * 1024  # for untrusted templates
+CONTINUE_MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "  # the same text as in transformers
 
 
 class JinjaTemplate:
-    """A chat template from a model or a preset; untrusted ones run in `RenderProcessPool`."""
+    """A chat template of a model or preset; run untrusted ones in a `RenderProcessPool`."""
 
     def __init__(
         self,
@@ -160,7 +160,10 @@ class JinjaTemplate:
         eos_token: str | None = None,
         stop_words: Sequence[str] = (),
     ) -> None:
-        """Compile; raises `TemplateError`. Tokens that are None are undefined in the template."""
+        """Compile the template; raise `TemplateError` if it is invalid.
+
+        A token that is None is undefined in the template.
+        """
         self.stop_words = stop_words
         self.source = source
         self.bos_token = bos_token or ""
@@ -190,14 +193,14 @@ class JinjaTemplate:
         now: datetime | None = None,
         **variables: Any,
     ) -> str:
-        """Return the prompt for messages in chat completions form, which are not modified.
+        """Return the prompt for messages in chat completions format, which are not modified.
 
-        `add_generation_prompt` opens the assistant's turn at the end, `continue_final_message`
+        `add_generation_prompt` opens the assistant's turn at the end; `continue_final_message`
         leaves the last message open. `now` is the time for `strftime_now`, by default the current
-        time; `variables` are the template's other inputs (`enable_thinking`, `date_string`).
+        time. `variables` are other inputs of the template, such as `enable_thinking`.
 
-        Raises `TemplateError` if the template rejects the messages (the text is that of its
-        `raise_exception`) or fails (the text begins with the type of the causing error).
+        Raises `TemplateError` if the template rejects the messages (with the text of its
+        `raise_exception`) or fails (with a text that starts with the type of the error).
         """
         given = {
             **self._fixed,
@@ -231,11 +234,11 @@ class JinjaTemplate:
         end = text.rindex(mark)
         if text.startswith(CONTINUE_MARK, end):
             return text[:end]
-        return text[:end].rstrip()  # the template strips its messages
+        return text[:end].rstrip()  # the template strips messages
 
 
 def check_source(source: str) -> None:
-    """Parse an untrusted template without running it; raises `TemplateError`."""
+    """Parse an untrusted template without running it; raise `TemplateError` if it is invalid."""
     if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
         raise TemplateError(f"the template is longer than {MAX_SOURCE_BYTES // 1024} KiB")
     try:

@@ -1,4 +1,4 @@
-"""The chat templates of LMDeploy 0.6.4, and the five in its documentation (lmdeploy.toml)."""
+"""The chat templates of LMDeploy 0.6.4, and five from its documentation (lmdeploy.toml)."""
 
 import tomllib
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from bot.templates.role_template import (
 
 
 class InternLMChat7B(RoleTemplate):
-    """InternLM as in LMDeploy's documentation, plus the `eoa` that it omits."""
+    """InternLM as in LMDeploy's documentation, plus the missing `eoa`."""
 
     @override
     def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:
@@ -32,7 +32,7 @@ class InternLMChat7B(RoleTemplate):
 
 
 class DropLastCharacterTemplate(RoleTemplate):
-    """Drops a prompt's last character, twice if one method calls the other."""
+    """Drops the last character of a prompt, or the last two if one method calls the other."""
 
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
@@ -46,7 +46,7 @@ class DropLastCharacterTemplate(RoleTemplate):
 
 
 class StartTokenTemplate(RoleTemplate):
-    """Writes `start` at the start of a sequence: Llama 3; for GLM, also of every conversation."""
+    """Writes `start` at the start of a sequence, as Llama 3; for GLM, of every conversation."""
 
     start: str
     starts_conversations: bool = False
@@ -62,7 +62,7 @@ class StartTokenTemplate(RoleTemplate):
 
 
 class ChatGLM2(BaseTemplate):
-    """ChatGLM2 numbers its rounds; `get_prompt` counts them, for one sequence."""
+    """ChatGLM2, which numbers its rounds; `get_prompt` counts the rounds of one sequence."""
 
     _user: str = "问："
     _eoh: str = "\n\n"
@@ -95,7 +95,7 @@ class ChatGLM2(BaseTemplate):
 
 
 class CodeLlama(RoleTemplate):
-    """Code Llama: chats like Llama 2, completes, or fills in at `<FILL>`."""
+    """Code Llama, which chats like Llama 2, completes text, or fills in text at `<FILL>`."""
 
     suffix_first: bool = False
 
@@ -123,10 +123,10 @@ class CodeLlama(RoleTemplate):
 
 
 class Llama31(StartTokenTemplate):
-    """Llama 3.1: dates in the default system text, and turns that continue after a call."""
+    """Llama 3.1, with dates in the default system text, and turns that continue after a call."""
 
     knowledge: str
-    tools: str  # as in LMDeploy; nothing is offered with these templates
+    tools: str  # as in LMDeploy; these templates offer no tools here
     eotools: str
     ipython: str
     eoi: str
@@ -151,7 +151,7 @@ class Llama31(StartTokenTemplate):
 
 
 class InternLM2(RoleTemplate):
-    """InternLM2, with the `environment` role for tool results."""
+    """InternLM2, with the role `environment` for tool results."""
 
     environment: str = "<|im_start|>environment\n"
     eoenv: str = "<|im_end|>\n"
@@ -165,7 +165,7 @@ class InternLM2(RoleTemplate):
 
 
 class Qwen25(RoleTemplate):
-    """Qwen2.5: a system text only at the start of a sequence; all answers are closed."""
+    """Qwen2.5, with a system text only at the start of a sequence; all answers are closed."""
 
     tools: str
     eotools: str

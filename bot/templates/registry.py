@@ -1,4 +1,4 @@
-"""Register chat templates by name, for a preset's `template` key."""
+"""Register chat templates by name, for the key `template` of presets."""
 
 import hashlib
 import tomllib
@@ -14,13 +14,16 @@ from bot.texts.text import joined, translatable
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
-_MAX_SHOWN_NAME_CHARS = 80  # of an unknown name, in the error message
+_MAX_SHOWN_NAME_CHARS = 80  # for an unknown name in an error message
 
 _factories: dict[str, Callable[..., Any]] = {}
 
 
 def register(*names: str) -> Callable[[Factory], Factory]:
-    """Register under these names; decorators stack. Raises `TemplateError` for duplicates."""
+    """Return a decorator that registers a class or factory by names; decorators can be stacked.
+
+    Raises `TemplateError` if a name is taken.
+    """
 
     def add(factory: Factory) -> Factory:
         for name in names:
@@ -33,7 +36,7 @@ def register(*names: str) -> Callable[[Factory], Factory]:
 
 
 def get(name: str) -> Callable[..., Any]:
-    """Return a registered template; raises `TemplateError` with the closest names."""
+    """Return what is registered by a name; raise `TemplateError` with similar names if unknown."""
     if name not in _factories:
         nearest = get_close_matches(name, _factories, n=3)
         hint = joined(map(repr, nearest), translatable(" or ")) if nearest else "one of `names()`"
@@ -51,13 +54,13 @@ def names() -> tuple[str, ...]:
 
 
 FAMILIES: Final[list[str]] = []
-"""The names of the files in families/, without `.jinja`; each is also a name of its template."""
+"""The names of the files in families/ without `.jinja`, each of which is a registered name."""
 
 FAMILY_BY_SHA256: Final[dict[str, str]] = {}
 
 
 def detect_family(source: str) -> str | None:
-    """Return the name of the family with exactly this template; None if unknown."""
+    """Return the name of the family with exactly this template, or None if unknown."""
     return FAMILY_BY_SHA256.get(hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest())
 
 

@@ -1,8 +1,8 @@
-"""A child process that renders untrusted templates, with limits on CPU, memory and output.
+"""A child process that renders untrusted templates, with limits on CPU, memory, and output.
 
-It reads requests from stdin and writes answers to stdout until stdin closes, at the latest when the
-parent process ends. `RenderProcessPool` starts it. The kernel kills it with SIGPROF when a request
-uses too much CPU time, so a busy machine makes rendering slow but never makes it fail.
+`RenderProcessPool` starts it. It reads requests from stdin and writes responses to stdout until
+stdin closes, at the latest when the parent process ends. The kernel kills it with SIGPROF if a
+request uses too much CPU time, so a busy machine makes rendering slow, but does not make it fail.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ MAX_CPU_SECONDS = 0.25
 MAX_MEMORY_BYTES = 192 * 1024 * 1024
 MAX_OUTPUT_BYTES = 1024 * 1024
 LENGTH_PREFIX = struct.Struct(">I")
-# The first byte of an answer.
+# The first byte of a response.
 RENDERED, TEMPLATE_FAILED, OUT_OF_MEMORY = b"+", b"-", b"!"
 WARM_UP_TEMPLATES = (
     "{{ 'text' | pprint | wordwrap | striptags }}",
-    "{% set ä = '\\N{DIGIT ONE}' %}{{ ä }}",  # loads the tables of Unicode names and normalization
+    "{% set ä = '\\N{DIGIT ONE}' %}{{ ä }}",  # loads Unicode tables for names and normalization
     "{% a tag that is not one %}",
 )
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def harden() -> None:
-    """Remove globals that attacks start from, and generators, which print an address."""
+    """Remove globals used in attacks, and turn generators, which print addresses, into lists."""
     for name in ("cycler", "joiner", "lipsum"):
         del ENVIRONMENT.globals[name]
     filters = ENVIRONMENT.filters
@@ -54,7 +54,7 @@ def harden() -> None:
 
 
 def finish_generators(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a filter return a list instead of a generator."""
+    """Return a filter that yields a list instead of a generator."""
 
     @wraps(apply)
     def filtered(*given: Any, **named: Any) -> Any:
@@ -65,14 +65,14 @@ def finish_generators(apply: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def warm_up() -> None:
-    """Trigger jinja's lazy imports, because no file can be opened later."""
+    """Trigger jinja's lazy imports, because files cannot be opened later."""
     for source in WARM_UP_TEMPLATES:
         with contextlib.suppress(TemplateError):
             JinjaTemplate(source).render([])
 
 
 def answer_request(request: bytes) -> bytes:
-    """Render; if memory runs out, retry without other requests' compiled templates."""
+    """Return the response to a request; if memory runs out, retry without cached templates."""
     for _ in range(2):
         try:
             return RENDERED + render(json.loads(request))

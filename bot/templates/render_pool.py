@@ -1,7 +1,7 @@
 """Render untrusted templates in child processes that can be killed.
 
-Twenty characters of Jinja can request ten gigabytes. CPU time, memory and output are limited; a
-render that got no CPU time is an error to retry, never the template's fault.
+Twenty characters of Jinja can allocate ten gigabytes, so CPU time, memory, and output are limited.
+If a request gets no CPU time, the error can be retried; it does not count against the template.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[2]
 
 
 class RenderProcessPool:
-    """Processes that each render one request at a time, and are replaced when killed."""
+    """A pool of processes that each render one request at a time, and are replaced if killed."""
 
     def __init__(self, processes: int = 2) -> None:
         self._idle: asyncio.LifoQueue[_RenderProcess] = asyncio.LifoQueue()
@@ -84,7 +84,7 @@ class RenderProcessPool:
         self._idle.put_nowait(process)
 
     async def render(self, source: str, messages: Sequence[Message], **options: Any) -> str:
-        """Render as `JinjaTemplate` does; raises `RenderUnavailable`, `TemplateLimitExceeded`."""
+        """Render like `JinjaTemplate`; may raise `RenderUnavailable`, `TemplateLimitExceeded`."""
         return await self._request(source, messages, options, as_spans=False)
 
     async def render_spans(
@@ -114,7 +114,7 @@ class RenderProcessPool:
         try:
             try:
                 answer = await self._ask(request)
-            except RenderUnavailable:  # once more, in another process
+            except RenderUnavailable:  # retry once, in another process
                 answer = await self._ask(request)
         except TemplateLimitExceeded:
             if len(self._strikes) >= MAX_REMEMBERED_STRIKES:
@@ -132,7 +132,7 @@ class RenderProcessPool:
         try:
             answer = await process.ask(request)
         except BaseException:
-            # This process is dead, or may still work on the abandoned request.
+            # This process is dead, or may still be working on the abandoned request.
             process.kill()
             task = asyncio.create_task(self._restart(process), name="replace a render process")
             self._replacing.add(task)
@@ -168,7 +168,7 @@ class RenderProcessPool:
                 return
 
     async def _close(self) -> None:
-        # Wait for starts in progress: a cancelled one would leave a process behind.
+        # Wait for starts in progress: a cancelled start would leave a process behind.
         self._closing = True
         for task in tuple(self._replacing):
             await task
@@ -192,7 +192,7 @@ class _RenderProcess:
             if not HAS_CPU_LIMIT:
                 raise _too_slow(f"{SECONDS_WITHOUT_ANSWER:.0f} s") from None
             raise RenderUnavailable(
-                f"the render process gave no answer for {SECONDS_WITHOUT_ANSWER:.0f} s; try again"
+                f"the render process did not respond for {SECONDS_WITHOUT_ANSWER:.0f} s; try again"
             ) from None
         except (ConnectionError, asyncio.IncompleteReadError) as error:
             raise _error_of_exit(await self._exit_code()) from error
@@ -246,5 +246,5 @@ def _error_of_exit(exit_code: int | None) -> TemplateError:
         return _too_slow(f"{MAX_CPU_SECONDS * 1000:.0f} ms of CPU time")
     if exit_code in CRASH_EXIT_CODES:
         return TemplateLimitExceeded("the template was stopped: it crashed the render process")
-    # Killed by a person, or by the kernel because the machine ran out of memory.
+    # Killed by a user, or by the kernel because the machine ran out of memory.
     return RenderUnavailable("the render process was killed; try again")

@@ -1,7 +1,7 @@
-"""Render a conversation to a local model's prompt: select the template and where it runs.
+"""Render a conversation to a prompt for a local model: choose the template and where it runs.
 
-The template is the preset's choice, or the model's own, or ChatML. Untrusted ones (from a preset or
-a GGUF) are rendered in a process that can be killed.
+The template is the preset's choice, the model's own, or ChatML. Untrusted templates (from a preset
+or a GGUF) are rendered in a process that can be killed.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ _TURN_END_PROBE = (
 @value_class
 class ModelTemplate:
     source: str | None = None
-    """Jinja; None if the model has no template: its prompts are written in ChatML."""
+    """Jinja source, or None if the model has no template and gets ChatML."""
 
     bos_token: str = ""
     eos_token: str = ""
@@ -72,7 +72,7 @@ class ToolUse:
     specs: Sequence[ToolSpec] = ()
     exchanges: Sequence[ToolExchange] = ()
     special: Sequence[str] = ()
-    """The texts of the vocabulary's special tokens, which no tool and no call may write."""
+    """The texts of the model's special tokens, which must not occur in tools and calls."""
 
 
 @value_class
@@ -87,7 +87,7 @@ class RenderedPrompt:
 
 
 class Renderer(AsyncExitStack):
-    """Renders prompts; render processes start with the first untrusted template."""
+    """Renders prompts; starts render processes for the first untrusted template."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,18 +104,18 @@ class Renderer(AsyncExitStack):
         *,
         has_prefill: bool = False,
     ) -> RenderedPrompt:
-        """Render a conversation as a text that ends where the assistant should continue.
+        """Render a conversation as a prompt that ends where the assistant should continue.
 
-        With `has_prefill`, a final assistant message is the beginning of the answer. Anything the
-        template rejects is adapted (see `capabilities`). Tools are omitted if the template has no
-        form for them. Raises `TemplateError`, or `RenderUnavailable` if a retry may help: the
-        machine is too busy, or the render process was killed.
+        With `has_prefill`, a final assistant message is the start of the answer. Messages are
+        adapted to what the template accepts (see `capabilities`). Tools are omitted if the template
+        has no form for tool calls. Raises `TemplateError`, or `RenderUnavailable` if a retry may
+        help because the machine is busy or the render process was killed.
         """
         prepared = await self._prepare(choice, model_template)
         form = await self.tool_form(choice, model_template) if tools else None
         prefill: list[TextSpan] = []
         if has_prefill and messages and messages[-1].role == "assistant":
-            if not (tools and tools.exchanges):  # with results of tools another answer begins
+            if not (tools and tools.exchanges):  # after tool results, a new answer starts
                 prefill.append(TextSpan(messages[-1].content.rstrip(), trusted=False))
             messages = messages[:-1]
         plain: list[Mapping[str, Any]] = [_plain_message(one, choice.names) for one in messages]
@@ -131,7 +131,7 @@ class Renderer(AsyncExitStack):
     async def tool_form(
         self, choice: TemplateChoice, model_template: ModelTemplate
     ) -> ToolForm | None:
-        """Return how a template writes calls; None if it cannot; raises as `render` does."""
+        """Return a template's form of tool calls, or None if it has none; raise like `render`."""
         prepared = await self._prepare(choice, model_template)
         if not prepared.was_asked_for_tools:
             prepared.tool_form = await self._detect_tool_form(prepared)
@@ -140,7 +140,7 @@ class Renderer(AsyncExitStack):
 
     async def _detect_tool_form(self, prepared: "_PreparedTemplate") -> ToolForm | None:
         if isinstance(prepared.template, _TrustedTemplate) and not prepared.template.is_jinja:
-            return None  # it takes no tools
+            return None  # these templates do not support tools
         for probe in PROBES:
             messages = adapt_messages(probe, prepared.capabilities)
             text = await render_or_none(
@@ -214,7 +214,7 @@ class _TrustedTemplate:
 
     async def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         if not self.is_jinja and has_parts(messages):
-            raise TemplateError("only Jinja templates read contents that are lists of parts")
+            raise TemplateError("only Jinja templates can read contents that are lists of parts")
         return render_messages(self.template, messages, **self._with_defaults(options))
 
     async def render_spans(
@@ -252,10 +252,10 @@ class _PreparedTemplate:
 
 
 def _plain_message(message: Message, names: TemplateNames | None) -> dict[str, str]:
-    """Return a message as templates read it; with `names`, its speaker is a separate field."""
+    """Return a message for templates; with `names`, its speaker is in a separate field."""
     if names is None or message.role == "system":
         return {"role": message.role, "content": message.content}
-    if message.name is None:  # an example of the preset
+    if message.name is None:  # an example in the preset
         name = names.char if message.role == "assistant" else names.user
         return {"role": message.role, "content": message.content, "name": name}
     text = message.content.removeprefix(f"{message.name}:")
@@ -267,7 +267,7 @@ def _turn_end(prompt: str) -> tuple[str, ...]:
     if not between:
         return ()
     token = leading_control_token(between)
-    # A template without control tokens marks its roles with headings at the start of a line.
+    # A template without control tokens marks roles with headings at the start of a line.
     return (token,) if token else ("\n" + between.splitlines()[0],)
 
 
@@ -289,9 +289,9 @@ _ROLES = frozenset(
 
 
 async def find_added_text(template: ModelTemplate, renderer: Renderer) -> str:
-    """Return the text that a model's template adds to prompts; raises as `Renderer.render`.
+    """Return the text that a model's template adds to prompts, or ""; raise like `Renderer.render`.
 
-    Templates published with our families count as adding nothing, because we reviewed them.
+    Templates of known families count as adding nothing, because they were reviewed.
     """
     if template.source is None or detect_family(template.source) is not None:
         return ""

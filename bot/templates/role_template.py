@@ -1,4 +1,4 @@
-"""Templates with one text per role: RodelAgent's and LMDeploy's."""
+"""Chat templates that consist of texts for each role: RodelAgent's and LMDeploy's."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -9,8 +9,8 @@ from typing_extensions import override
 from bot.errors import TemplateError
 from bot.templates.registry import get, names, register
 
-# The default templates end in a newline, so that joining blocks with another one leaves a blank
-# line between them, as in the sample of RodelAgent's document. Custom templates need not do so.
+# The default templates end in a newline, so that blocks joined by newlines have blank lines between
+# them, as in the sample in RodelAgent's document. Custom templates need not do so.
 DEFAULT_TEMPLATES = {
     "system": "System: {{system}}\n",
     "user": "User: {{user}}\n",
@@ -20,11 +20,11 @@ DEFAULT_END_TEMPLATE = "Assistant: "
 
 
 class StringTemplate:
-    """Renders each message with its role's template; the model continues the end template.
+    """Renders each message with its role's template; the model continues after the end template.
 
-    A template that is None has a default; an empty one stays empty. `{{user}}` (exactly so: no
-    spaces, lower case) is the placeholder in the user's template, `{{system}}` and `{{assistant}}`
-    in the others. Values are inserted once: placeholders in messages are not expanded.
+    None means the default template, and "" an empty one. The placeholder is `{{user}}` (exactly: no
+    spaces, lower case) in the user's template, `{{system}}` and `{{assistant}}` in the others.
+    Placeholders in messages are not expanded.
     """
 
     def __init__(
@@ -42,7 +42,10 @@ class StringTemplate:
         self.end_template = DEFAULT_END_TEMPLATE if end_template is None else end_template
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Return blocks and end template, joined by newlines; `unknown` replaces unknown roles."""
+        """Return a prompt: a block per message and the end template, joined by newlines.
+
+        A message with an unknown role becomes the block "unknown".
+        """
         blocks = [self._block(message) for message in messages]
         return "\n".join([*blocks, self.end_template])
 
@@ -67,23 +70,23 @@ class StringTemplate:
 Message = Mapping[str, Any]
 
 SAMPLING_KEYS = {"session_len", "top_p", "top_k", "temperature", "repetition_penalty"}
-UNUSED_KEYS = {"model_path", "tool", "eotool"}  # of newer versions: no message here has such a role
+UNUSED_KEYS = {"model_path", "tool", "eotool"}  # from newer versions, for roles unused here
 
 
 class UnknownRole(TemplateError, ValueError):
-    """A message's role has no texts in the template."""
+    """A message has a role that the template has no texts for."""
 
     def __init__(self, role: object, known: Sequence[str]) -> None:
         super().__init__(f"no role {role!r} in this template; it knows {', '.join(known)}")
 
 
 class UnsupportedCapability(TemplateError, AssertionError):
-    """The template does not support its `capability`, as in LMDeploy's documentation."""
+    """A template does not support its `capability`; the error is as in LMDeploy."""
 
 
 @register("base", "llama", "falcon", "internlm-7b")
 class BaseTemplate:
-    """Sampling defaults without texts around roles: the template of base models."""
+    """A template for base models, with sampling defaults but no texts around roles."""
 
     session_len: int = 2048
     top_p: float = 0.8
@@ -94,14 +97,14 @@ class BaseTemplate:
     stop_words: Sequence[str] | None = None
 
     def __init__(self, **values: Any) -> None:
-        """Set attributes, ignoring other templates' keys, which LMDeploy's JSON may contain."""
+        """Set attributes; ignore keys of other templates, which LMDeploy's JSON may contain."""
         for kind in reversed(type(self).__mro__):
             for name in vars(kind).get("__annotations__", ()):
                 if name in values or hasattr(kind, name):
                     vars(self)[name] = values.get(name, getattr(kind, name, None))
 
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
-        """Return one round's prompt; it includes the system text if `sequence_start`."""
+        """Return the prompt of one round, with the system text if `sequence_start`."""
         if self.capability == "completion":
             return prompt
         return self.decorate_prompt(prompt, sequence_start)
@@ -112,7 +115,7 @@ class BaseTemplate:
     def messages2prompt(
         self, messages: str | Sequence[Message], sequence_start: bool = True
     ) -> str | None:
-        """Return a conversation's prompt; None for base models; raises `UnknownRole`."""
+        """Return a conversation's prompt, or None for base models; raise `UnknownRole`."""
         if isinstance(messages, str):
             return self.get_prompt(messages, sequence_start)
         return self._conversation(messages, sequence_start)
@@ -122,13 +125,13 @@ class BaseTemplate:
 
 
 class RoleTemplate(BaseTemplate):
-    """Writes fixed texts before and after each role.
+    """Writes fixed texts before and after each role's messages.
 
     `{system}{meta_instruction}{eosys}{user}…{eoh}{assistant}…{eoa}{separator}{user}…`
 
-    `meta_instruction` is the default system text, for conversations without their own. None differs
-    from an empty text: it also omits `system` and `eosys`. A final assistant message is left open
-    for the model to continue.
+    `meta_instruction` is the default system text, for conversations without one. Unlike "", None
+    also omits `system` and `eosys`. A final assistant message is left open for the model to
+    continue.
     """
 
     system: str = ""
@@ -142,10 +145,10 @@ class RoleTemplate(BaseTemplate):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BaseTemplate:
-        """Create a template from LMDeploy's JSON; raises `TemplateError` for invalid content.
+        """Create a template from LMDeploy's JSON; raise `TemplateError` if it is invalid.
 
         If `model_name` is a registered template, the other keys override its values; otherwise
-        they define a new template. A key that is null counts as missing.
+        they define a new template. A null value counts as missing.
         """
         values = {key: value for key, value in data.items() if value is not None}
         name = values.pop("model_name", "")
@@ -208,8 +211,8 @@ class RoleTemplate(BaseTemplate):
 
     def _with_assistant_prefix(self, prompt: str, messages: Sequence[Message]) -> str:
         if messages and messages[-1]["role"] == "assistant":
-            # As in LMDeploy, the slice counts from the end: the prompt is empty if there is neither
-            # `eoa` nor `separator`.
+            # As in LMDeploy, the slice counts from the end, so the prompt is empty if both `eoa`
+            # and `separator` are.
             return prompt[: -len(self._texts_around("assistant")[1])]
         return prompt + self.assistant
 
@@ -223,6 +226,6 @@ def _are_texts(value: object) -> bool:
 
 
 def message_text(message: Message) -> str:
-    """Return a message's text; for content in parts, the first part's, as in LMDeploy."""
+    """Return a message's text; if it has parts, the first part's text, as in LMDeploy."""
     content = message["content"]
     return content if isinstance(content, str) else str(content[0]["text"])

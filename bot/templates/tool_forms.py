@@ -1,8 +1,8 @@
-"""Detect how a chat template writes tool calls, and write conversations that contain them.
+"""Detect how a chat template writes tool calls, and format conversations that contain them.
 
-A template is rendered with a call and its result: the text around the name is the form that its
-models were trained to use. If the tool, the call or the result is missing, there is no form, and
-the models are offered no tools (docs/sources.md#tool-calls).
+A template is rendered with a call and its result. The text around the tool's name is the form that
+the model was trained to use. If the tool, the call, or the result is missing, the template has no
+form, and the model is offered no tools (docs/sources.md#tool-calls).
 """
 
 import json
@@ -18,22 +18,22 @@ from bot.templates.jinja_template import Message
 
 _NAME, _ARGUMENT, _RESULT = "probe_tool", "probe argument", "probe result"
 _MAX_DEPTH: Final = 8
-_MAX_ARGUMENT_CHARS: Final = 2000  # of one call, as JSON
+_MAX_ARGUMENT_CHARS: Final = 2000  # for one call, as JSON
 
 
 class ToolForm(StrEnum):
     """The form in which a model writes tool calls."""
 
     TAGGED = "tagged"
-    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes and Qwen; with a tag for each
-    argument between these tags: Qwen3.5, Qwen3-Coder, GLM-4.5 and later."""
+    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes and Qwen. Qwen3.5,
+    Qwen3-Coder, and GLM-4.5 and later have a tag for each argument between these tags."""
     LISTED = "listed"
     """`[TOOL_CALLS] [{"name": …, "arguments": {…}}]`: Mistral."""
     BARE = "bare"
     """The whole answer is `{"name": …, "parameters": {…}}`: Llama 3.1."""
     SECTION = "section"
-    """`<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, all of
-    them between two more tokens: Kimi K2."""
+    """`<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, with
+    all calls between two more tokens: Kimi K2."""
     CHANNEL = "channel"
     """`<|channel|>commentary to=functions.NAME …<|message|>{…}<|call|>`: gpt-oss."""
 
@@ -72,18 +72,19 @@ def _probe(call_id: str) -> Sequence[Message]:
 
 
 PROBES: Final = (_probe("call00000"), _probe(f"functions.{_NAME}:0"))
-"""Mistral's templates take only the first; newer ones of Kimi K2 read names from ids."""
+"""Messages with a call. Mistral's templates accept only the first call's id, and Kimi K2's newer
+templates read names from ids like the second."""
 
 
 def read_tool_form(prompt: str) -> ToolForm | None:
-    """Detect the form in the probe's prompt; None if a part of it is missing."""
+    """Return the form of tool calls in a probe's prompt, or None if any part is missing."""
     if not all(text in prompt for text in ("probe_offered", _NAME, _ARGUMENT, _RESULT)):
         return None
     return next((form for form, pattern in _FORMS if pattern.search(prompt)), None)
 
 
 def offered_tools(specs: Sequence[ToolSpec], special: Sequence[str]) -> list[Message]:
-    """Return tools as templates read them; `special` texts must not become tokens."""
+    """Return tools for a template, with the texts of `special` tokens broken up."""
     return [
         {
             "type": "function",
@@ -100,7 +101,7 @@ def offered_tools(specs: Sequence[ToolSpec], special: Sequence[str]) -> list[Mes
 def exchange_messages(
     exchanges: Sequence[ToolExchange], form: ToolForm, special: Sequence[str]
 ) -> list[Message]:
-    """Return earlier calls and their results, without any `special` text."""
+    """Return messages for earlier calls and results, with `special` tokens in calls broken up."""
     messages: list[Message] = []
     number = 0
     is_named = form is ToolForm.SECTION

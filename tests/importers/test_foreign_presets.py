@@ -58,7 +58,7 @@ def test_text_completion_preset_becomes_parameters_of_local_models() -> None:
     }  # fmt: skip
     assert find_problems(result.preset.parameters) == []
     assert result.notes == [
-        "tfs, samplers (the engine's own is used) left out: no engine here has them"
+        "tfs, samplers (the engine's own is used) omitted: no engine here supports them"
     ]
 
 
@@ -74,7 +74,7 @@ def test_samplers_outside_their_range_are_noted() -> None:
     result = imported({"temp": 9, "top_p": 1, "rep_pen": 1, "top_k": -1, "rep_pen_range": 0})
 
     assert result.preset.parameters == {"top_p": 1, "repeat_penalty": 1}
-    assert result.notes == ["temperature 9 is left out: it must be from 0 to 5"]
+    assert result.notes == ["temperature 9 is omitted: it must be from 0 to 5"]
 
 
 def test_chat_completion_preset_keeps_the_prompts_around_the_chat() -> None:
@@ -91,7 +91,7 @@ def test_chat_completion_preset_keeps_the_prompts_around_the_chat() -> None:
     ]
     assert preset.user_name_in_message == "add"
     assert (preset.max_output_tokens, preset.max_input_tokens) == (300, 3795)
-    assert "claude-sonnet is left out" in result.notes[-1]
+    assert "claude-sonnet is omitted" in result.notes[-1]
 
 
 def test_system_prompt_becomes_system_text() -> None:

@@ -47,7 +47,7 @@ def test_from_with_a_model_of_ollama_is_answered_by_ollama(tmp_path: Path) -> No
     assert (imported.preset.name, imported.preset.model) == ("llama3.2-1b", "llama3.2:1b")
     assert imported.preset.provider == "ollama"
     assert "ollama pull llama3.2:1b" in imported.notes[0]
-    assert imported.notes[1].startswith("ADAPTER left out")
+    assert imported.notes[1].startswith("ADAPTER omitted")
 
 
 def test_modelfile_of_ollama_show_has_the_name_in_its_comment(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_scripts_that_cannot_be_run_and_extensions_are_named() -> None:
 
     assert [one.name for one in preset.regex_scripts] == ["/ok/"]
     assert card_notes(given, preset) == [
-        "regular expression scripts that are not run: /(a{1000}){1000}/, /x/, /prompt/",
+        "regular expression scripts that will not run: /(a{1000}){1000}/, /x/, /prompt/",
         "extensions of the card without effect here: tavern_helper",
     ]
 
