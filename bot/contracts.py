@@ -1,10 +1,11 @@
-"""Contract tests of backends and surfaces, as a pytest plugin for those who write plug-ins.
+"""Contract tests of backends and surfaces, as a pytest plugin for authors of plug-ins.
 
     pytest -p bot.contracts --pyargs bot.contracts --troupe-plugin eliza
     pytest -p bot.contracts --pyargs bot.contracts --troupe-plugin filedrop --troupe-chat alice
 
-Needs pytest-asyncio. Reads the settings of the current folder and the environment, including
-TROUPE_PLUGINS; a backend under test is the provider `tested`. Messages really go to the chat.
+Requires pytest-asyncio. Settings are read from the current folder and the environment, including
+TROUPE_PLUGINS; a backend is tested with the settings of the provider `tested`. The tests of a
+platform send real messages to the chat.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ _TEXT, _OTHER_TEXT = "The **washer** is done.", "The dryer is done."
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--troupe-plugin", help="the name of the plug-in")
-    parser.addoption("--troupe-chat", help="an id of a chat on its platform")
+    parser.addoption("--troupe-chat", help="the id of a chat on the platform to test")
 
 
 @pytest_asyncio.fixture
@@ -59,7 +60,7 @@ async def backend(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[
         made = make_backend("tested", provider, tmp_path, renderer)
         yield made
         await made.close()
-        await made.close()  # it may be repeated
+        await made.close()  # closing again must be harmless
 
 
 @pytest_asyncio.fixture
@@ -80,7 +81,7 @@ def _find(config: pytest.Config, group: str) -> tuple[Any, Settings]:
     name, settings = config.getoption("--troupe-plugin"), read_settings()
     assert not problems, problems
     if name not in enabled(group):
-        pytest.skip(f"TROUPE_PLUGINS names no plug-in {name} in troupe.{group}")
+        pytest.skip(f"TROUPE_PLUGINS enables no plug-in {name} in troupe.{group}")
     return enabled(group)[name], settings
 
 
@@ -108,14 +109,14 @@ async def test_concurrent_answers_do_not_mix(backend: Backend) -> None:
     assert len({task.result()[0] for task in requests}) == 1
 
 
-async def test_generator_may_be_closed_at_any_delta(backend: Backend) -> None:
+async def test_generator_can_be_closed_after_any_delta(backend: Backend) -> None:
     async with aclosing(backend.generate(PROMPT)) as pieces:
         assert isinstance(await anext(pieces), Delta)
 
     assert (await _answer_of(backend))[0]
 
 
-async def test_generation_may_be_cancelled(backend: Backend) -> None:
+async def test_generation_can_be_cancelled(backend: Backend) -> None:
     task = asyncio.create_task(_answer_of(backend))
     await asyncio.sleep(0)
     task.cancel()

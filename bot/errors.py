@@ -1,43 +1,43 @@
 """The error tree. Each class exists because some `except` treats it differently.
 
-TroupeError                 every error that is raised on purpose; it names the thing and the remedy
+TroupeError                 base of all our errors; the text names the problem and the remedy
 ├── SettingsError           the operator must change something before the service can start
 │   └── PresetError         ... in a preset; the text names file, key and line
 ├── CharacterError          a character cannot be built or loaded; also a ValueError, for callers
-│                           that use the library alone
+│                           that use `bot` as a library
 ├── TemplateError           a chat template cannot be parsed or rendered
 │   ├── TemplateLimitExceeded   ... it used too much CPU time or memory and was stopped
-│   └── RenderUnavailable   ... for a reason outside the template, such as a busy machine: try again
+│   └── RenderUnavailable   ... because of the machine, not the template: try again
 ├── UserError               the person in the chat must change something; the text is shown to them
-│   ├── PrivateError        ... and nobody else in the chat is to read it, such as a refusal
+│   ├── PrivateError        ... and only they should see the text, such as a refusal
 │   ├── BudgetUsedUp        ... or wait: a budget is used up; a cheaper model may answer
-│   └── AgeUnconfirmed      ... or say that they are an adult: their question is kept until then
-├── RequestRefused          a request to the console is refused; `status` is HTTP's
-├── AlreadyNotified             over a limit, and the person knows: do not say it again
+│   └── AgeUnconfirmed      ... their age confirmation; their question is kept until then
+├── RequestRefused          the console refuses a request; `status` is the HTTP status
+├── AlreadyNotified         the person is over a limit and was told so: send nothing
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
 │   ├── UnknownEncryptionKey
-│   └── Undecodable         one row cannot be read: set it aside, its neighbors go on
+│   └── Undecodable         one row cannot be decoded: skip it and process the others
 ├── EmbeddingError          no vector was computed: answer without stories, retry later
-├── ToolServerError         an MCP server gave no result: the model answers without it
+├── ToolServerError         an MCP server returned no result: the model answers without it
 ├── PluginFailed            a plug-in raised or took too long: continue without it, and log it
 ├── PlatformError           a chat platform refused a call or could not be reached
 │   ├── PlatformFatal       ... for the whole bot: missing intent; no retry helps
 │   │   └── TokenRejected   ... wrong token, which may be replaced in its file or accepted later
-│   ├── RateLimited         ... for now; it says for how long, and for which kind of calls
+│   ├── RateLimited         ... for now; has the seconds to wait and the kind of calls
 │   ├── Unreachable         nothing was sent: retry
 │   ├── OutcomeUnknown      the message may have been sent: reconcile, never resend blindly
-│   └── Refused             ... for this message for good: blocked, deleted, forbidden
+│   └── Refused             ... permanently for this message: blocked, deleted, forbidden
 │       ├── MessageNotFound ... because the message to change no longer exists
-│       ├── ContentRefused  ... because of its content: another form of it may pass
+│       ├── ContentRefused  ... because of its content: plainer content may be accepted
 │       │   └── WordsRefused    ... because of its words, by a moderation rule
-│       ├── ResponseRefused ... as a response to a command or press: send it to the chat
-│       └── AnswerRefused   ... for the first message of an answer: generate no more of it
-└── BackendError            the model failed; `notice` is what the chat is told
+│       ├── ResponseRefused ... as a response to a command or button: send it to the chat
+│       └── AnswerRefused   ... for the first message of an answer: stop generating it
+└── BackendError            the model failed; `notice` is the text shown in the chat
     ├── BackendUnavailable  ... before the first token: a retry or another model may help
     │   └── ContextExceeded ... the prompt is too long; its backend has learned the limit
-    └── BackendInterrupted  ... after it: keep the partial answer and mark it
-        └── ToolResultsTooLong  ... by results of tools: with less history they fit
+    └── BackendInterrupted  ... after the first token: keep the partial answer and mark it
+        └── ToolResultsTooLong  ... because tool results were too long: retry with less history
 
 Declared next to the only code that raises and catches them, as subclasses of those above:
 
@@ -62,19 +62,19 @@ from typing import Literal, Self, TypeAlias
 from bot.texts.text import text_of, translatable
 
 RefusedScope: TypeAlias = Literal["route", "chat", "bot"]
-"""What calls are refused for: one kind of call in a chat, the chat, or all chats of the bot."""
+"""The scope of a rate limit: one kind of call in a chat, the whole chat, or the whole bot."""
 
 
 class TroupeError(Exception):
-    """The root: catch it to show the text without a traceback."""
+    """The base class; catch it to show the text without a traceback."""
 
     @classmethod
     def translatable(cls, pattern: str, **values: object) -> Self:
-        """Return an error whose text is translated to the reader's language."""
+        """Create an error whose text can be translated; `pattern` has a `{name}` per value."""
         return cls(translatable(pattern, **values))
 
     def within(self, place: object) -> Self:
-        """Return the error prefixed with the file or key it is about."""
+        """Return a copy of the error whose text starts with a file or key, as in "file: text"."""
         return self.translatable("{file}: {problem}", file=place, problem=text_of(self))
 
 
@@ -105,7 +105,7 @@ class RenderUnavailable(TemplateError):
 class UserError(TroupeError):
     @property
     def text(self) -> str:
-        """The text for the user; unlike `str(error)`, it can be translated."""
+        """The text for the user; can be translated, unlike `str(error)`."""
         return str(self) if not isinstance(self.args[0], str) else self.args[0]
 
 
@@ -126,7 +126,7 @@ class RequestRefused(TroupeError):
         super().__init__(text)
         self.status = status
         self.text = text
-        """The text for the person; unlike `str(error)`, it can be translated."""
+        """The text for the person; can be translated, unlike `str(error)`."""
 
 
 class AlreadyNotified(TroupeError):
@@ -139,7 +139,7 @@ class Fenced(TroupeError):
 
 class StoreError(TroupeError):
     sql_state: str | None = None
-    """PostgreSQL's code of what it refused, such as 55P03."""
+    """PostgreSQL's error code (SQLSTATE), such as 55P03; None for other errors."""
 
 
 class UnknownEncryptionKey(StoreError):
@@ -193,7 +193,7 @@ class OutcomeUnknown(PlatformError):
     def __init__(self, message: str, *, is_over: bool = False) -> None:
         super().__init__(message)
         self.is_over = is_over
-        """Whether the request has ended: the platform accepts it now or never."""
+        """Whether the request has ended, so the platform cannot accept it later."""
 
 
 class Refused(PlatformError):
@@ -240,7 +240,7 @@ class BackendInterrupted(BackendError):
     def __init__(self, message: str, notice: str = "", *, can_continue: bool = False) -> None:
         super().__init__(message, notice)
         self.can_continue = can_continue
-        """Whether the model may be asked to continue what it wrote at once."""
+        """Whether the model can be asked immediately to continue its partial answer."""
 
 
 class ToolResultsTooLong(BackendInterrupted):

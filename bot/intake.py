@@ -1,7 +1,7 @@
-"""Store received messages in the inbox, then wake their conversations.
+"""Store received events in the inbox, then wake the workers of their conversations.
 
-A conversation is processed in order and has one history, so messages in different histories of a
-channel are answered concurrently.
+A channel has one history, or several (for example one per person). Each history is a conversation
+of its own: its messages are processed in order, while other conversations run concurrently.
 """
 
 import asyncio
@@ -43,17 +43,17 @@ from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _MAX_MESSAGES = 10_000
 _OF_ALL = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
-"""The scopes with one history for a channel or thread; None: nobody chose a scope."""
+"""The history scopes with a single history per channel or thread; None is the default scope."""
 
 T = TypeVar("T", IncomingMessage, Pressed, Deleted)
 InThread = TypeVar("InThread", bound=IncomingMessage | Pressed | Reacted)
 
 
 class HistoryRouter:
-    """Assigns a history to each event; most channels have one and need no lookup.
+    """Assigns each event to a history of its channel; a channel with one history needs no lookup.
 
-    `scope_of` returns a channel's history scope, given its settings' scopes and the id of the
-    message's author; None if nobody chose one.
+    `scope_of` returns a channel's history scope, or None if nobody chose one. Its arguments are the
+    event's setting scopes, and the author's id if the bot should answer the event.
     """
 
     def __init__(
@@ -63,14 +63,17 @@ class HistoryRouter:
     ) -> None:
         self._scope_of = scope_of
         self._index = index
-        # By channel and id: messages that may not be in a history yet.
+        # Histories by channel and message id, for messages that may not be stored in one yet.
         self._received = BoundedDict[tuple[str, str], str](_MAX_MESSAGES)
-        self._begun_threads = BoundedDict[str, None](_MAX_MESSAGES)  # that were given their history
+        self._begun_threads = BoundedDict[str, None](_MAX_MESSAGES)  # whose history exists
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def routed(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
-        """Yield events once for each history; the block stores them before others are routed."""
+        """Assign histories to events; yield the events, copied for each history they belong to.
+
+        The block must store the events, because the next events are routed after it.
+        """
         if any(isinstance(event, Reacted) for event in events):
             placed = [await self._place(event) for event in events]
             events = [event for event in placed if event is not None]
@@ -88,13 +91,13 @@ class HistoryRouter:
             yield routed
 
     async def route_press(self, pressed: Pressed) -> Pressed:
-        """Return a press with the history of the message that its button is on."""
+        """Return a button press, assigned to the history of the message with the button."""
         if await self._scope_of(pressed.scopes, None) is None:
             return pressed
         return await self._route_press(pressed)
 
     async def route_command(self, message: IncomingMessage) -> IncomingMessage:
-        """Return a command with the history it applies to, before it is stored."""
+        """Return a command, assigned to the history it applies to; works before it is stored."""
         scope = await self._scope_of(message.scopes, _author_to_answer(message))
         if scope is None:
             return message
@@ -115,7 +118,10 @@ class HistoryRouter:
         self._begun_threads[key] = None
 
     async def preview_route(self, message: IncomingMessage) -> IncomingMessage | None:
-        """Return a message as it would be routed, but do not store it; None for a new branch."""
+        """Return a message with the history it would get, or None if it would start a branch.
+
+        Nothing is stored.
+        """
         scope = await self._scope_of(message.scopes, _author_to_answer(message))
         if scope is None:
             return message
@@ -133,7 +139,10 @@ class HistoryRouter:
         return _in_history(message, parse_address(found.conversation).history)
 
     async def _place(self, event: Incoming) -> Incoming | None:
-        """Return a reaction with the history of its message; None if that is none of ours."""
+        """Return a reaction with the history of its message, or None if we have no such message.
+
+        Other events are returned unchanged.
+        """
         if not isinstance(event, Reacted):
             return event
         places = await self._index.find(event.address, [event.message_id])
@@ -175,8 +184,9 @@ class HistoryRouter:
                 return await self._history_of_reply(message, before)
 
     async def _history_of_command(self, message: IncomingMessage, scope: HistoryScope) -> str:
-        """Return the history of a command's replied-to message, else of its author's newest."""
-        is_own = scope is HistoryScope.USER and _begins_anew(message)  # end no other history
+        """Return the history of the message a command replies to, or else the author's newest."""
+        # With personal histories, /new must not end the history of another person.
+        is_own = scope is HistoryScope.USER and _begins_anew(message)
         if not is_own and message.quote is not None and message.quote.message_id is not None:
             found = await self._find(message.address, message.quote.message_id)
             if found is not None:
@@ -200,7 +210,7 @@ class HistoryRouter:
         if quoted is None:
             return own
         known = await self._index.find_received(message.address, message.external_key)
-        if known is not None:  # it is delivered again
+        if known is not None:  # the message was stored before
             return parse_address(known).history
         places = await self._index.find(message.address, [quoted])
         if not places:
@@ -219,14 +229,17 @@ class HistoryRouter:
     async def _route_edit(
         self, edited: Edited, message: IncomingMessage, scope: HistoryScope
     ) -> Sequence[Edited]:
-        """Edit the copies in branches, too, but do not answer again there."""
+        """Return the edit once for each history that contains the message.
+
+        Only the first copy can lead to a new answer; those in branches are marked late.
+        """
         histories: Sequence[str] = ()
         if message.message_id is not None:
             places = await self._index.find(message.address, [message.message_id])
             histories = _histories_of(places)
         if not histories:
             known = self._received.get((message.address.channel, message.message_id or ""))
-            if known is None:  # it was never stored
+            if known is None:  # the original message was never stored
                 known = await self._history_of(replace(message, quote=None), scope, ())
             histories = [known]
         first, *copies = histories
@@ -299,20 +312,21 @@ def _is_command(message: IncomingMessage) -> bool:
 
 @dataclass(eq=False, repr=False)
 class InboxIntake(Intake):
-    """Stores what `keep` returns for messages, then wakes the workers of their conversations.
+    """Stores received events, then wakes the workers of their conversations.
 
-    The words of people who are off are removed before anything else is done with a message.
+    First, the words of people who opted out are removed. Then `keep` returns what to
+    store of each event, or None.
     """
 
     inbox: SqlInbox
     wake: Callable[[Sequence[str]], None]
     announce: Callable[[Sequence[Incoming]], None] = lambda _messages: None
-    """Takes the messages before, as some of them overtake others."""
+    """Called with the stored events before the wake-up; urgent ones overtake others."""
     router: HistoryRouter | None = None
-    """None: the messages say themselves which history they belong to."""
+    """Assigns histories; None if events already contain their history."""
     keep: Callable[[Incoming], Incoming | None] = lambda message: message
     people_off: Callable[[Sequence[Incoming]], Awaitable[Collection[str]]] | None = None
-    """Returns the people of these events who are off; None: nobody is asked."""
+    """Returns the ids of people in these events who opted out; None if nobody can opt out."""
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
@@ -358,11 +372,14 @@ _OWN_COMMANDS = (
     *(f"settings me {one}" for one in (*Consent, "reset")),
     *("settings me", "forget me", "privacy show", "privacy", "export", "help"),
 )
-"""What people may still do with their own data while they are off."""
+"""Commands about their own data that people can still use after they have opted out."""
 
 
 def withhold(event: Incoming, off: Collection[str]) -> Incoming | None:
-    """Remove the words of people who are off from an event; None if nothing is left of it."""
+    """Remove the words of people who opted out from an event.
+
+    `off` contains their ids. Return None if nothing is left of the event.
+    """
     if not off:
         return event
     if isinstance(event, Pressed | Reacted):
@@ -388,11 +405,14 @@ def withhold(event: Incoming, off: Collection[str]) -> Incoming | None:
 
 
 def withhold_message(message: IncomingMessage, off: Collection[str]) -> IncomingMessage | None:
-    """Remove the words of people who are off; None if its author is and did not ask the bot."""
+    """Remove the words of people who opted out from a message.
+
+    Return None if the author opted out and the message is not addressed to the bot.
+    """
     author, quote = message.author, message.quote
     if author.id not in off:
         return _without_words_of(message, off)
-    if quote is not None:  # whether a webhook is ours is known to the history alone
+    if quote is not None:  # only the history knows whether the webhook is the bot's own
         quote = Quote(None, quote.message_id, "", by_webhook=True) if quote.by_webhook else None
     if message.wake is None and quote is None:
         return None
@@ -428,7 +448,10 @@ def _without_title(event: InThread, off: Collection[str]) -> InThread:
 
 
 def _own_command(message: IncomingMessage) -> str:
-    """Return the command if it is one that stays possible, without anything else; else ""."""
+    """Return the command in a message if `_OWN_COMMANDS` contains it, or else "".
+
+    Only the command's known words are kept.
+    """
     command = (
         parse_command(message.text) if message.wake is not None and not message.is_forward else None
     )
@@ -443,7 +466,10 @@ def _own_command(message: IncomingMessage) -> str:
 
 
 def with_storable_text(incoming: Incoming) -> Incoming:
-    """Remove from all texts by people what databases cannot or should not store."""
+    """Return an event with its texts cleaned for storage.
+
+    Characters that databases cannot store are removed, and pasted tokens are masked.
+    """
     match incoming:
         case IncomingMessage():
             return storable_message(incoming)
@@ -473,7 +499,7 @@ def with_storable_text(incoming: Incoming) -> Incoming:
 
 
 def storable_message(message: IncomingMessage) -> IncomingMessage:
-    """Remove from a message's texts what databases cannot or should not store."""
+    """Return a message with its texts cleaned for storage, as in `with_storable_text`."""
     quote = message.quote
     if quote is not None:
         quote = replace(
@@ -487,7 +513,7 @@ def storable_message(message: IncomingMessage) -> IncomingMessage:
     author, title = _storable_person(message.author), _storable_title(message.thread_title)
     found = (message.text, message.quote, message.author, message.attachments, message.thread_title)
     if (masked, quote, author, attachments, title) == found:
-        return message  # nearly always, and copying costs more than comparing
+        return message  # the usual case; comparing is cheaper than copying
     names = zip(message.attachments, attachments, strict=True)
     is_masked = masked != text or any(to_storable_text(a.name) != b.name for a, b in names)
     return replace(

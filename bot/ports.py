@@ -1,6 +1,6 @@
-"""The interfaces of platforms, backends, embedders and repositories.
+"""Interfaces (protocols) of platforms, backends, embedders and repositories.
 
-Each has a contract test in tests/contracts/ that runs for all its implementations.
+Each has contract tests in tests/contracts/, which run for every implementation.
 """
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
@@ -30,49 +30,56 @@ class Surface(Protocol):
     def limits(self, address: Address) -> Limits: ...
 
     async def send(self, message: OutgoingMessage) -> str:
-        """Send a message and return its id. It pings nobody, whatever its text mentions.
+        """Send a message and return its id. Mentions in its text notify nobody.
 
-        A platform with idempotency keys returns the first message if a nonce is repeated. A file in
-        response to an interaction is shown only to its author; raises `Refused` if that is no
-        longer possible.
+        On a platform with idempotency keys, sending a nonce again returns the id of the first
+        message. A file that responds to an interaction is shown only to the person who started the
+        interaction; `Refused` is raised if the platform no longer accepts a response.
         """
 
     async def edit(
         self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
-        """Replace the text and buttons of one of the bot's messages; repeatable.
+        """Replace the text and buttons of one of the bot's messages; safe to repeat.
 
-        `interaction` is a press of a button under it, for a message that only one person sees.
+        A message that only one person can see is edited through `interaction`, which is that
+        person's latest press of a button on it.
         """
 
     async def delete(self, address: Address, message_id: str) -> None:
         """Delete one of the bot's messages; a missing message is not an error."""
 
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
-        """React to any message with an emoji that `limits.reaction` allows; repeatable."""
+        """React to a message with an emoji that `limits.reaction` allows; safe to repeat."""
         raise Refused("this platform has no reactions")
 
     async def typing(self, address: Address) -> None:
         """Show the typing indicator for `limits.typing_seconds`."""
 
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        """Search for a message as it was sent; return its id, or None if it never arrived."""
+        """Search the chat for a message the bot tried to send.
+
+        Return its id, or None if it did not arrive.
+        """
 
 
 @runtime_checkable
 class DraftingSurface(Protocol):
-    """A surface that can show unfinished text; calls may raise any `PlatformError`."""
+    """A surface that can show an unfinished answer; calls may raise any `PlatformError`."""
 
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
-        """Show or replace a draft, without buttons and with a nonzero id, until the next send."""
+        """Show a draft, or replace the draft with this id, until the next message is sent.
+
+        `draft_id` must not be zero, and `content` must have no buttons.
+        """
 
 
 @runtime_checkable
 class BucketSurface(Protocol):
-    """A surface on which several chats may share one of the platform's rate-limit buckets.
+    """A surface where several chats can share one of the platform's rate-limit buckets.
 
-    Each method returns the key of the bucket a call counts against: the chat's lane, or a key that
-    several chats share. It may query the platform and raise any `PlatformError`.
+    Each method returns the key of the bucket that a call counts against: the chat's lane, or a key
+    shared by several chats. The methods may query the platform and raise any `PlatformError`.
     """
 
     async def send_bucket(self, message: OutgoingMessage) -> str: ...
@@ -86,14 +93,14 @@ class Intake(Protocol):
     """Receives messages from a platform."""
 
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        """Store messages and cursors in one transaction; known messages are dropped.
+        """Store messages and cursors in one transaction; skip messages stored before.
 
-        Only after this returns may messages be acknowledged to the platform. Raises `StoreError` if
+        Acknowledge messages to the platform only after this returns. If it raises `StoreError`,
         nothing was stored.
         """
 
     async def cursors(self, prefix: str) -> Mapping[str, str]:
-        """Return the stored cursors whose names start with this prefix."""
+        """Return the stored values of all cursors whose names start with a prefix, by name."""
 
 
 class Platform(Protocol):
@@ -106,46 +113,56 @@ class Platform(Protocol):
 
     @property
     def connection_error(self) -> str | None:
-        """Briefly, why no messages are being received; None while connected."""
+        """A short reason why no messages are being received, or None while connected."""
 
     async def run(self, intake: Intake) -> None:
-        """Receive until cancelled or the input ends; after `PlatformFatal`, do not retry."""
+        """Receive messages until cancelled or until the input ends.
+
+        Raises `PlatformFatal` if a retry cannot help, else any other `PlatformError`.
+        """
 
     async def check(self) -> str:
-        """Return the bot's account in a few words; raises `PlatformError` if login fails."""
+        """Log in and return a short description of the bot's account; raises `PlatformError`."""
 
     async def close(self) -> None:
-        """Close the connections, after the last answer was sent."""
+        """Close all connections; call this after the last answer was sent."""
 
     async def is_admin(self, incoming: Request) -> bool:
-        """Return whether the author is a channel admin; raises `PlatformError` if unknown."""
+        """Return whether the request's author is an admin of its channel.
+
+        Raises `PlatformError` if the platform does not answer.
+        """
 
 
 @runtime_checkable
 class ShardedPlatform(Platform, Protocol):
-    """A platform with several connections, which different processes may hold."""
+    """A platform that receives on several connections, in one process or in several."""
 
     async def shards(self) -> Sequence[str]:
-        """Return the connections' names; raises `PlatformError` if unknown."""
+        """Return the names of the connections; raises `PlatformError` if they are unknown."""
 
     async def run_shard(self, shard: str, intake: Intake) -> None:
-        """Receive on one connection, as `run` does."""
+        """Receive messages on one connection; otherwise the same as `run`."""
 
 
 @runtime_checkable
 class HistoryReader(Protocol):
-    """A platform that can list a channel's messages."""
+    """A platform that can read earlier messages of a channel."""
 
     async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
-        """Return up to `limit` messages before this one, oldest first; raises `PlatformError`."""
+        """Return up to `limit` messages before `said`, oldest first; raises `PlatformError`."""
 
     async def read_start(self, message: IncomingMessage) -> IncomingMessage | None:
-        """Return the message that started a message's thread, if any; raises `PlatformError`."""
+        """Return the message that the thread of `said` was started from.
+
+        Return None if `said` is not in such a thread; raises `PlatformError`.
+        """
 
     async def read_roles(self, asked: Request) -> tuple[str, ...]:
         """Return the ids of the author's roles; raises `PlatformError`.
 
-        Messages read from the history, and events replayed after an outage, lack them.
+        Use this for messages read from the channel's history and for events replayed after an
+        outage, which arrive without roles.
         """
 
 
@@ -154,29 +171,38 @@ class PrivateChats(Protocol):
     """A platform on which the bot can message people privately."""
 
     async def private_chat(self, person: str) -> Address:
-        """Return the private chat with a person, who may refuse it; raises `PlatformError`."""
+        """Return the private chat with a person.
+
+        Raises `Refused` if the person does not allow one, or another `PlatformError`.
+        """
 
     async def how_to_open(self, person: str) -> Text:
-        """Tell a person in a group how to open one; raises `PlatformError`."""
+        """Return a text for a group that explains to a person how to open a private chat.
+
+        Raises `PlatformError`.
+        """
 
 
 @runtime_checkable
 class FileSource(Protocol):
-    """A platform that stores messages' files."""
+    """A platform that stores the files attached to messages."""
 
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
-        """Return a file, or its first `max_bytes`; raises `PlatformError`."""
+        """Return up to the first `max_bytes` of a file; raises `PlatformError`."""
 
 
 @runtime_checkable
 class PictureHost(Protocol):
-    """A platform that hosts small pictures for characters' faces."""
+    """A platform that hosts the small pictures used as avatars of characters."""
 
     async def host_picture(self, png: bytes) -> str:
-        """Return a picture's public URL, always the same one; raises `PlatformError`."""
+        """Upload a picture and return its public URL; raises `PlatformError`.
+
+        The same picture always gets the same URL.
+        """
 
     async def drop_pictures(self, kept: Collection[str]) -> None:
-        """Delete pictures not in `kept`, except recent ones; raises `PlatformError`."""
+        """Delete hosted pictures, except recent ones and URLs in `kept`; raises `PlatformError`."""
 
 
 @runtime_checkable
@@ -184,82 +210,94 @@ class WebhookReceiver(Protocol):
     """A platform whose servers can call this service; any process may handle the calls."""
 
     webhook_path: str | None
-    """The path that is called; None: this platform asks its servers itself."""
+    """The path of the webhook's URL, or None if this platform polls its servers instead."""
 
     def admits_call(self, headers: Mapping[str, str]) -> bool:
-        """Return whether the headers prove that a call comes from the platform."""
+        """Return whether the headers prove that the platform sent a webhook call."""
 
     async def receive_call(self, body: bytes, intake: Intake) -> bool:
-        """Store a call's events; return False if it is malformed.
+        """Parse the body of a webhook call and store its events; return False if it is malformed.
 
-        Raises `StoreError` if nothing was stored, so that the platform calls again, or
-        `PlatformError` if the platform does not provide the data needed to parse it.
+        Raises `StoreError` if nothing was stored, and `PlatformError` if parsing needs data that
+        the platform does not return. In both cases the platform should repeat the call.
         """
 
 
 @runtime_checkable
 class SilenceExplainer(Protocol):
-    """A platform that tells people why their message is not answered."""
+    """A platform that can show people why their message gets no answer."""
 
     async def explain_silence(self, message: IncomingMessage, explanation: str) -> None:
-        """Show the explanation; repeatable for the same message."""
+        """Show an explanation to the message's author; safe to repeat for the same message."""
 
 
 TextTokenCounter: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
-"""Count the tokens of each text."""
+"""Returns the number of tokens in each text."""
 
 
 class Backend(Protocol):
-    """Generates answers with one provider's models; rarely supported methods have a default."""
+    """Generates answers with one provider's models; optional methods have a default."""
 
     def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         """Stream an answer: any number of `Delta`, then exactly one `Finish`.
 
         A backend with a queue may yield `QueuePosition` before the first delta. Closing the
-        generator stops the model. Raises `BackendUnavailable` before the first delta,
-        `BackendInterrupted` after it.
+        generator stops the model. Raises `BackendUnavailable` before the first delta, and
+        `BackendInterrupted` after the first delta.
         """
 
     async def count_tokens(self, prompt: Prompt) -> int:
-        """Return the prompt's token count, never underestimated; raises like `generate`."""
+        """Return the number of tokens in a prompt, or more, but never less.
+
+        Raises `BackendUnavailable`.
+        """
 
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
-        """Return a fast token estimator for the prompt's texts; raises like `generate`."""
+        """Return a function that quickly estimates the tokens of this prompt's texts.
+
+        Raises `BackendUnavailable`.
+        """
 
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
-        """Context length minus the answer's budget, in tokens; None if the provider enforces it."""
+        """Return the context length minus the answer's budget, in tokens.
+
+        Return None if the limit is unknown here because only the provider enforces it.
+        """
         return None
 
     async def describe(self, prompt: Prompt) -> PromptDescription:
-        """Describe the request for a prompt; raises `BackendUnavailable`."""
+        """Return what the model would receive for a prompt; raises `BackendUnavailable`."""
 
     async def check(self) -> str:
-        """Describe the service in a few words; raises `BackendUnavailable` if it is down."""
+        """Return a short description of the service; raises `BackendUnavailable` if it is down."""
 
     async def check_models(self, models: Sequence[str]) -> str:
-        """Check the service and these models without loading them; raises `BackendUnavailable`."""
+        """Check that the service runs and has these models, without loading them.
+
+        Return a short description; raises `BackendUnavailable` if the check fails.
+        """
         return await self.check()
 
     async def list_models(self) -> Sequence[str]:
-        """Return the names of listed models; raises as `check_models` does."""
+        """Return the names of the models the provider lists; raises `BackendUnavailable`."""
         return ()
 
     async def close(self) -> None: ...
 
     def sees_images(self, model: str) -> bool:
-        """Return whether a preset's model accepts images in a prompt."""
+        """Return whether a model accepts images in a prompt."""
         return False
 
     def is_sample(self, model: str) -> bool:
-        """Return whether a preset's model is only good enough for a first try."""
+        """Return whether a model is a tiny sample, good enough only for trying out the service."""
         return False
 
     def can_continue(self, prompt: Prompt) -> bool:
-        """Return whether the model can continue the beginning of an answer in the prompt."""
+        """Return whether the model can continue a partial answer at the end of the prompt."""
         return False
 
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
-        """Return whether a preset's model can use tools, with the preset's template."""
+        """Return whether a model can call tools when the preset's template is used."""
         return False
 
     @property
@@ -267,15 +305,18 @@ class Backend(Protocol):
         return False
 
     async def transcribe(self, name: str, audio: bytes) -> str:
-        """Return the text spoken in an audio file, named by format; raises `BackendUnavailable`."""
-        raise BackendUnavailable("it does not transcribe")
+        """Return the speech in an audio file as text; raises `BackendUnavailable`.
+
+        The extension of `name` is the format, as in "voice.ogg".
+        """
+        raise BackendUnavailable("this backend cannot transcribe")
 
     @property
     def can_moderate(self) -> bool:
         return False
 
     async def moderate(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return why these texts should not be shown: categories, or none if they may be.
+        """Return the moderation categories these texts violate, empty if they may be shown.
 
         Raises `BackendUnavailable`.
         """
@@ -286,19 +327,22 @@ class Backend(Protocol):
         return False
 
     async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
-        """Return the tokens that the model would receive; raises like `generate`."""
-        raise BackendUnavailable("it does not tokenize")
+        """Return the tokens that the model would receive; raises `BackendUnavailable`."""
+        raise BackendUnavailable("this backend cannot tokenize")
 
     async def preload(self, model: str) -> None:
-        """Load a model before the first request; raises `BackendUnavailable` if that fails."""
+        """Load a model before the first request needs it; raises `BackendUnavailable`."""
         return
 
     def use_session_key(self, key: bytes) -> None:
-        """Set the key, equal in all processes, for hashing conversations for a router."""
+        """Set the secret key for hashing conversation ids, which a router in front may see.
+
+        All processes use the same key.
+        """
         return
 
     def model_health(self) -> Sequence[ModelHealth]:
-        """Return the results of requests for each model called since the start."""
+        """Return recent successes and failures for each model called since the process started."""
         return ()
 
     def models_in_memory(self) -> Sequence[ModelInMemory]:
@@ -307,21 +351,21 @@ class Backend(Protocol):
 
 
 class ToolServer(Protocol):
-    """A tool server configured by an operator; presets refer to it by name."""
+    """A server of tools (MCP) that an operator configured; presets refer to it by name."""
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
-        """The tools that can be called now; empty while disconnected. Never waits."""
+        """The tools that can be called now, without waiting; empty while disconnected."""
 
     @property
     def call_seconds(self) -> float:
         """The time limit for a call."""
 
     async def wait_until_tried(self) -> None:
-        """Wait until the first connection succeeds or fails, a few seconds at most."""
+        """Wait until the first connection attempt has ended, but at most a few seconds."""
 
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
-        """Return the result as text; raises `ToolServerError`."""
+        """Call a tool and return its result as text; raises `ToolServerError`."""
 
 
 @runtime_checkable
@@ -329,24 +373,25 @@ class ConversationMemory(Protocol):
     """A component that keeps data about conversations, such as a prefix cache."""
 
     async def end_session(self, conversation: str) -> None:
-        """Release everything cached for the ended session."""
+        """Release everything cached for a conversation whose session has ended."""
 
     async def forget(self, conversation: str) -> None:
         """Delete everything stored about a conversation."""
 
 
 class Embedder(Protocol):
-    """Computes embedding vectors; all calls raise `EmbeddingError`.
+    """Computes embedding vectors; all calls may raise `EmbeddingError`.
 
-    Only about the first 400 tokens of a text count, as embedding models are trained on no more.
+    Only about the first 400 tokens of a text count, because embedding models are trained on short
+    texts.
     """
 
     @property
     def model_id(self) -> str:
-        """Identifies the model and its parameters; vectors with different ids are incomparable."""
+        """The id of the model and its parameters; only vectors with the same id can be compared."""
 
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        """Return the vectors of texts to be searched, in order."""
+        """Return a vector for each text, in order; the texts are what queries search."""
 
     async def embed_query(self, text: str) -> PackedVector:
         """Return the vector of a search query."""
@@ -354,11 +399,11 @@ class Embedder(Protocol):
 
     @property
     def is_metered(self) -> bool:
-        """Whether its tokens may cost money."""
+        """Whether a provider may charge for the embedded tokens."""
         return False
 
     async def check(self) -> str:
-        """Return a short description of what computes the vectors."""
+        """Return a short description of the embedding service or model."""
 
     async def close(self) -> None: ...
 
@@ -372,50 +417,62 @@ class Delivery(Protocol):
     """Sends the messages in the outbox."""
 
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        """Send a row (None: the lane's due rows), urgent ones without a free slot; never waits."""
+        """Start delivery of a row, or of the lane's due rows if `row` is None; never waits.
+
+        Urgent rows do not wait for a free worker.
+        """
 
     async def wait_until_sent(self, row_id: int) -> str:
-        """Wait until any process has sent a row; return its message id; raises `Refused`."""
+        """Wait until any process has sent a row, and return the message id; raises `Refused`."""
 
 
 class ChatSettings(Protocol):
-    """Settings made in chats. A scope is a guild, a channel or a thread."""
+    """Settings that people change in chats, stored by scope: a guild, a channel or a thread."""
 
     async def set(
         self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
     ) -> None:
-        """Set a value, or delete it with None; `audited` records it in the audit log."""
+        """Store a value, or delete it if `value` is None; `by` is who changed it.
+
+        With `audited`, the change is also recorded in the audit log.
+        """
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
-        """Return the value from the first of these scopes that has one."""
+        """Return the setting from the first of these scopes that has a value, or None."""
         return ChatSetting.first(await self.get_scopes(scopes), scopes, key)
 
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
-        """Return the values by scope, omitting scopes without one."""
+        """Return a setting's values by scope; scopes without a value are omitted."""
         found = await self.get_scopes(scopes)
         return {scope: values[key] for scope, values in found.items() if key in values}
 
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        """Return all values by scope and key, omitting scopes without any."""
+        """Return all settings' values by scope and key; scopes without values are omitted."""
 
 
 class Stories(Protocol):
-    """Characters' stories, with the vectors for retrieving them."""
+    """Characters' stories, and the vectors that find the stories near a message."""
 
     async def replace_stories(
         self, character: str, texts: Sequence[str], model_id: str
     ) -> Sequence[str]:
-        """Replace a character's stories; return those without a vector of this model, each once."""
+        """Replace a character's stories; return the texts that have no vector of this model yet.
+
+        Each text is returned once, even if it occurs several times.
+        """
 
     async def save_vectors(
         self, character: str, model_id: str, vectors: Sequence[StoryVector]
     ) -> None:
-        """Store vectors; those of stories that no longer exist are ignored."""
+        """Store vectors of a character's stories; skip stories that no longer exist."""
 
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Story]:
-        """Return the stories nearest to a vector of this model, best first; ties stay in order."""
+        """Return up to `limit` stories nearest to a query vector of this model, best first.
+
+        Stories with equal scores keep the order in which they were stored.
+        """
 
 
 # --- coordination ----------------------------------------------------------------------------
@@ -425,34 +482,35 @@ SignalHandler: TypeAlias = Callable[[Sequence[str]], None]
 
 
 class Signals(Protocol):
-    """Publishes ready or changed keys to all processes; signals may be lost."""
+    """Tells all processes which keys are ready or have changed; signals may be lost."""
 
     def subscribe(
         self, topic: str, handler: SignalHandler, elsewhere: SignalHandler | None = None
     ) -> Callable[[], None]:
-        """Call `handler` with the keys of each signal on a topic; return a function to stop.
+        """Call `handler` with the keys of each signal on a topic.
 
-        Handlers must not block or raise. `elsewhere`, if given, gets other processes' signals.
+        Return a function that ends the subscription. Handlers must not block or raise. If
+        `elsewhere` is given, it handles the signals of other processes in place of `handler`.
         """
 
     def publish(self, topic: str, keys: Sequence[str]) -> None:
-        """Notify subscribers here at once and those elsewhere soon; never waits or fails."""
+        """Notify subscribers, in this process at once, in others soon; never waits or raises."""
 
     @property
     def reaches_others(self) -> bool:
-        """Whether signals between processes seem to work; otherwise polling must suffice."""
+        """Whether signals between processes seem to work; if not, processes poll."""
 
     async def find_problem(self) -> str | None:
-        """Query the server; return why signals do not reach other processes, or None."""
+        """Query the signal server; return why signals do not reach other processes, or None."""
 
 
 class RateLimits(Protocol):
-    """Token buckets, slots and sliding windows across all processes; counts may be lost."""
+    """Token buckets, slots and sliding windows shared by all processes; counts may be lost."""
 
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
-        """Reserve the next time that all these rates allow; return the seconds until then.
+        """Reserve the next moment that all these rates allow; return the seconds until then.
 
-        If that is more than `max_wait_seconds`, nothing is reserved or counted.
+        If the wait would exceed `max_wait_seconds`, return it without reserving anything.
         """
 
     async def acquire(
@@ -463,26 +521,33 @@ class RateLimits(Protocol):
         lease_seconds: float,
         waiter: Waiter | None = None,
     ) -> int:
-        """Hold one of `limit` slots until `release`, or until the lease ends.
+        """Take one of `limit` slots until `release` is called or the lease ends.
 
-        Returns how many slots all processes now hold, including this one; 0 if none was free. A
-        `waiter` takes turns with other recent waiters; without one, any free slot is taken.
+        Return the number of slots in use by all processes, including this one, or 0 if none was
+        free. A `waiter` takes turns with other recent waiters; without a `waiter`, the call takes
+        any free slot.
         """
 
     async def release(self, key: str, holder: str) -> None:
-        """Release a slot; one that is not held is ignored."""
+        """Release the holder's slot; does nothing if the holder has none."""
 
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
-        """Count a call in all windows of these scopes; return 0, or the seconds to wait."""
+        """Count a call in all windows of these scopes and return 0.
+
+        If a window is full, count nothing and return the seconds to wait.
+        """
 
     async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
-        """Return what `take_call` would return, without counting a call."""
+        """Return the seconds until a call is allowed, like `take_call`, but count nothing."""
 
     async def refuse_calls(self, scope: str, seconds: float) -> None:
-        """Block a scope that the platform refused, and apply its learned windows for an hour."""
+        """Block a scope in which the platform refused a call; `seconds` is how long.
+
+        For an hour, the scope's approximate windows also apply under learned pacing.
+        """
 
     async def refusals(self) -> Sequence[RefusedCalls]:
-        """Return the currently blocked scopes, longest waits first; at most a hundred."""
+        """Return up to a hundred scopes that are blocked now, longest wait first."""
 
 
 class Clock(Protocol):
@@ -490,9 +555,9 @@ class Clock(Protocol):
         """Return the time in Unix seconds."""
 
     def monotonic(self) -> float:
-        """Return the seconds since an unspecified moment; never decreases."""
+        """Return seconds that never decrease, for measuring durations."""
 
     async def sleep(self, seconds: float) -> None: ...
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call a function later, without a task; return a function to cancel it."""
+        """Call a function after some seconds, without a task; return a function to cancel it."""

@@ -227,7 +227,8 @@ class ConsoleSettings(BaseModel, extra="forbid"):
     def _check_token_and_safety(self) -> Self:
         self.token = take_from_file(self.token, self.token_file, "token")
         if self.token is not None and not is_api_token(self.token.get_secret_value()):
-            raise ValueError(f"there is not one token of 20 to 200 characters in {self.token_file}")
+            problem = "should contain exactly one token of 20 to 200 characters"
+            raise ValueError(f"{self.token_file} {problem}")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("TROUPE_CONSOLE__TLS_CERTIFICATE and __TLS_KEY need each other")
         if self.pages and not self.is_loopback and not self.is_https:

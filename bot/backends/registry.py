@@ -63,7 +63,7 @@ def register(spec: BackendSpec) -> None:
     if not isinstance(spec, BackendSpec):
         raise ValueError("not a BackendSpec")  # noqa: TRY004 # the reason is shown
     if spec.kind in _SPECS:
-        raise ValueError(f"the backend {spec.kind!r} is registered already")
+        raise ValueError(f"the backend {spec.kind!r} is already registered")
     _SPECS[spec.kind] = spec
 
 

@@ -1,1 +1,1 @@
-"""Send the outbox: in order within a chat, and each row exactly once."""
+"""Send the messages in the outbox: in order within a chat, and each exactly once."""

@@ -1,9 +1,10 @@
 """Delete duplicates: messages that the platform accepted after the sender had retried them.
 
-A send whose outcome is unknown is looked up after the settle time, and retried if the message is
-missing. If the platform accepts the first request after that, the chat has two copies. So a minute
-later, while nobody else sends to the chat, the sender searches once more. Pending searches are lost
-when the process ends (docs/delivery.md#unknown-outcomes).
+If the outcome of a request is unknown, the sender waits for the settle time, searches the chat for
+the message, and sends it again if it is missing. If the platform then accepts the first request
+after all, the chat has two copies. So the sender searches once more a minute later, while nothing
+else is sent to the chat. Pending searches are lost when the process ends
+(docs/delivery.md#unknown-outcomes).
 """
 
 import asyncio
@@ -23,11 +24,11 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _LATE_SECONDS = 60.0
-"""How late a platform may accept a message that a search did not find."""
+"""The delay after which a message that a search did not find may still appear in the chat."""
 _SEARCH_SECONDS = 15.0
-"""No request is made after this time; the lane is held for longer."""
+"""The time limit for the requests of one search; the lane's lease is longer."""
 _POLL_SECONDS = 1.0
-_RETRY_SECONDS = 30.0  # each search holds the lane
+_RETRY_SECONDS = 30.0  # not less, because nothing else is sent to the chat during a search
 _GIVE_UP_SECONDS = 3600.0
 _MAX_REMEMBERED = 1000
 _MAX_CHATS = 8  # searched at once
@@ -35,33 +36,36 @@ _MAX_CHATS = 8  # searched at once
 
 @value_class
 class _Repeated:
-    """A row that was sent a second time because its message was not found."""
+    """A row that was sent again because its message was not found in the chat."""
 
     row: OutboxRow
-    """As it was first sent; a growing answer is longer by now."""
+    """The row as it was first sent; a growing answer is longer by now."""
     copies: int
-    """The number of other requests that may still be accepted."""
+    """The number of earlier requests that the platform may still accept."""
     due_at: float
-    """When to search, by the monotonic clock."""
+    """When to search again, by the monotonic clock."""
     given_up_at: float
 
 
 @dataclass(eq=False)
 class LateDuplicates:
-    """Finds and deletes the second copies of retried messages."""
+    """Finds and deletes duplicates of messages that were sent again."""
 
     outbox: SqlOutbox
     surfaces: Mapping[str, Surface]
     clock: Clock
     find: Callable[[OutboxRow, str | None], Awaitable[str | None]]
-    """Looks for a copy of a row other than the message with this id."""
+    """Searches the chat for a message of a row other than the one with an id; returns its id."""
 
     def __post_init__(self) -> None:
-        self._repeated = BoundedDict[int, _Repeated](_MAX_REMEMBERED)  # by row
+        self._repeated = BoundedDict[int, _Repeated](_MAX_REMEMBERED)  # by row id
         self._is_expected = asyncio.Event()
 
     def note_search(self, row: OutboxRow, found: str | None) -> None:
-        """Record a search's result: None, or the message that an earlier search missed."""
+        """Record whether a search found a row's message; `found` is its id, or None.
+
+        After None, the row is sent again, so a search for duplicates is scheduled.
+        """
         known = self._repeated.pop(row.id, None)
         if known is None and found is not None:
             return
@@ -76,7 +80,10 @@ class LateDuplicates:
         self._is_expected.set()
 
     async def run(self, wake: Callable[[Sequence[str]], None]) -> None:
-        """Run due searches until cancelled; `wake` resumes the lanes that they held."""
+        """Run searches when they are due, until cancelled.
+
+        No other sender uses a lane during its search; `wake` resumes the lane afterward.
+        """
         while True:
             if not self._repeated:
                 self._is_expected.clear()
@@ -102,7 +109,7 @@ class LateDuplicates:
                 is_done = True
             except (PlatformError, StoreError) as error:
                 _log.info("late_duplicate_search_postponed", row=row.id, reason=str(error))
-        if self._repeated.get(row.id) is not repeated:  # there is something newer to search for
+        if self._repeated.get(row.id) is not repeated:  # a newer search is scheduled for the row
             return
         due_at = self.clock.monotonic() + _RETRY_SECONDS
         if is_done or due_at > repeated.given_up_at:
@@ -113,8 +120,8 @@ class LateDuplicates:
     async def _search_alone(
         self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]
     ) -> bool:
-        """Search while nobody else sends to the chat; return False if it must be retried."""
-        # A search would take a message that is being sent for a copy.
+        """Hold the lane, and delete duplicates; return False if this must be retried later."""
+        # Without holding the lane, a message that is just being sent would look like a duplicate.
         lane = repeated.row.address.lane
         latest = self.clock.monotonic() + _SEARCH_SECONDS
         held = await self.outbox.hold_lane(lane)
@@ -137,7 +144,7 @@ class LateDuplicates:
             found = await self.find(row, sent_as)
             if found is None:
                 break
-            with write_only_if(lambda: True):  # never too late for that
+            with write_only_if(lambda: True):  # a deletion is never too late
                 await self.surfaces[row.address.source].delete(row.address, found)
             _log.warning("late_duplicate_deleted", row=row.id, lane=row.address.lane)
         return True

@@ -1,7 +1,8 @@
 """Keep calls within a platform's rate limits, counted across all processes.
 
-A refused call blocks its scope for as long as the platform says. A scope is a kind of call in a
-chat or in a shared bucket (`BucketSurface`), the chat, or the bot.
+Limits apply to scopes: one kind of call in a chat or shared bucket (`BucketSurface`), a whole chat,
+or a whole bot. If the platform refuses a call, its scope is blocked for as long as the platform
+demands.
 """
 
 import asyncio
@@ -29,57 +30,60 @@ class DeliverySettings(BaseModel, extra="forbid"):
     settle_seconds: float = Field(
         10,
         ge=0,
-        description="How long after a request without a response the platform may still carry it"
-        " out. Only then is it checked whether the message arrived.",
+        description="How long to wait after a request without a response before checking whether"
+        " the message arrived, because the platform may still be working on it.",
     )
     pacing: Literal["strict", "learned"] = Field(
         "strict",
-        description="When a platform's approximate rates hold for what is sent (Telegram: 10 calls"
-        " in 10 s in a chat, 30 a second in all; Discord: 50 a second). `strict`: always;"
-        " `learned`: in the hour after the platform has refused a call.",
+        description="When to apply a platform's approximate rate limits (Telegram: 10 calls in"
+        " 10 s in a chat, 30 a second in all; Discord: 50 a second). `strict`: always;"
+        " `learned`: for an hour after the platform has refused a call.",
     )
     answerable_minutes: float = Field(
         5,
         ge=0,
-        description="How old a message may be that a platform delivers only when the service is"
-        " back. An older one is not answered, only kept as background for later questions.",
+        description="After an outage, platforms deliver the messages sent meanwhile. Those older"
+        " than this are not answered, but kept as context for later questions.",
     )
 
 
 _MAX_ASKING = 32
-"""As many as a pool claims at once: their answers tell whether to take more."""
+"""How many calls may request a slot at once: as many rows as a worker pool claims at once."""
 _MIN_SECONDS = 0.05
 _MAX_SECONDS = 1.0
 _MAX_HOLD_SECONDS = 5.0
-"""After this time, held lanes join rows that are taken as soon as they are queued."""
+"""After this time, some lanes on hold are admitted, even if their bot is still rate limited."""
 _MAX_PLACE_SECONDS = 60.0
-"""A lane that has not asked for this long was sent by another process."""
+"""A lane that asked for nothing in this time was served by another process and loses its place."""
 _MAX_PLACES = 10_000
 Response = TypeVar("Response")
 _Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]
-_MAX_FORMS = 64  # of limits: a platform has a few
+_MAX_FORMS = 64  # cached results for different `Limits`, of which a platform has a few
 _MAX_SLEEP_SECONDS = 2.0
-"""A longer wait is raised, so that the outbox reschedules the row."""
+"""For a longer wait, `RateLimited` is raised, so that the sender reschedules the row."""
 _MIN_WAIT_SECONDS = 0.05
 
 
 class WaitingCalls:
-    """Each bot's calls that are requesting a rate-limit slot or waiting for one."""
+    """Counts and orders the calls of each bot that wait for its rate limit in this process.
+
+    `source` is the platform or bot that makes a call (`Address.source`).
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._asking = Counter[str]()  # by `Address.source`, as all below
+        self._asking = Counter[str]()  # by source, like the others below
         self._waiting: defaultdict[str, dict[str, asyncio.Event]] = defaultdict(dict)
-        """By source and lane: the event that is set when a waiting call comes first."""
+        """By source and lane: the event to set when a waiting call is first in the queue."""
         self._ends_at: dict[str, float] = {}
         self._joins_at: dict[str, float] = {}
         self._joining = Counter[str]()
         self._places: dict[str, tuple[float, float]] = {}
-        """By lane: since when it waits, and when it last asked."""
+        """By lane: when it started to wait, and when it last asked."""
 
     @contextmanager
     def asking(self, source: str) -> Iterator[None]:
-        """Count a call as requesting a slot during the block."""
+        """Count a call as asking for a slot while the block runs."""
         self._asking[source] += 1
         try:
             yield
@@ -87,12 +91,15 @@ class WaitingCalls:
             self._asking[source] -= 1
 
     def are_waiting(self, source: str) -> bool:
-        """Return whether any of a bot's calls are waiting in this process."""
+        """Return whether any calls of a bot wait in this process."""
         return bool(self._waiting[source])
 
     @contextmanager
     def waiting(self, source: str, lane: str) -> Iterator[asyncio.Event]:
-        """Queue a call; the event is set when it is first in the queue."""
+        """Keep a call in its bot's queue while the block runs.
+
+        Yield an event that is set when the call is first in the queue.
+        """
         self._start_waiting(lane)
         waiting = self._waiting[source]
         waiting[lane] = changed = asyncio.Event()
@@ -112,11 +119,11 @@ class WaitingCalls:
         self._places.pop(lane, None)
 
     def note_blocked(self, source: str, seconds: float) -> None:
-        """Block a bot's calls for some seconds."""
+        """Record that a bot's calls are blocked for some seconds."""
         self._ends_at[source] = self._clock.monotonic() + seconds
 
     def admit(self, source: str, lane: str) -> float:
-        """Return 0 if one of the lane's rows may be taken now, else the seconds to wait."""
+        """Return 0 if the sender may take a row of the lane now, or else the seconds to wait."""
         now = self._clock.monotonic()
         ends_at = self._ends_at.get(source, now)
         is_limited = self.are_waiting(source) or ends_at > now
@@ -140,7 +147,7 @@ class WaitingCalls:
         return self._places[lane][0] if lane in self._places else self._clock.monotonic()
 
     def _start_waiting(self, lane: str) -> float:
-        """Return when a lane started waiting; a new lane joins the queue."""
+        """Return when a lane started to wait; if it is new, add it to the queue."""
         now = self._clock.monotonic()
         since, asked_at = self._places.get(lane, (now, now))
         if asked_at < now - _MAX_PLACE_SECONDS:
@@ -154,15 +161,16 @@ class WaitingCalls:
 
 @dataclass(eq=False)
 class RateLimitedSurface(Surface, DraftingSurface):
-    """A surface whose calls wait until the platform allows them.
+    """Wraps a surface; each call waits until the platform's rate limits allow it.
 
-    With `best_effort`, for live edits, it never waits, and it leaves some calls to the outbox.
-    With learned pacing, approximate limits apply to the outbox only in the hour after a refusal.
+    With `best_effort`, for live edits of a growing answer, calls never wait but raise
+    `RateLimited`, and some of the limit is reserved for the sender. With learned pacing, the
+    approximate limits of chats apply to the sender only for an hour after a refusal.
     """
 
     surface: Surface
     rates: RateLimits
-    """Counts the calls of all processes."""
+    """Counts calls across all processes."""
     clock: Clock
     _: KW_ONLY
     best_effort: bool = False
@@ -237,7 +245,10 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _respond(
         self, address: Address, request: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Respond to a command or a press; it waits only after a refusal."""
+        """Send a response to a command or button press, which does not count toward the limits.
+
+        Raises `RateLimited` if the platform has blocked the response's scopes after a refusal.
+        """
         route = f"{address.lane} respond"
         scopes = [CallScope(key, ()) for key in (route, address.lane, address.source)]
         if (wait := await self.rates.seconds_until_call(scopes)) > 0:
@@ -276,12 +287,12 @@ class RateLimitedSurface(Surface, DraftingSurface):
             RATE_LIMIT_SECONDS.labels(address.platform).inc(error.retry_after_seconds)
             refused = {"route": route, "chat": lane, "bot": source}[error.scope]
             await self.rates.refuse_calls(refused, error.retry_after_seconds)
-            if error.scope == "chat":  # perhaps it was one call too many of the bot
+            if error.scope == "chat":  # the limit that was exceeded may be the bot's
                 await self.rates.refuse_calls(source, 0.0)
             raise
 
     def _windows_of(self, limits: Limits, *, is_message: bool) -> _Windows:
-        """Return the limits for this kind of call in the chat, for the chat, and for the bot."""
+        """Return the windows for one kind of call in a chat, for the chat, and for the bot."""
         learns, edits = self.settings.pacing == "learned", self.best_effort
         if not is_message:
             of_bot = limits.bot_calls if limits.counts_typing else ()
@@ -294,7 +305,10 @@ class RateLimitedSurface(Surface, DraftingSurface):
         )
 
     async def _wait(self, source: str, lane: str, scopes: list[CallScope]) -> None:
-        """Wait until a call is allowed, in order; raise `RateLimited` if that takes too long."""
+        """Wait in the bot's queue until a call is allowed.
+
+        Raises `RateLimited` if the wait would exceed two seconds.
+        """
         latest = self.clock.monotonic() + _MAX_SLEEP_SECONDS
         if self._waiting.are_waiting(source) or await self._ask(source, scopes) > 0:
             while (wait := await self._wait_in_queue(source, lane, scopes, latest)) > 0:
@@ -304,7 +318,10 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _wait_in_queue(
         self, source: str, lane: str, scopes: list[CallScope], latest: float
     ) -> float:
-        """Wait for the bot's limit; return 0 if admitted, else the chat's wait in seconds."""
+        """Wait until the bot's own limit allows a call.
+
+        Return 0 if the call was admitted, or else the seconds until the chat's limit allows it.
+        """
         of_all = [scope for scope in scopes if scope.spans_processes]
         with self._waiting.waiting(source, lane) as changed:
             while True:

@@ -56,15 +56,14 @@ from bot.texts.text import in_every_language, language_of, translatable, transla
 
 _log = structlog.get_logger(__name__)
 _MAX_LANE_WAIT_SECONDS = 5.0
-"""A row that is due later is left to a later call of `work`."""
+"""If the next row of a lane is due later than this, `work` returns instead of waiting."""
 _SECONDS_BETWEEN_NOTICES = 60.0
 _MAX_BACKOFF_SECONDS = 60.0
 _MORE_SEARCH_SECONDS = 5.0
-"""How much longer than a send a search may take: its many requests add no message."""
+"""Extra time for a search: it needs more requests than a send, and cannot add a message."""
 _FATAL_RETRY_SECONDS = 30.0
 _MAX_UNKNOWN_OUTCOMES = 5
-"""Of a row that fails while the platform accepts others. Rate limits and crashes say nothing about
-the row, and do not count."""
+"""After this many unknown outcomes, give up a row if the platform accepts the rows of others."""
 _MAX_ATTEMPTS = 200
 _HEALTHY_SECONDS = 120.0
 _MAX_LANES_REMEMBERED = 100
@@ -88,7 +87,7 @@ _POLL_SECONDS = 1.0  # a signal may be lost
 
 @dataclass(eq=False)
 class SentRows:
-    """The rows whose sending somebody awaits; one query per second checks them all."""
+    """Lets callers wait until rows are sent; one query per second checks all awaited rows."""
 
     outbox: SqlOutbox
     poll_seconds: float = _POLL_SECONDS
@@ -98,7 +97,10 @@ class SentRows:
         self._asks_at = -math.inf
 
     async def wait(self, row_id: int) -> str:
-        """Wait until any process has sent a row; return its message id; raises `AnswerRefused`."""
+        """Wait until any process has sent a row, and return the message id.
+
+        Raises `AnswerRefused` if the row will never be sent.
+        """
         loop = asyncio.get_running_loop()
         arrival = self._arrivals.setdefault(row_id, loop.create_future())
         try:
@@ -119,20 +121,20 @@ class SentRows:
             self.note(row_id, external_id)
 
     def note(self, row_id: int, external_id: str | None) -> None:
-        """Record the message id of a row; None if it will never be sent."""
+        """Record the message id of a sent row, or None if the row will never be sent."""
         arrival = self._arrivals.get(row_id)
         if arrival is not None and not arrival.done():
             arrival.set_result(external_id)
 
     def receive(self, keys: Sequence[str]) -> None:
-        """Record a row that another process announced with `publish_sent_row`."""
+        """Record rows that other processes announced with `publish_sent_row`."""
         for key in keys:
             row_id, _, external_id = key.partition(":")
             self.note(int(row_id), external_id or None)
 
 
 def publish_sent_row(signals: Signals, row_id: int, external_id: str | None) -> None:
-    """Announce a row's message id to the other processes."""
+    """Announce a row's message id to the other processes; None if it will never be sent."""
     signals.publish(SENT_ROWS, [f"{row_id}:{external_id or ''}"])
 
 
@@ -141,10 +143,11 @@ Response = TypeVar("Response")
 
 @dataclass(eq=False)
 class Sender:
-    """Delivers one lane at a time; several senders may work on different lanes.
+    """Delivers the rows of lanes; processes may deliver different lanes at the same time.
 
-    `settle_seconds` is how late a platform may still accept an abandoned request; `announce` is
-    called for each settled row with its message id, or None if it will never be sent.
+    `settle_seconds` is how long a platform may take to accept a request whose response was lost.
+    `announce` is called when a row is done, with the row's id and its message id, or None if the
+    row will never be sent.
     """
 
     outbox: SqlOutbox
@@ -167,17 +170,20 @@ class Sender:
         self._unknown_outcomes = BoundedDict[int, int](_MAX_ROWS_REMEMBERED)  # how often, by row
 
     def hold(self, lane: str) -> float:
-        """Return how many seconds to leave a lane alone because its bot is rate limited."""
+        """Return the seconds for which not to deliver a lane, as its bot is rate limited, or 0."""
         return self._waiting.admit(source_of(lane), lane)
 
     async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
-        """Take the first due row of each lane whose bot runs here."""
+        """Claim the first due row of each lane whose bot runs in this process.
+
+        Return the claimed rows by lane.
+        """
         served = [key for key in keys if source_of(key) in self.surfaces]
         rows = await self.outbox.take(served) if served else ()
         return {row.address.lane: row for row in rows}
 
     async def work(self, row: OutboxRow) -> None:
-        """Deliver a row, then the next ones in its lane that are due in a few seconds."""
+        """Deliver a row, and then the next rows of its lane until none is due within seconds."""
         following: OutboxRow | None = row
         try:
             while following is not None:
@@ -186,7 +192,7 @@ class Sender:
                         following = await self._set_aside(following, problem)
                     else:
                         following = await self._deliver(following)
-        except Fenced as error:  # too late: another sender has the row
+        except Fenced as error:  # this sender was too slow, and another one has claimed the lane
             FENCED.labels("lanes").inc()
             _log.warning("sender_fenced", lane=row.address.lane, reason=str(error))
 
@@ -199,7 +205,7 @@ class Sender:
         write_before = row.send_before + (_MORE_SEARCH_SECONDS if is_search else 0.0)
         outcome = "sent"
         following: OutboxRow | None = None
-        wait: float | None = None  # until the row is taken again, if it could not be settled
+        wait: float | None = None  # seconds until the row is tried again; None: the row is done
         try:
             with write_only_if(lambda: self.clock.monotonic() <= write_before):
                 following = await self._attempt(row)
@@ -209,7 +215,7 @@ class Sender:
             await self._postpone(row, wait)
         except Unreachable:
             outcome = "unreachable"
-            if self.clock.monotonic() > write_before:  # the process was suspended since
+            if self.clock.monotonic() > write_before:  # the process was suspended meanwhile
                 _log.warning("sender_late", row=row.id, lane=row.address.lane)
             wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
             await self._postpone(row, wait)
@@ -225,7 +231,7 @@ class Sender:
                 following = await self._set_aside(row, str(error))
             else:
                 outcome = "unknown"
-                passed = self.clock.monotonic() - started  # since the request left
+                passed = self.clock.monotonic() - started  # seconds since the request was sent
                 wait = max(0.0, self._unknown_delay(row, is_over=error.is_over) - passed)
                 await self.outbox.mark_unknown(row, wait)
         except Refused as error:
@@ -251,14 +257,17 @@ class Sender:
     async def _give_up(
         self, row: OutboxRow, error: Refused
     ) -> tuple[OutboxRow | None, float | None]:
-        """Drop a refused row, or try another way to its reader; return the seconds to wait, too."""
+        """Drop a refused row, or deliver a private row to its reader's private chat.
+
+        Return the lane's next row, and the seconds until this row is tried again, or None.
+        """
         if row.private is None:
             following = await self._drop(row, error)
             self._notify_waiters(row, None)
             return following, None
         try:
             return await self._deliver_elsewhere(row, row.private, str(error)), None
-        except PlatformError as failure:  # it is in no chat yet
+        except PlatformError as failure:  # the row was not moved: try again later
             _log.info("private_chat_not_opened", row=row.id, reason=str(failure))
             wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
             if isinstance(failure, RateLimited):
@@ -269,7 +278,11 @@ class Sender:
     async def _deliver_elsewhere(
         self, row: OutboxRow, private: PrivateDelivery, reason: str
     ) -> OutboxRow | None:
-        """Move a row to its reader's private chat, or tell them in the group how to open it."""
+        """Move a row to its reader's private chat.
+
+        If that is impossible, set the row aside and explain in the group how to open the chat.
+        Return the next row of the lane.
+        """
         chats = self.private_chats[row.address.source]
         if not private.group:
             try:
@@ -292,7 +305,11 @@ class Sender:
         return following
 
     async def _drop(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
-        """Drop a refused row; replace an uneditable message, unless a person has deleted it."""
+        """Drop a refused row and return the lane's next row.
+
+        If a message could not be edited, send its new text as a new message, unless a person
+        deleted it.
+        """
         is_gone = isinstance(error, MessageNotFound)
         was_deleted = is_gone and self._limits(row).reports_deletions
         if row.op is OutboxOperation.EDIT and row.external_id is not None and not was_deleted:
@@ -303,9 +320,9 @@ class Sender:
         if row.external_id is None:
             return
         try:
-            with write_only_if(lambda: True):  # it is never too late for that
+            with write_only_if(lambda: True):  # a deletion is never too late
                 await self.surfaces[row.address.source].delete(row.address, row.external_id)
-        except PlatformError as error:  # the new message must not be sent again
+        except PlatformError as error:  # continue, or else the new message would be sent again
             _log.warning("replaced_message_not_deleted", row=row.id, reason=str(error))
 
     def _limits(self, row: OutboxRow) -> Limits:
@@ -313,7 +330,7 @@ class Sender:
 
     async def _retake(self, lane: str, wait: float) -> OutboxRow | None:
         if wait > _MAX_LANE_WAIT_SECONDS:
-            return None  # polling finds it when it is due
+            return None  # polling finds the row when it is due
         if wait > 0:
             await self.clock.sleep(wait)
             if self.hold(lane) > 0:
@@ -323,7 +340,7 @@ class Sender:
 
     async def _reconcile(self, row: OutboxRow) -> OutboxRow | None:
         found = None
-        # Edits, deletions, reactions, openings and interaction responses are repeatable.
+        # Edits, deletions, reactions, placeholders and interaction responses are safe to repeat.
         is_repeatable = row.interaction is not None or _is_on_its_way(row)
         if row.op is OutboxOperation.SEND and not (is_repeatable or await self._needs_opening(row)):
             found = await self._find(row)
@@ -348,9 +365,9 @@ class Sender:
             return await request_in_any_form(
                 row, lambda content: surface.find(_to_message(row, content, thread), search)
             )
-        except Refused:  # no permission to read the history
+        except Refused:  # the bot may not read the chat's history
             if self._is_harmless_to_repeat(row):
-                return None  # the nonce keeps a repetition from appearing twice
+                return None  # the nonce prevents a duplicate
             raise
 
     async def _carry_out(self, row: OutboxRow) -> str | None:
@@ -360,7 +377,7 @@ class Sender:
                 if row.part >= NOTICE_PARTS and (
                     await self.outbox.has_later(row) or not self._is_notice_due(row.address.lane)
                 ):
-                    return None  # an answer must not wait for a notice
+                    return None  # skip the notice, so that it does not delay an answer
                 thread = await self._thread_of(row)
                 sent = await self._send(surface, row, thread)
                 await self._delete_replaced(row)
@@ -376,18 +393,18 @@ class Sender:
         return None
 
     async def _needs_opening(self, row: OutboxRow) -> bool:
-        """Return whether a private row is first sent empty, then edited."""
+        """Return whether to send a placeholder for a private row and then edit it."""
         if row.private is None or row.op is not OutboxOperation.SEND:
             return False
         limits = self._limits(row)
         if _is_on_its_way(row):  # an edit cannot add a file
             is_text_response = row.interaction is not None and row.file is None
             return is_text_response and limits.opens_responses
-        # Where nothing of ours is known, a message of unknown outcome cannot be found.
+        # In a chat without earlier messages of the bot, a search could not find the message.
         return not (limits.can_repeat_sends or await self.outbox.known_ids(row.address))
 
     async def _open(self, row: OutboxRow) -> str:
-        """Send the placeholder for private content; return its message id."""
+        """Send a placeholder in place of private content, and return its message id."""
         locale = row.private.locale if row.private else None
         content = MessageContent(translate(_FOR_YOU_ALONE, language_of(locale)))
         message = replace(_to_message(row, content, None), file=None)
@@ -401,7 +418,7 @@ class Sender:
         return self._noticed_at.setdefault(lane, now) == now
 
     async def _send(self, surface: Surface, row: OutboxRow, thread: MessageThread | None) -> str:
-        """Send a row; if the platform refuses its file, send a notice instead."""
+        """Send a row and return its message id; if the platform refuses its file, send a notice."""
         try:
             return await request_in_any_form(
                 row, lambda content: surface.send(_to_message(row, content, thread))
@@ -420,7 +437,7 @@ class Sender:
         return None if message_id is None else MessageThread(message_id, row.thread.title)
 
     def _is_hopeless(self, row: OutboxRow) -> bool:
-        """Return whether this row alone keeps failing, so that its lane should skip it."""
+        """Return whether to give up a row, because it keeps failing while other lanes succeed."""
         if row.attempts >= _MAX_ATTEMPTS:
             return True
         now, lane = self.clock.monotonic(), row.address.lane
@@ -450,7 +467,7 @@ class Sender:
         self.announce(row.id, external_id)
 
     async def _postpone(self, row: OutboxRow, seconds: float) -> None:
-        """Retry later; an unknown outcome stays unknown until it is looked up."""
+        """Reschedule a row; if its outcome is unknown, it stays so until a search."""
         if row.state is OutboxState.UNKNOWN:
             await self.outbox.mark_unknown(row, seconds)
         else:
@@ -463,14 +480,14 @@ class Sender:
         return min(delay * growth, _MAX_BACKOFF_SECONDS)
 
     def _is_harmless_to_repeat(self, row: OutboxRow) -> bool:
-        """Return whether repeating a send returns the original message, not a duplicate."""
+        """Return whether sending a row again returns the first message instead of a duplicate."""
         limits = self._limits(row)
         has_nonce = row.content.face is None or limits.can_repeat_faces
         return limits.can_repeat_sends and has_nonce
 
 
 def make_nonce(turn: str, part: int) -> str:
-    """Derive a message's nonce from its turn and part; every process derives the same one."""
+    """Return the nonce of a message, which is the same in every process for a turn and part."""
     digest = hashlib.sha256(f"{turn}/{part}".encode()).digest()
     return base64.b32encode(digest[:_NONCE_BYTES]).decode()
 
@@ -491,7 +508,7 @@ def _to_message(
 
 
 def _is_on_its_way(row: OutboxRow) -> bool:
-    """Whether a private row is still where others read, so that only a response may show it."""
+    """Return whether a private row is still in the group, not yet in its reader's private chat."""
     return row.private is not None and not row.private.group
 
 
@@ -504,7 +521,10 @@ def _target_id(row: OutboxRow) -> str:
 async def request_in_any_form(
     row: OutboxRow, request: Callable[[MessageContent], Awaitable[Response]]
 ) -> Response:
-    """Send a row's content; if refused, retry as plain text, then as a notice."""
+    """Call `request` with a row's content; if it is refused, with plain text, then with a notice.
+
+    Return the result of the first call that succeeds.
+    """
     face, notice = row.content.face, _NOT_SHOWN
     for content in (row.content, MessageContent(row.content.text, face, is_plain=True)):
         try:
@@ -514,13 +534,13 @@ async def request_in_any_form(
             if isinstance(error, WordsRefused):
                 notice = _WORDS_BLOCKED
                 break
-    # Without the face, which may have been refused.
+    # The notice has no character's name and picture, because these may have been refused.
     return await request(MessageContent(in_every_language(notice)))
 
 
 @dataclass(eq=False)
 class LaneDelivery(Delivery):
-    """Delivers rows with this process's senders, or by waking the lanes for other processes."""
+    """Delivers rows in this process if it has senders (`start`), or by waking their lanes."""
 
     sent_rows: SentRows
     wake: Callable[..., None]
@@ -528,7 +548,7 @@ class LaneDelivery(Delivery):
 
     @override
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        if row is None or self.start is None:  # then no row was taken
+        if row is None or self.start is None:  # without senders, no row was claimed here
             self.wake([lane], is_urgent=is_urgent)
         else:
             self.start(lane, row)

@@ -1,4 +1,4 @@
-"""Grapheme clusters, which readers see as single characters, and visibility of texts."""
+"""Find grapheme clusters, which readers see as single characters, and visible characters."""
 
 import unicodedata
 from collections.abc import Set
@@ -7,13 +7,13 @@ import regex
 
 # `\X` alone takes quadratic time for a row of flags.
 _CLUSTER = regex.compile(r"\p{RI}{2}[\p{Grapheme_Extend}\u200d]*|\X")
-# Letters that show nothing: platforms refuse messages of nothing else.
+# Letters that look like blanks: platforms refuse a message that contains nothing else.
 _FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp", "Zs"})
 
 
 def is_visible(text: str) -> bool:
-    """Return whether readers can see anything in a text."""
+    """Return whether a text contains any visible character."""
     if text[:1].isalnum() and text.isascii():
         return True
     return any(
@@ -25,5 +25,5 @@ def is_visible(text: str) -> bool:
 
 
 def grapheme_starts(text: str, start: int, stop: int) -> Set[int]:
-    """Return the starts of the grapheme clusters in a range of a text, including its start."""
+    """Return the positions in a range of a text where grapheme clusters start."""
     return {cluster.start() for cluster in _CLUSTER.finditer(text, start, stop)}

@@ -1,4 +1,4 @@
-r"""Write TeX as in chats: `\frac{a}{b^2}` as `a/b²`."""
+r"""Convert TeX formulas to plain Unicode text for chats: `\frac{a}{b^2}` becomes `a/b²`."""
 
 import re
 import tomllib
@@ -31,7 +31,7 @@ _MAX_DEPTH = 12
 
 
 def typeset_tex(tex: str) -> str:
-    """Return a formula in Unicode; unknown commands keep their names."""
+    """Return a TeX formula as Unicode text; unknown commands are shown by name."""
     tokens = _TOKEN.findall(tex)
     written = _Writer(tokens).write_until(None, 0)
     lines = [_SPACES.sub(" ", line).strip() for line in written.split("\n")]
@@ -44,7 +44,7 @@ class _Writer:
         self._at = 0
 
     def write_until(self, end: str | None, depth: int) -> str:
-        """Write everything up to and including a closing token, or the end."""
+        """Return everything up to the token `end`, or up to the end of the formula if None."""
         pieces: list[str] = []
         while self._at < len(self._tokens):
             following = self._next()
@@ -113,7 +113,7 @@ class _Writer:
 
 
 def _write_raised(text: str, letters: Mapping[str, str], mark: str) -> str:
-    """Write a superscript or subscript; with a mark if Unicode lacks a letter."""
+    """Return a superscript or subscript in Unicode, or else the text after `mark`."""
     if text and all(letter in letters for letter in text):
         return "".join(letters[letter] for letter in text)
     return f"{mark}{text}" if len(text) == 1 else f"{mark}({text})"

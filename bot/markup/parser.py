@@ -1,7 +1,7 @@
-"""Parse models' Markdown: CommonMark with tables, spoilers and math, without HTML.
+"""Parse the Markdown that models write: CommonMark with tables, spoilers and math, without HTML.
 
-It adds the token types `spoiler_open`, `spoiler_close`, `maths` and `maths_block` to markdown-it's;
-the content of the last two is TeX.
+The parser adds the token types `spoiler_open`, `spoiler_close`, `maths` and `maths_block` to those
+of markdown-it; the content of the last two is TeX.
 """
 
 import re
@@ -14,7 +14,7 @@ from markdown_it.token import Token
 from bot.texts.caches import text_cache
 
 _SPOILER_MARK = "||"
-# `$5 and $10` is money; a formula looks like TeX and has no space at its ends.
+# `$5 and $10` is money; a formula contains TeX, and no space next to the dollar signs.
 _DOLLARS = re.compile(r"\$(?P<tex>(?!\s)[^$\n]+?(?<![\s\\]))\$(?![\d$])")
 _LOOKS_LIKE_TEX = re.compile(r"[\\^_={}+*/<>|]|\A[A-Za-z]\Z|\A[A-Za-z]\(")
 _PARENTHESES = re.compile(r"\\\((?P<tex>.+?)\\\)|\\\[(?P<display>.+?)\\\]", re.DOTALL)
@@ -24,7 +24,10 @@ _MAX_NESTING = 20
 
 
 def find_formula(text: str, position: int, end: int) -> tuple[str, int] | None:
-    r"""Return the TeX of `\(x\)`, `\[x\]`, `$x$` or `$$x$$` at a position, and its end."""
+    r"""Return the formula that starts at a position, as TeX, and its end position, or None.
+
+    Formulas are written as `\(x\)`, `\[x\]`, `$x$` or `$$x$$`.
+    """
     for pattern in (_PARENTHESES, _DOUBLE_DOLLARS, _DOLLARS):
         found = pattern.match(text, position, end)
         if found is None:
@@ -67,14 +70,14 @@ def _parse_spoiler(state: StateInline, silent: bool) -> bool:
 
 
 def _parse_maths_block(state: StateBlock, first: int, last: int, silent: bool) -> bool:
-    r"""Parse lines from `$$` to `$$`, or `\[` to `\]`; an unclosed block extends to the end."""
+    r"""Parse lines from `$$` to `$$`, or from `\[` to `\]`, or to the end if it is not closed."""
     begin = state.bMarks[first] + state.tShift[first]
     closer = _BLOCK_MARKS.get(state.src[begin : begin + 2])
     if closer is None:
         return False
     rest = state.src[begin + 2 : state.eMarks[first]].rstrip()
     if closer in rest and not rest.endswith(closer):
-        return False  # a formula within a sentence
+        return False  # a formula inside a sentence
     if silent:
         return True
     line, lines = first, [rest.removesuffix(closer)]
@@ -92,7 +95,7 @@ def _parse_maths_block(state: StateBlock, first: int, last: int, silent: bool) -
 def _make_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_NESTING})
     parser.enable(["strikethrough", "table"])
-    # In chats neither indentation makes code nor underlining a heading.
+    # In chats, indented text is not code, and underlined text is not a heading.
     parser.disable(["code", "lheading", "reference", "html_block", "html_inline"])
     parser.inline.add_terminator_char("|")
     parser.inline.ruler.before("escape", "maths", _parse_maths)
@@ -108,5 +111,5 @@ _PARSER = _make_parser()
 
 @text_cache(64)
 def parse_markdown(text: str) -> tuple[Token, ...]:
-    """Return a text's tokens, which are cached and must not be changed."""
+    """Return the tokens of a Markdown text; they are cached, so do not modify them."""
     return tuple(_PARSER.parse(text))

@@ -1,6 +1,6 @@
-"""Turn Markdown into plain text with styled spans, for platforms without Markdown.
+"""Convert Markdown to plain text with styled spans, for platforms without Markdown.
 
-Spans are nested or disjoint. Only emphasis may contain code, and code contains nothing.
+Spans are nested or disjoint. Code is never inside a spoiler or a link, and contains no other span.
 """
 
 import re
@@ -22,7 +22,7 @@ _RULE = "⸻"
 _TASK = re.compile(r"\[(?P<done>[ xX])\] ")
 _ADDRESS = re.compile(r"https?://[^\s<>\"]+")
 _LOOKS_LIKE_ADDRESS = re.compile(r"\s*(?:https?://|www\.)\S+\s*\Z", re.IGNORECASE)
-# Without any of these a text is plain, and is not parsed.
+# A text that contains none of these is plain and need not be parsed.
 _MARKUP = re.compile(
     r"[*_`~\\|$\[\]<&]|^[ \t]*(?:>|#{1,6}[ \t]|[-+][ \t]|\d{1,9}[.)][ \t]|[-=]{3,}[ \t]*$)",
     re.MULTILINE,
@@ -47,32 +47,35 @@ _EMPHASIS_OF_TOKENS = {
     "spoiler_open": Style.SPOILER,
 }
 EMPHASIS = frozenset(_EMPHASIS_OF_TOKENS.values())
-"""Styles that may nest with others, except code."""
+"""Styles that may be nested in one another."""
 
 
 @value_class
 class StyledSpan:
-    """A styled range of a text; positions count characters."""
+    """A range of a text that has a style; positions count characters."""
 
     style: Style
     start: int
     end: int
     detail: str = ""
-    """The address of a link, the language of a code block."""
+    """The URL of a link, or the language of a code block."""
 
 
 @value_class
 class StyledText:
-    """A text as shown to readers."""
+    """A text without markup, and the styles of its ranges."""
 
     text: str
     spans: tuple[StyledSpan, ...] = ()
-    """Ordered by start, longer ones first."""
+    """Spans ordered by start; of those with the same start, the longest is first."""
 
 
 @text_cache(128)
 def style_markdown(source: str, *, has_links: bool = True) -> StyledText:
-    """Convert Markdown to styled text; without `has_links`, URLs follow the link texts."""
+    """Convert Markdown to styled text.
+
+    If `has_links` is False, a link becomes its text with the URL in parentheses.
+    """
     if _MARKUP.search(source) is None:
         return StyledText(source)
     writer = _TextWriter(source.split("\n"), has_links=has_links)
@@ -91,25 +94,28 @@ class _OpenSpan:
 @dataclass(slots=True)
 class _OpenList:
     bullet: str | None
-    """None: its items are numbered."""
+    """The bullet of all items, or None for a numbered list."""
     marker: str = ""
-    """The marker of the current item, until it is written."""
+    """The bullet or number of the current item, or empty once it is written."""
 
 
 class _TextWriter:
     def __init__(self, lines: Sequence[str], *, has_links: bool) -> None:
-        self._lines = lines  # of the source
+        self._lines = lines  # of the Markdown source
         self._has_links = has_links
         self._pieces: list[str] = []
         self._length = 0
         self._open: list[_OpenSpan] = []
         self._spans: list[StyledSpan] = []
         self._lists: list[_OpenList] = []
-        self._rows: list[list[str]] | None = None  # of a table that is being read
+        self._rows: list[list[str]] | None = None  # of the current table; None outside a table
         self._alignments: list[str] = []
 
     def finish(self) -> StyledText | None:
-        """Return the text, stripped except for indented code; None if nothing is visible."""
+        """Return the text, or None if nothing in it is visible.
+
+        Whitespace at both ends is stripped, but not the indentation of code blocks.
+        """
         whole = "".join(self._pieces)
         if not is_visible(whole.strip()):
             return None
@@ -121,7 +127,7 @@ class _TextWriter:
         begin = _skip_space(whole, 0, len(whole), indented)
         text = whole[begin:].rstrip()
         spans = [_trim_span(one, whole, begin, begin + len(text), indented) for one in self._spans]
-        # Spans that ended later surround those before.
+        # Spans are listed as they end, so an outer span follows its inner spans.
         visible = [one for one in reversed(spans) if one is not None]
         visible.sort(key=lambda one: (one.start, -one.end))
         return StyledText(text, tuple(visible))
@@ -194,7 +200,7 @@ class _TextWriter:
                 pass
 
     def _begin_block(self, token: Token, *, has_text: bool = True) -> None:
-        """Begin a line with its list bullet, after a blank line if the source has one."""
+        """Start a new line, after a blank line if the source has one; write the list's bullet."""
         indentation = "  " * max(0, len(self._lists) - 1)
         if self._length and not self._is_at_block_start():
             line = token.map[0] if token.map else 0
@@ -239,7 +245,7 @@ class _TextWriter:
                 self._write(token.content)
 
     def _end_link(self) -> None:
-        """End a link; append its URL if the text shows something else."""
+        """End the current link; if links are unsupported, write its URL after the text."""
         span = self._open[-1]
         text = "".join(self._pieces)[span.start : self._length]
         is_shown = text.strip() in {span.detail, span.detail.removeprefix("mailto:")}
@@ -260,16 +266,16 @@ class _TextWriter:
         self._open.append(_OpenSpan(style, self._length, detail))
 
     def _end_span(self) -> None:
-        """End the innermost span, dropping it if an outer span has the same style."""
+        """End the innermost span; drop the span if an outer one has the same style."""
         span = self._open.pop()
         outer = {one.style for one in self._open}
         if span.start < self._length and span.style not in outer:
             self._spans.append(StyledSpan(span.style, span.start, self._length, span.detail))
 
     def _write_styled(self, text: str, style: Style, detail: str = "") -> None:
-        """Write code, interrupting the emphasis around it."""
+        """Write code; split the bold, italic and struck-through spans around it."""
         open_styles = {one.style for one in self._open}
-        if not open_styles.isdisjoint({Style.SPOILER, Style.LINK}):  # which code would end
+        if not open_styles.isdisjoint({Style.SPOILER, Style.LINK}):  # code would split these
             self._write(text)
             return
         emphasis = [one for one in self._open if one.style in EMPHASIS]
@@ -293,7 +299,10 @@ def _skip_space(whole: str, start: int, stop: int, indented: Collection[int]) ->
 def _trim_span(
     span: StyledSpan, whole: str, begin: int, end: int, indented: Collection[int]
 ) -> StyledSpan | None:
-    """Return a span relative to `begin`, trimmed unless `indented`; None if empty."""
+    """Return a span without whitespace at its ends, as positions relative to `begin`.
+
+    Positions in `indented` are not trimmed. Return None if the span is empty.
+    """
     stop = min(span.end, end)
     start = _skip_space(whole, max(span.start, begin), stop, indented)
     while start < stop and whole[stop - 1].isspace():

@@ -1,21 +1,24 @@
-"""Format a table in monospaced text, as chats display code."""
+"""Format tables for chats, as monospaced text."""
 
 import unicodedata
 from collections.abc import Sequence
 
 _GAP = " │ "
 _MAX_CELL_WIDTH = 40
-"""A wider cell would break the table on any phone."""
+"""With a wider cell, the table would not fit on a phone."""
 _MAX_TABLE_WIDTH = 120
 
 
 def display_width(text: str) -> int:
-    """Return a text's width in columns; a Chinese character takes two."""
+    """Return the width of a text in monospaced columns; a Chinese character takes two."""
     return sum(map(_letter_width, text))
 
 
 def format_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> str:
-    """Return a table whose first row is the header; one that is too wide becomes a list."""
+    """Format rows as a table, or as a list if the table would be too wide.
+
+    The first row is the header; `alignments` are "left", "center" or "right" for each column.
+    """
     columns = max(map(len, rows), default=0)
     filled = [[*row, *[""] * (columns - len(row))] for row in rows]
     widths = [max(map(display_width, column)) for column in zip(*filled, strict=True)]
@@ -29,7 +32,7 @@ def format_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> st
 
 
 def _set_list(rows: Sequence[Sequence[str]]) -> str:
-    """Return a paragraph for each row, with column headers before the cells."""
+    """Format each row as a paragraph of lines such as "header: cell"."""
     head, *body = rows
     if not body:
         return "\n".join(filter(None, head))

@@ -1,1 +1,1 @@
-"""Read messages' files: pictures, and the texts of text files and PDFs."""
+"""Read the files attached to messages: pictures, text files, PDFs, voice messages, cards."""

@@ -33,44 +33,50 @@ from bot.texts.text import Text, translatable
 _log = structlog.get_logger(__name__)
 _MAX_FILE_BYTES = 10 * 1024 * 1024
 _MAX_FILES = 10
-_SECONDS = 30.0  # for all files of a message; the answer waits for them
+_SECONDS = 30.0  # the time limit for all files of a message, because its answer waits for them
 _PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 
 _TOO_LARGE = translatable("it is larger than 10 MiB")
-_TOO_MANY = translatable("I read at most 10 files at once")
+_TOO_MANY = translatable("I read at most 10 files per message")
 _UNREACHABLE = translatable("it could not be downloaded")
 _DAMAGED = translatable("it is damaged, or too large when unpacked")
-_UNKNOWN_KIND = translatable("I read pictures, text files and PDFs only")
-_OTHER_ENCODING = translatable("please save it in UTF-8")
-_EMPTY = translatable("there is no text in it")
+_UNKNOWN_KIND = translatable("I can only read pictures, text files and PDFs")
+_OTHER_ENCODING = translatable("please save it as UTF-8")
+_EMPTY = translatable("it contains no text")
 _NOT_INSTALLED = translatable("I am not set up to read this kind of file")
-_NOT_PUBLIC = translatable("I am not allowed to fetch its address")
+_NOT_PUBLIC = translatable("I am not allowed to download from its address")
 _PICTURE_ADDRESS = re.compile(
     r"https?://[^\s<>\"|]+\.(?:png|jpe?g|gif|webp|bmp)(?:\?[^\s<>\"|)]*)?(?![\w/])", re.IGNORECASE
 )
 
 Download: TypeAlias = Callable[[Address, MediaItem, int], Awaitable[bytes]]
-"""Returns a file up to a number of bytes; raises `PlatformError`."""
+"""Downloads an attachment, up to a number of bytes; raises `PlatformError`."""
 
 Fetch: TypeAlias = Callable[[str, int], Awaitable[bytes]]
-"""Returns the file at an address up to a number of bytes; raises `FetchFailed`."""
+"""Downloads the file at a URL, up to a number of bytes; raises `FetchFailed`."""
 
 _Get: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
 Conversion: TypeAlias = Literal["picture", "pdf", "card"]
-_CONVERSION_SECONDS = 20.0  # of wall clock; the child limits its CPU time itself
-_CARD_SECONDS = 60.0  # no answer waits for it
+_CONVERSION_SECONDS = 20.0  # of wall-clock time; the child limits its own CPU time
+_CARD_SECONDS = 60.0  # longer, because no answer waits for a card
 _slots = asyncio.Semaphore(2)
 
 
 class AttachmentReader:
-    """Reads files: `download` gets a platform's, `fetch` gets pictures linked in texts."""
+    """Reads the files of messages.
+
+    `download` downloads attachments, `fetch` downloads pictures that are linked in the text.
+    """
 
     def __init__(self, download: Download, fetch: Fetch | None = None) -> None:
         self._download = download
         self._fetch = fetch
 
     async def read(self, message: IncomingMessage, *, with_images: bool) -> AttachedFiles:
-        """Return the files of a message and its quote; pictures only with `with_images`."""
+        """Read the files of a message and of the message it quotes.
+
+        Pictures are read only if `with_images`.
+        """
         own = (*message.earlier_files, *message.repeated_files, *message.attachments)
         linked: list[MediaItem] = []
         if with_images and self._fetch is not None and "://" in message.text:
@@ -101,7 +107,7 @@ class _Reading:
     async def read(
         self, items: Sequence[MediaItem], deadline: float, get: _Get | None = None
     ) -> None:
-        """Read items using `get`, by default from the platform."""
+        """Read files and collect their contents; `get` downloads a file, or else `download`."""
         for item in items:
             is_hidden = item.kind is MediaKind.IMAGE and not self._with_images
             if item.kind not in READABLE or is_hidden or not item.source:
@@ -160,13 +166,14 @@ _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 
 
 class Unconvertible(TroupeError):
-    """The file is damaged, too large when unpacked, or not of the kind that it claims."""
+    """A file is damaged, too large when unpacked, or not of the kind that it claims to be."""
 
 
 async def convert(kind: Conversion, data: bytes) -> bytes:
-    """Convert a picture to JPEG, a PDF to UTF-8 text, or a card as `card_child` does.
+    """Convert a file in a child process, and return the result; raises `Unconvertible`.
 
-    Raises `Unconvertible`.
+    A picture becomes a JPEG, a PDF becomes UTF-8 text, and a character card becomes the JSON that
+    `bot.media.card_child` describes.
     """
     module, seconds = "bot.media.conversion_child", _CONVERSION_SECONDS
     if kind == "card":
@@ -184,12 +191,12 @@ async def convert(kind: Conversion, data: bytes) -> bytes:
             async with asyncio.timeout(seconds):
                 converted, _ = await child.communicate(data)
         except TimeoutError:
-            raise Unconvertible(f"a {kind} took more than {seconds:.0f} s to read") from None
+            raise Unconvertible(f"reading a {kind} took more than {seconds:.0f} s") from None
         finally:
             if child.returncode is None:
                 child.kill()
                 await child.wait()
     if child.returncode != 0:
         _log.info("file_not_converted", kind=kind, exit_code=child.returncode)
-        raise Unconvertible(f"a {kind} cannot be read (exit code {child.returncode})")
+        raise Unconvertible(f"cannot read a {kind} (exit code {child.returncode})")
     return converted

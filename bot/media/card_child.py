@@ -1,7 +1,7 @@
-"""A child process that makes a preset of one untrusted character card, with limits.
+"""A child process, with limits, that converts an untrusted character card to a preset.
 
-It reads the card from stdin and writes JSON to stdout: the preset's text, or why there is none, in
-every language. Nothing of the card chooses a provider, a model or tools.
+It reads the card from stdin and writes JSON to stdout: the preset's text, or the problem in every
+language. A card cannot choose a provider, a model or tools.
 """
 
 import base64
@@ -23,7 +23,7 @@ _MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 _MAX_CPU_SECONDS = 10
 _MAX_OPEN_FILES = 64
 _ANY_PROVIDER = "active"
-"""Stored in place of a provider: the preset that is active where the character answers has one."""
+"""Stored in place of a provider; the channel's active preset determines the provider instead."""
 
 
 def main() -> None:
@@ -32,9 +32,11 @@ def main() -> None:
 
 
 def read_character(data: bytes) -> dict[str, object]:
-    """Return {"preset": its text, "picture": its own as base64}, or {"problem": why, by language}.
+    """Convert a character card to a preset.
 
-    "picture" is left out if the card has the address of one, or no usable one.
+    Return {"preset": the preset's text, "picture": the embedded picture in base64}. The picture is
+    None if the card has the URL of one, or none that can be read. If the card cannot be converted,
+    return {"problem": the reason by language}.
     """
     try:
         kind = detect_file_kind(data)
@@ -63,7 +65,7 @@ def _refusal(kind: FileKind) -> str:
 
 
 def _picture(card: Card) -> str | None:
-    """Return the address of the card's picture, if it has one that platforms can fetch."""
+    """Return the first http(s) URL of a picture in the card, or None."""
     assets = card.fields.values.get("assets")
     icons = [
         one.get("uri")

@@ -1,7 +1,7 @@
-"""A child process that decodes one untrusted picture or PDF, with limits.
+"""A child process, with limits, that decodes an untrusted picture or PDF.
 
-It reads the file from stdin and writes a JPEG or the text to stdout. It exits with `UNREADABLE` for
-a file that it cannot read; the kernel kills it if it exceeds its memory or CPU limit.
+It reads the file from stdin and writes a JPEG or text to stdout. If it cannot read the file, its
+exit code is `UNREADABLE`; if it exceeds its memory or CPU limit, the kernel kills it.
 """
 
 import io
@@ -18,7 +18,7 @@ MAX_TEXT_CHARS = 100 * 1024
 _MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 _MAX_CPU_SECONDS = 10
 _MAX_PIXELS = 50_000_000
-_LONGEST_SIDE = 1568  # more is shrunk by the services themselves
+_LONGEST_SIDE = 1568  # providers shrink larger pictures themselves
 _JPEG_QUALITY = 85
 _FACE_SIZE = (128, 128)
 _MAX_PAGES = 100
@@ -30,19 +30,19 @@ _FORMATS = ("PNG", "JPEG", "GIF", WebPImagePlugin.WebPImageFile.format, "BMP")
 def main() -> None:
     kind = sys.argv[1]
     convert = CONVERSIONS[kind]
-    Image.preinit()  # no file can be opened later
-    # pypdf imports modules as a file needs them; decoders of pictures are native code.
+    Image.preinit()  # imports the decoders now, because no file can be opened later
+    # pypdf imports modules when a file needs them; picture decoders are native code.
     max_open_files = 3 if kind == "picture" else _MAX_FILES_OF_LIBRARIES
     limit_process(_MAX_MEMORY_BYTES, max_open_files, _MAX_CPU_SECONDS)
     try:
         converted = convert(sys.stdin.buffer.read())
-    except Exception:  # noqa: BLE001 # the libraries raise any for a hostile file
+    except Exception:  # noqa: BLE001 # a hostile file can cause any exception in the libraries
         sys.exit(UNREADABLE)
     sys.stdout.buffer.write(converted)
 
 
 def to_jpeg(data: bytes) -> bytes:
-    """Return a picture's first frame as an upright JPEG in a size that models accept."""
+    """Return the first frame of a picture as an upright JPEG that is small enough for models."""
     with Image.open(io.BytesIO(data), formats=_FORMATS) as opened:
         width, height = opened.size
         if width * height > _MAX_PIXELS:
@@ -57,7 +57,7 @@ def to_jpeg(data: bytes) -> bytes:
 
 
 def to_face(png: bytes) -> bytes:
-    """Crop the upper middle of a portrait to a small square PNG."""
+    """Crop a portrait to a small square around its upper middle; return it as PNG."""
     with Image.open(io.BytesIO(png), formats=("PNG",)) as opened:
         width, height = opened.size
         if width * height > _MAX_PIXELS:
@@ -77,7 +77,7 @@ def _on_white(picture: Image.Image) -> Image.Image:
 
 
 def pdf_text(data: bytes) -> bytes:
-    """Return the UTF-8 text of a PDF's first pages, even if the PDF is truncated."""
+    """Return the text of a PDF's first pages as UTF-8, even if the file is truncated."""
     end = b"" if b"startxref" in data else _PDF_END
     reader = PdfReader(io.BytesIO(data + end))
     pages: list[str] = []

@@ -1,7 +1,7 @@
-"""Fetch a file from an untrusted URL, from public servers only.
+"""Download files from untrusted URLs, but only from public servers (protection against SSRF).
 
-One parser reads the URL, also for the request; the host name is looked up once, and the connection
-goes to the resulting address. Redirects are untrusted URLs as well.
+The same parser reads the URL for the check and for the request. The host name is resolved once,
+and the connection goes to the checked IP address. Redirect targets are checked as well.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ _REDIRECTS = frozenset(
     }
 )
 _HEADERS = {"Connection": "close"}
-# ASCII only, and nothing that a browser would read as another address.
+# ASCII only, without characters that other URL parsers read differently.
 _ADDRESS = re.compile(r"https?://[!#-;=?-\[\]_a-z~]+", re.IGNORECASE)
 _NAME = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]*[a-z0-9]")
-# IPv6 ranges that lead to an IPv4 address: NAT64, 6to4, Teredo, mapped and compatible ones.
+# IPv6 ranges that embed an IPv4 address: NAT64, 6to4, Teredo, IPv4-mapped, IPv4-compatible.
 _RANGES = ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::ffff:0:0/96", "::/96")
 _EMBEDDED = [ipaddress.IPv6Network(one) for one in _RANGES]
 
 
 class FetchFailed(TroupeError):
-    """The file cannot be fetched; the text gives the reason for an operator."""
+    """A file cannot be downloaded; the text contains the reason, for the log."""
 
 
 class FetchRefused(FetchFailed):
@@ -46,10 +46,10 @@ class FetchRefused(FetchFailed):
 
 
 def is_public_address(address: str) -> bool:
-    """Return whether an IP address belongs to a server on the public internet."""
+    """Return whether an IP address is on the public internet."""
     try:
         found = ipaddress.ip_address(address)
-    except ValueError:  # with a scope: fe80::1%eth0
+    except ValueError:  # such as fe80::1%eth0, which has a scope
         return False
     if found.version == 6 and any(found in one for one in _EMBEDDED):
         return False
@@ -57,7 +57,10 @@ def is_public_address(address: str) -> bool:
 
 
 class PublicFetcher:
-    """Fetches files with limits on size, time and redirects; `is_allowed` checks IP addresses."""
+    """Downloads files, with limits on size, time and redirects.
+
+    `is_allowed` returns whether to connect to an IP address.
+    """
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class PublicFetcher:
         self._ports = ports
 
     async def fetch(self, address: str, max_bytes: int) -> bytes:
-        """Return a file, or its first `max_bytes`; raises `FetchFailed`."""
+        """Return up to the first `max_bytes` of the file at a URL; raises `FetchFailed`."""
         deadline = asyncio.get_running_loop().time() + self._seconds
         try:
             async with asyncio.timeout_at(deadline):
@@ -79,7 +82,7 @@ class PublicFetcher:
             _log.warning("ssrf_blocked", reason=str(error))
             raise FetchRefused(str(error)) from error
         except TimeoutError:
-            raise FetchFailed(f"it took more than {self._seconds:g} s") from None
+            raise FetchFailed(f"the download took more than {self._seconds:g} s") from None
         except ConnectionFailed as error:
             raise FetchFailed(str(error)) from error
 
@@ -106,27 +109,27 @@ class PublicFetcher:
 
 async def _read_response(response: HttpResponse, max_bytes: int, deadline: float) -> bytes:
     if response.status != HTTPStatus.OK:
-        raise FetchFailed(f"the server answered {response.status}")
+        raise FetchFailed(f"the server answered with status {response.status}")
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise FetchFailed("the server compressed it, although it was asked not to")
+        raise FetchFailed("the server compressed the response, although we accept only identity")
     return await response.read_all(deadline, max_bytes)
 
 
 def parse_public_url(address: str, ports: Collection[int] = _PORTS) -> SplitResult:
-    """Return a URL in canonical form, as requested; raises `FetchRefused` if not public."""
+    """Parse a URL and return it in canonical form; raises `FetchRefused` if it is not public."""
     if len(address) > _MAX_CHARS or not _ADDRESS.fullmatch(address):
-        raise FetchRefused("it is not an http:// or https:// address in plain characters")
+        raise FetchRefused("the URL is not a plain http:// or https:// address")
     try:
         url = urlsplit(address)
         host, port = url.hostname or "", url.port
     except ValueError:
-        raise FetchRefused("its server or port is malformed") from None
+        raise FetchRefused("the URL's host or port is malformed") from None
     if "@" in url.netloc:
-        raise FetchRefused("it has a name or a password in it")
+        raise FetchRefused("the URL contains a user name or password")
     if port is not None and port not in ports:
-        raise FetchRefused(f"its port is {port}; 80 and 443 are asked")
+        raise FetchRefused(f"the URL's port is {port}; only 80 and 443 are allowed")
     if not (_NAME.fullmatch(host) or _is_ip_address(host)):
-        raise FetchRefused("its server has no public name")
+        raise FetchRefused("the URL's host is not a public name")
     return url._replace(scheme=url.scheme.lower(), netloc=url.netloc.lower(), fragment="")
 
 

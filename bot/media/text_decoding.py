@@ -1,24 +1,24 @@
-"""Decode text files: UTF-8, UTF-16 with a byte order mark, or Windows-1252 if plausible.
+"""Decode text files in UTF-8, in UTF-16 with a byte order mark, or in Windows-1252.
 
-Windows-1252 includes Latin-1 and accepts nearly any bytes. So it is assumed only for a file without
-control characters in which most letters are ASCII and the others stand alone.
+Windows-1252 accepts nearly any bytes, so it is assumed only if the text looks plausible: without
+control characters, with mostly ASCII letters, and with few other letters in a row.
 """
 
 import re
 
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _WHITE_SPACE = "\t\n\r\v\f\xa0\xad"  # the last two: no-break space, soft hyphen
-# Three letters in a row that are not ASCII's are rare where Latin script is written; Cyrillic,
-# Greek and Chinese consist of them. 0x83 is in every Katakana of Shift-JIS, and a florin sign.
+# Three non-ASCII letters in a row are rare in languages with Latin script, but normal in Cyrillic,
+# Greek or Chinese text. 0x83, a florin sign, is in every Katakana letter of Shift-JIS.
 _OTHER_SCRIPT = re.compile(rb"[\xc0-\xff]{3}|[\x80-\xff]{4}|\x83")
 
 
 def decode_text(data: bytes, max_bytes: int) -> str | None:
-    """Decode the first bytes of a file; None if the encoding is unknown."""
+    """Return the text of a file's first `max_bytes`, or None if the encoding is unknown."""
     is_cut = len(data) > max_bytes
     encoding = "utf-16" if data.startswith(_UTF16_MARKS) else "utf-8-sig"
     try:
-        # A character that the cut goes through is dropped; elsewhere it is an error.
+        # Drop a character that is cut in half at the end; an invalid one elsewhere is an error.
         text = data[:max_bytes].decode(encoding, "strict" if not is_cut else "ignore")
         if is_cut:
             data.decode(encoding)

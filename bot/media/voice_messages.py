@@ -1,4 +1,4 @@
-"""Transcribe voice messages, if a provider supports it."""
+"""Transcribe voice messages with a provider that supports it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -17,7 +17,10 @@ _MAX_MESSAGES = 3
 
 
 class VoiceMessages:
-    """Transcribes voice messages; `admits` counts a message and returns False over the limit."""
+    """Transcribes voice messages.
+
+    `admits` counts a message and returns False if its author is over the limit.
+    """
 
     def __init__(
         self,
@@ -30,7 +33,11 @@ class VoiceMessages:
         self._admits = admits
 
     async def transcribe(self, message: IncomingMessage, provider: str) -> IncomingMessage:
-        """Replace the voice messages in a message to the bot by their transcripts."""
+        """Return a message with its voice attachments replaced by their transcripts in the text.
+
+        Messages not addressed to the bot, and attachments that cannot be transcribed, stay
+        unchanged; `provider` is preferred among the providers that can transcribe.
+        """
         if message.wake is None or all(
             one.kind is not MediaKind.VOICE for one in message.attachments
         ):
@@ -61,6 +68,6 @@ class VoiceMessages:
                 return ""
             words = await backend.transcribe(item.name or "voice.ogg", audio)
         except (PlatformError, BackendUnavailable, TimeoutError) as error:
-            _log.warning("voice_not_written_down", reason=str(error) or "it took too long")
+            _log.warning("voice_not_transcribed", reason=str(error) or "it took too long")
             return ""
         return mask_pasted_tokens(to_storable_text(words))

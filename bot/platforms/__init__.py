@@ -1,1 +1,1 @@
-"""Chat platforms, one package each."""
+"""Chat platforms: one package or module for each."""

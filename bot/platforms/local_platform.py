@@ -11,9 +11,9 @@ from bot.ports import Platform
 class LocalPlatform(Platform):
     name: str = ""
     account: ClassVar[str]
-    """What `troupe check` calls it."""
+    """The description that `troupe check` shows."""
     is_operators: ClassVar[bool] = True
-    """Whether only the operator writes here, who can edit the settings anyway."""
+    """Whether only the operator can write here, so that every author is an admin."""
     connection_error: ClassVar[str | None] = None
 
     @override

@@ -1,4 +1,4 @@
-"""Shared parts of receivers: stored cursors, and messages too old to answer."""
+"""Code shared by platforms for receiving: read stored cursors, and mark late messages."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ _MAX_NUMBER = (1 << 63) - 1
 
 
 def read_cursors(stored: Mapping[str, str], read: Callable[[str, str], Cursor]) -> list[Cursor]:
-    """Read stored values by name; unreadable ones are logged and skipped."""
+    """Parse stored cursors with `read`; log and skip those that cannot be parsed."""
     found: list[Cursor] = []
     for name, value in stored.items():
         try:
@@ -41,13 +41,16 @@ def to_number(stored: str) -> int:
 
 
 def read_number(stored: Mapping[str, str], name: str) -> int | None:
-    """Return the stored number with this name; None if there is none."""
+    """Return the stored number with a name, or None if it is missing or not a number."""
     given = {name: stored[name]} if name in stored else {}
     return next(iter(read_cursors(given, lambda _, value: to_number(value))), None)
 
 
 def mark_late(incoming: Incoming, oldest: float) -> Incoming:
-    """Mark a message or edit as late if older than `oldest` (Unix seconds, platform's clock)."""
+    """Return an event, marked as too late to answer if it is a message or edit before `oldest`.
+
+    `oldest` is in Unix seconds, by the platform's clock.
+    """
     match incoming:
         case IncomingMessage(at=at) if at.timestamp() < oldest:
             return replace(incoming, is_late=True)

@@ -1,6 +1,6 @@
-"""The available platforms, whose code is imported only when started.
+"""The available platforms; the code of a platform is imported only when it starts.
 
-To add a platform, add a package with a `SPEC` and one line here, or write a plug-in.
+To add a platform, write a package with a `SPEC` and add one line here, or write a plug-in.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ _SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
 
 
 def register(spec: PlatformSpec) -> None:
-    """Register a platform before the settings are read; raises `ValueError`."""
+    """Add a platform; must be called before the settings are read; raises `ValueError`."""
     if not isinstance(spec, PlatformSpec):
-        raise ValueError("not a PlatformSpec")  # noqa: TRY004 # the reason is shown
+        raise ValueError("not a PlatformSpec")  # noqa: TRY004 # callers show a ValueError's text
     if spec.settings is not None:
-        spec.settings()  # raises if it needs values: it must be possible to leave it out
+        spec.settings()  # raises if a setting has no default, which is not allowed
     if spec.kind in _SPECS:
-        raise ValueError(f"the platform {spec.kind!r} is registered already")
+        raise ValueError(f"the platform {spec.kind!r} is already registered")
     _SPECS[spec.kind] = spec
 
 
@@ -36,22 +36,22 @@ def platform_specs() -> Sequence[PlatformSpec]:
 
 
 def terminal_platforms() -> Sequence[PlatformSpec]:
-    """Return the platforms that chat in the terminal where Troupe was started."""
+    """Return the platforms whose chat is in the terminal where Troupe was started."""
     return [spec for spec in _SPECS.values() if spec.uses_terminal]
 
 
 def companion_platforms() -> Sequence[PlatformSpec]:
-    """Return the platforms that run whenever the console is served."""
+    """Return the platforms that run whenever the web console runs."""
     return [spec for spec in _SPECS.values() if spec.is_companion]
 
 
 def imitable_platforms() -> Sequence[str]:
-    """Return the platforms that web channels can imitate."""
+    """Return the names of the platforms that web channels can imitate."""
     return [spec.kind for spec in _SPECS.values() if spec.limits is not None]
 
 
 def channel_limits(kind: str) -> Limits | None:
-    """Return the limits of a platform's channels; None if unknown."""
+    """Return the limits of a platform's channels, or None if they are unknown."""
     spec = _SPECS.get(kind)
     limits: Limits | None = _load(spec.limits) if spec is not None and spec.limits else None
     return limits
@@ -60,21 +60,19 @@ def channel_limits(kind: str) -> Limits | None:
 def make_platform(
     spec: PlatformSpec, settings: PlatformSettings | None, context: PlatformContext
 ) -> Platform:
-    """Import and create a platform without connecting; raises `SettingsError`, `PluginFailed`."""
+    """Import and create a platform, without connecting; raises `SettingsError`, `PluginFailed`."""
     try:
         made: Platform = _load(spec.factory)(settings, context)
     except Exception as error:
         if isinstance(error, TroupeError) or spec not in enabled("platforms").values():
             raise
-        reason = (
-            f"the platform {spec.kind!r} was skipped: its plug-in raised {type(error).__name__}"
-        )
+        reason = f"skipped the platform {spec.kind!r}: its plug-in raised {type(error).__name__}"
         raise PluginFailed(reason) from error
     return made
 
 
 def make_account_setup(spec: PlatformSpec, settings: PlatformSettings) -> AccountSetup | None:
-    """Import and create a platform's account setup; None if it has none."""
+    """Import and create a platform's account setup, or return None if it has none."""
     return None if spec.account_setup is None else _load(spec.account_setup)(settings)
 
 

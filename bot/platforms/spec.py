@@ -1,4 +1,4 @@
-"""The spec of a platform package, and what the service provides to platforms."""
+"""Types for platforms: a platform's spec, and the functions that the service provides to it."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import field
@@ -18,7 +18,7 @@ from bot.value_class import value_class
 
 
 class PlatformSettings(BaseModel):
-    """A platform's settings; unknown names are errors.
+    """Base class of a platform's settings; unknown names are errors.
 
     Every secret must be a `SecretStr`, so that logs and receipts mask it.
     """
@@ -27,12 +27,12 @@ class PlatformSettings(BaseModel):
 
     @property
     def is_configured(self) -> bool:
-        """Whether `troupe run` starts this platform."""
+        """Whether the settings are complete, so that `troupe run` starts this platform."""
         return False
 
     @property
     def bot_account(self) -> str:
-        """The configured bot's id on the platform; distinguishes bots that share a database."""
+        """The bot's id on the platform, which distinguishes bots that share a database."""
         return ""
 
 
@@ -43,42 +43,45 @@ class PlatformSpec:
     kind: str
     """The name in settings, addresses and user ids: TROUPE_DISCORD__TOKEN, discord:123."""
     factory: str
-    """What makes it from its settings and a `PlatformContext`, as "module:name"; imported when the
-    platform is started: a vendor's library takes up to a second."""
+    """The function or class that creates the platform from its settings and a `PlatformContext`, as
+    "module:name". It is imported only when the platform starts, because importing a vendor's
+    library takes up to a second."""
 
     settings: type[PlatformSettings] | None = None
     account_setup: str | None = None
-    """The subclass of `AccountSetup`, called with the settings; None for bots without a token."""
+    """The subclass of `AccountSetup`, as "module:name"; None if bots need no account."""
     limits: str | None = None
-    """The limits of its channels, as "module:name"; None: web channels cannot imitate it."""
+    """The `Limits` of the platform's channels, as "module:name"; None if they vary, so that web
+    channels cannot imitate the platform."""
     user_id_pattern: str = "[1-9][0-9]*"
-    """A regular expression for the id of a person on this platform, as in TROUPE_ADMINS."""
+    """A regular expression for a person's id on this platform, as in TROUPE_ADMINS."""
     chat_pattern: str = ".+"
-    """A regular expression for a chat, with the topic behind a colon where there are topics."""
+    """A regular expression for a chat's id, or for "chat:topic" on a platform with topics."""
     commands: Sequence[CommandSpec] = ()
     uses_terminal: bool = False
-    """Whether the chat is in the terminal that Troupe was started from: `troupe chat`, and
-    `troupe run` if no other platform is configured. Logs and notices then go to a file."""
+    """Whether the chat is in the terminal that Troupe was started from. `troupe chat` starts such a
+    platform, and so does `troupe run` if no other platform is configured. Logs then go to a file.
+    """
 
     is_companion: bool = False
-    """Whether it runs wherever the console is served, and ends with the other platforms."""
+    """Whether the platform runs whenever the web console does, and stops with the other ones."""
 
 
 @value_class
 class EditableText:
-    """A text to edit in a form, or a refusal."""
+    """A form with one or several texts to edit, or a refusal to open the form."""
 
     title: str = ""
     label: str = ""
     text: str = ""
     refusal: str = ""
-    """The notice that the person gets privately instead."""
+    """A private notice to show instead of the form; empty if the form may be opened."""
     too_long: str = ""
-    """The same, if the text is too long for the platform's forms."""
+    """A private notice to show if the text is too long for the platform's forms."""
     fields: tuple["EditableText", ...] = ()
-    """Several texts in one form, each with a title that names it; else there is one."""
+    """The form's fields, each with its name as title; empty for a form with one field."""
     most_chars: int = 0
-    """0: as many as the platform's forms allow."""
+    """The maximum length of the text, or 0 for the limit of the platform's forms."""
     is_required: bool = True
 
 
@@ -99,7 +102,7 @@ async def _do_nothing(*_given: object) -> None:
 
 
 class WebChannels(Protocol):
-    """The interface of `SqlWebChannels`, whose database library settings must not import."""
+    """The interface of `SqlWebChannels`, because settings must not import its database library."""
 
     async def all(self) -> Sequence[WebChannel]: ...
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None: ...
@@ -110,90 +113,99 @@ class WebChannels(Protocol):
 
 
 TakeLease: TypeAlias = Callable[[str, float], Awaitable[bool]]
-"""Takes or renews the lease of a role for some seconds; False: another process holds it."""
+"""Takes or renews the lease of a role for some seconds; returns False if another process has it."""
 
 
 @value_class(kw_only=True)
 class PlatformContext:
-    """The service's functions that a platform may call."""
+    """The values and functions of the service that a platform can use."""
 
     commands: Sequence[CommandSpec] = ()
     command_names: Collection[str] = ()
-    """Their names, and those of commands that no menu lists."""
+    """The names of all commands, including those that no menu lists."""
     message_commands: Sequence[MessageCommandSpec] = ()
-    """The commands in the menu of a message, where the platform has such menus."""
+    """Commands for a message's menu, on platforms that have such menus."""
     text_to_edit: Callable[[IncomingMessage], Awaitable[EditableText]] = _edit_nothing
-    """Return the text of the message that a command was called on, to be changed in a form."""
+    """Returns a form with the text of the message that a command was called on."""
     press_form: Callable[[Pressed], Awaitable[EditableText | None]] = _do_nothing
-    """Return the form that a press opens, where the platform has forms; None: it opens none. What
-    is entered comes back as another press with it as its value."""
+    """Returns the form that a button opens, or None if it opens none. The platform passes the
+    submitted text to the intake as the value of another button press."""
     command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _edit_nothing
-    """Return the form of a command that is called without a file, where the platform has forms."""
+    """Returns the form to open for a command that was called without a file."""
     complete_preset: Callable[[str], Sequence[str]] = lambda _typed: ()
+    """Returns the names of presets that start with some text."""
     suggest: Callable[[IncomingMessage, str], Awaitable[Sequence[str]]] = _suggest_nothing
-    """Return the names that complete what is typed for a command."""
+    """Returns the values that complete the text typed for a command's option."""
     wait_until_idle: Callable[[], Awaitable[None]] = _do_nothing
-    """Wait until every received message was answered and every answer was sent."""
+    """Waits until every received message is answered and every answer is sent."""
     press_refusal: Callable[[Pressed], Awaitable[str | None]] = _do_nothing
-    """Return a private notice instead of storing the press; None: store it."""
+    """Returns a private notice if a person may not press a button, or None if they may."""
     is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _refuse_nobody
-    """Return whether a command's author may not use the bot there, which they alone should see."""
+    """Returns whether a command's author may not use the bot in the channel. If so, the response
+    should be private."""
     limits_of: Callable[[str], Limits | None] = lambda _kind: None
-    """Return the limits of another platform's channels; None: it is not known."""
+    """Returns the limits of another platform's channels, or None if they are unknown."""
     web_channels: WebChannels | None = None
     clock: Clock = field(default_factory=SystemClock)
     cursors: Intake | None = None
-    """Where it keeps cursors, also in a process that receives nothing; None: nowhere."""
+    """Stores cursors, even in a process that receives no messages; None if nothing is stored."""
     data_dir: Path | None = None
-    """Where it may keep files of its own; None: nowhere."""
+    """A folder for the platform's own files; None if there is none."""
     chat: str = ""
-    """The chat that a terminal opens; empty: the usual one."""
+    """The chat that a terminal opens; empty for the default chat."""
     locale: str | None = None
     """The locale of the person who started the service, such as "zh_CN.UTF-8"."""
     answerable_seconds: float = 300
+    """The age beyond which a message received after an outage is not answered."""
     take_lease: TakeLease | None = None
-    """None: there is no other process."""
+    """Takes leases that all processes share; None if this is the only process."""
     bot_id: str = ""
-    """Part of its addresses; empty for the platform's first bot on this database."""
+    """The bot's id in addresses; empty for the platform's first bot in this database."""
 
 
 @value_class
 class BotAccount:
-    """A token's bot account."""
+    """The account of a bot, as found with its token."""
 
     name: str
     link: str
-    """The address that opens a chat with it, or invites it to a server."""
+    """A URL that opens a chat with the bot, or invites the bot to a server."""
     link_title: Text
-    """What the address is for: "open a chat with it"."""
+    """The purpose of the link, as in "open a chat with it"."""
     notes: tuple[Text, ...] = ()
-    """Restrictions, and where to change them."""
+    """Restrictions of the account, and where to change them."""
     can_receive: bool = True
-    """False: the platform ends its connections; `notes` say why."""
+    """Whether the platform accepts the bot's connections; if not, `notes` contains the reason."""
 
 
 @value_class
 class CodeRequest:
-    """How to send a code to the bot."""
+    """Instructions for sending a code to the bot."""
 
     words: Text
     link: str | None = None
-    """The address that does it at once."""
+    """A URL that sends the code when it is opened, or None."""
 
 
 class AccountSetup(Protocol):
-    """A bot account during setup; close it when done."""
+    """Checks a bot's token and finds the first admin during setup; call `close` when done."""
 
     where_from: Text
-    """Where people get a token, as the end of a sentence."""
+    """The place where people get a token, worded as the end of a sentence."""
 
     async def inspect(self) -> BotAccount:
-        """Return the token's account; raises `PlatformFatal` if the token is rejected."""
+        """Return the account that the token belongs to.
+
+        Raises `PlatformFatal` if the token is rejected, or another `PlatformError`.
+        """
 
     def request_code(self, account: BotAccount, code: str) -> CodeRequest:
-        """Return how the first admin should send the code."""
+        """Return instructions for the first admin to send a code to the bot."""
 
     async def wait_for_code(self, code: str) -> str:
-        """Return the code's sender; other messages stay unread; raises `PlatformError`."""
+        """Wait until someone sends the code to the bot, and return that person's id.
+
+        Other messages stay unread; raises `PlatformError`.
+        """
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""A bot's token, from a setting or from a file that may change while the service runs."""
+"""A bot's token, from a setting or from a file that may be replaced while the service runs."""
 
 from pathlib import Path
 from typing import Generic, Self, TypeVar
@@ -13,7 +13,7 @@ from bot.ports import Clock
 from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile, take_from_file
 from bot.telemetry.secret_masker import mask_from_now_on
 
-_RETRY_SECONDS = 30.0  # after a token was rejected, unless its file has another one
+_RETRY_SECONDS = 30.0  # how long to wait after a token was rejected, if its file has no new one
 _log = structlog.get_logger(__name__)
 
 
@@ -23,8 +23,8 @@ class BotTokenSettings(PlatformSettings):
     token: SecretStr | None = None
     token_file: Path | None = Field(
         None,
-        description="A file with the token instead, such as a mounted secret. It may be replaced"
-        " while the service runs: the new token is used within seconds.",
+        description="A file that contains the token, such as a mounted secret. If it is replaced"
+        " while the service runs, the new token is used within seconds.",
     )
 
     @property
@@ -43,19 +43,23 @@ SettingsT = TypeVar("SettingsT", bound=BotTokenSettings)
 
 class BotToken(Generic[SettingsT]):
     def __init__(self, settings: SettingsT, clock: Clock) -> None:
-        self.settings = settings  # with the current token
+        self.settings = settings  # always contains the current token
         self._clock = clock
         file = settings.token_file
         self._file = None if file is None else SecretFile(file, clock)
 
     def read(self, *, at_once: bool = False) -> str:
-        """Return the token, empty if unset; a token for a different bot in the file is ignored."""
+        """Return the current token, or "" if none is set.
+
+        The token's file is checked for a new token every five seconds, or now if `at_once`. A new
+        token that belongs to a different bot is ignored.
+        """
         if self._file is not None and self._file.has_changed(at_once=at_once):
             self._use_token(self._file.secrets[-1])
         return self.settings.token.get_secret_value().strip() if self.settings.token else ""
 
     async def wait_for_retry(self, rejected: str, error: TokenRejected) -> None:
-        """Log a rejected token; wait until it changes, or for 30 seconds."""
+        """Log that the platform rejected a token; wait 30 seconds, or until the token changes."""
         hint = "; restart Troupe to change a setting" if self._file is None else ""
         _log.error("token_rejected", reason=str(error), retry=f"every 30 s{hint}")
         until = self._clock.monotonic() + _RETRY_SECONDS

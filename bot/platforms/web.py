@@ -1,4 +1,4 @@
-"""The web platform: channels in our own database for the console's playground."""
+"""The web platform: channels in Troupe's own database, for the playground of the console."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ PLAIN = Limits(
     has_buttons=True,
     shows_faces=True,
 )
-_POLL_SECONDS = 2.0  # for changes of other processes whose signal was lost
+_POLL_SECONDS = 2.0  # in case another process's signal about a change is lost
 _MAX_CHANGES = 100
 _CURSORS = f"{WEB_PLATFORM}:"
 SPEC = PlatformSpec(
@@ -51,7 +51,10 @@ SPEC = PlatformSpec(
 def to_incoming(
     channel: WebChannel, message: WebMessage, replied_to: WebMessage | None, known_revision: int
 ) -> Incoming | None:
-    """Convert a message change, new if above `known_revision`; None if there is nothing to do."""
+    """Convert a new or changed message to an event, or return None if there is none.
+
+    The message is new if it was added after `known_revision`; else it was edited or deleted.
+    """
     author, address, key = message.author, channel.address, inbox_key(channel.id, message)
     if author is None or message.is_note:
         return None
@@ -83,10 +86,10 @@ def to_incoming(
 def to_incoming_message(
     channel: WebChannel, message: WebMessage, author: Person, replied_to: WebMessage | None
 ) -> IncomingMessage:
-    """Convert a message.
+    """Convert a web message to a received message.
 
-    A channel with one person is a private chat. With several people, messages must address the bot
-    as on Discord: by a mention, a reply, a name or a command.
+    A channel with one person is a private chat. In a channel with several people, messages must
+    address the bot as on Discord: by a mention, a reply, a name or a command.
     """
     text, mention = message.text, _BOT_MENTION.search(message.text)
     if mention is not None and mention.start() == 0 and mention.end() < len(text):
@@ -114,12 +117,12 @@ def to_incoming_message(
         at=message.at,
         wake=wake,
         scopes=(address.lane,),
-        author_is_admin=True,  # only the operator has the console
+        author_is_admin=True,  # only the operator can use the console
         quote=quote,
         mentions=_mentions(text, channel.people, author),
         locale=channel.locale,
         is_private=is_alone,
-        is_age_restricted=True,  # an operator's own
+        is_age_restricted=True,  # only the operator reads it
         has_masked_token=message.has_masked_token,
     )
 
@@ -131,7 +134,7 @@ def _mentions(text: str, people: Sequence[Person], author: Person) -> tuple[str,
 
 
 class WebSurface(Surface):
-    """Writes to the database; a message's id is its nonce, so it is added only once."""
+    """Writes messages to the database. A message's nonce is its id, so no message appears twice."""
 
     def __init__(
         self, channels: WebChannels, clock: Clock, limits_of: Callable[[str], Limits | None]
@@ -142,13 +145,12 @@ class WebSurface(Surface):
         self._limits: dict[str, Limits] = {}
 
     def set_look(self, channel_id: str, look: str) -> None:
-        """Set the platform that a channel imitates, which decides where messages are split."""
+        """Set the platform that a channel imitates; its limits determine how messages are split."""
         imitated = self._limits_of(look) if look else None
         if imitated is None:
             self._limits[channel_id] = PLAIN
             return
-        # Messages are split as on that platform. But nobody limits calls, and a repeated send
-        # appears once.
+        # Split messages as on that platform, but do not limit calls. Repeated sends are harmless.
         self._limits[channel_id] = replace(
             imitated,
             seconds_between_edits=PLAIN.seconds_between_edits,
@@ -207,7 +209,7 @@ class WebSurface(Surface):
 
     @override
     async def typing(self, address: Address) -> None:
-        """Do nothing, because readers see the answer grow."""
+        """Do nothing, because readers already see the answer grow."""
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
@@ -216,18 +218,18 @@ class WebSurface(Surface):
 
 
 class WebPlatform(LocalPlatform, SilenceExplainer):
-    """Reads each channel's changes after its cursor, which is stored with them."""
+    """Reads the changes in each channel, and stores the revision up to which it has read."""
 
     name = WEB_PLATFORM
     account = "the playground of the console"
 
     def __init__(self, _settings: None, context: PlatformContext) -> None:
         if context.web_channels is None:
-            raise PlatformFatal("the web platform needs the channels of the database")
+            raise PlatformFatal("the web platform needs a database with web channels")
         self._channels = context.web_channels
         self._context = context
         self.surface = WebSurface(self._channels, context.clock, context.limits_of)
-        self._read_to: dict[str, int] = {}  # by channel: up to which revision
+        self._read_to: dict[str, int] = {}  # by channel: the newest revision that was read
         self._is_changed = asyncio.Event()
 
     @override

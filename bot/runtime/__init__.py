@@ -1,1 +1,1 @@
-"""Asyncio building blocks: keyed worker pool, child processes, clock, tasks."""
+"""Infrastructure: HTTP client, worker pool, child processes, plug-ins, operating system."""

@@ -1,4 +1,4 @@
-"""Validate and split service addresses that an operator configures."""
+"""Validate and split the URLs of services that an operator configures."""
 
 import ipaddress
 import re
@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 def is_http_address(address: str) -> bool:
     try:
         parts = urlsplit(address)
-        _ = parts.port  # raises if it is no number
+        _ = parts.port  # raises ValueError unless the port is a number
     except ValueError:
         return False
     has_host = parts.scheme in {"http", "https"} and bool(parts.hostname)
@@ -21,9 +21,9 @@ def is_http_address(address: str) -> bool:
 def check_http_address(address: str) -> str:
     """Return an address if it is a valid http(s) URL; raises `ValueError`."""
     if not is_http_address(address):
-        raise ValueError("should be an address such as http://127.0.0.1:8080/v1")
+        raise ValueError("should be a URL such as http://127.0.0.1:8080/v1")
     if _is_link_local(urlsplit(address).hostname or ""):
-        raise ValueError("is an address such as that of a cloud's metadata service, with its keys")
+        raise ValueError("is a link-local address, where clouds serve metadata and credentials")
     return address
 
 
@@ -46,17 +46,18 @@ HttpAddress: TypeAlias = Annotated[str, AfterValidator(check_http_address)]
 
 
 def split_credentials(address: str) -> tuple[str, str]:
-    """Split an address into one without credentials, and the credentials as name:password."""
+    """Return a URL without its credentials, and the credentials as "name:password"."""
     parts = urlsplit(address)
     credentials, _, host = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=host)), unquote(credentials)
 
 
 def require_encoded_login(address: str, *, may_have_at: bool = False) -> None:
-    """Raise `ValueError`, without the address, if its password has an unescaped @, /, ? or #.
+    """Raise `ValueError` if the password in a URL contains an unescaped @, /, ? or #.
 
-    Otherwise, the rest of the password would be parsed as the host and appear in errors. With
-    `may_have_at`, the parser treats the last `@` as the end of the login.
+    Without this check, the rest of the password would be parsed as the host name and appear in
+    error messages, so this error does not quote the URL. Set `may_have_at` for URLs whose parser
+    ends the login at the last `@`.
     """
     rest = address.partition("://")[2]
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
@@ -69,6 +70,6 @@ def require_encoded_login(address: str, *, may_have_at: bool = False) -> None:
         or ("@" in query and not has_parameters)
     ):
         raise ValueError(
-            "a character of the password ends it too soon: write @ as %40, / as %2F, ? as %3F,"
-            " # as %23 and % as %25"
+            "the password contains a character that must be escaped: write @ as %40, / as %2F,"
+            " ? as %3F, # as %23 and % as %25"
         )

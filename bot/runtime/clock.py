@@ -1,4 +1,4 @@
-"""This machine's clock, as the `Clock` port."""
+"""The system clock, as an implementation of the `Clock` port."""
 
 import asyncio
 import time

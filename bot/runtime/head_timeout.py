@@ -1,4 +1,4 @@
-"""A timeout for the head of a connection's first request, which aiohttp lacks."""
+"""A timeout for the headers of a connection's first request, which aiohttp's server lacks."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,16 +11,17 @@ _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: c
 
 
 class HeadTimeout(asyncio.Protocol):
-    """Wraps the server's protocol until the first head is complete, then steps aside.
+    """Wraps a server's protocol until the headers of the first request have arrived.
 
-    A client that sent a partial head in time gets 408; one that sent nothing is disconnected.
+    On a timeout, a client that has sent a part of the headers gets status 408, and the connection
+    is closed.
     """
 
     def __init__(self, make_protocol: Callable[[], asyncio.Protocol], seconds: float) -> None:
-        """Create the server's protocol; `seconds` is the timeout for a head."""
+        """Wrap a new protocol of the server; `seconds` is the timeout for the headers."""
         self._server = make_protocol()
         self._seconds = seconds
-        self._newest = b""  # as much of what was received as may be the beginning of the end
+        self._newest = b""  # the last received bytes, in case the blank line arrives in pieces
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -31,7 +32,7 @@ class HeadTimeout(asyncio.Protocol):
     @override
     def data_received(self, data: bytes) -> None:
         received = self._newest + data
-        if not self._newest:  # empty lines before a request are skipped: they end no head
+        if not self._newest:  # blank lines before a request do not end its headers
             received = received.lstrip(b"\r\n")
         if _END in received:
             self._timer.cancel()
@@ -57,7 +58,7 @@ class HeadTimeout(asyncio.Protocol):
         self._server.resume_writing()
 
     def _time_out(self) -> None:
-        if self._transport.is_closing():  # the server has refused what there is of the head
+        if self._transport.is_closing():  # the server has already refused the partial headers
             return
         if self._newest:
             self._transport.write(_TOO_SLOW)

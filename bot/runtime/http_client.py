@@ -27,19 +27,19 @@ from bot.runtime.tasks import wake_ups
 
 
 class ConnectionFailed(TroupeError):
-    """The response is missing or incomplete; the text gives the reason."""
+    """A request failed without a complete response; the text contains the reason."""
 
     def __init__(self, reason: str, *, sent: bool = True, was_idle: bool = False) -> None:
         super().__init__(reason)
         self.sent = sent
-        """The request, or a part of it, may have arrived."""
+        """Whether the server may have received the request or a part of it."""
         self.was_idle = was_idle
-        """A kept-alive connection ended before the response: perhaps before the request."""
+        """Whether a kept-alive connection was closed, perhaps before the request arrived."""
 
 
 class InvalidAddress(ConnectionFailed):
     def __init__(self) -> None:
-        super().__init__("the server's address is not a valid URL", sent=False)
+        super().__init__("the server's URL is not valid", sent=False)
 
 
 class AddressRefused(ConnectionFailed):
@@ -51,7 +51,7 @@ _may_write: ContextVar[Callable[[], bool] | None] = ContextVar("may_write", defa
 
 @contextmanager
 def write_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
-    """Send the block's requests only if `may_write` returns true just before the write."""
+    """Make requests in the block fail unless `may_write` returns true just before each is sent."""
     token = _may_write.set(may_write)
     try:
         yield
@@ -60,20 +60,20 @@ def write_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
 
 
 def check_write() -> None:
-    """Raise `ConnectionFailed` if the request may no longer be sent."""
+    """Raise `ConnectionFailed` if the check set by `write_only_if` forbids sending now."""
     may_write = _may_write.get()
     if may_write is not None and not may_write():
         raise ConnectionFailed("it is too late to send the request", sent=False)
 
 
 STOOD_STILL_SECONDS = 1.0
-"""A timer that fires later than this says nothing about the server: this process stood still."""
+"""A timer that fires this late shows that this process was paused, not that the server is slow."""
 
-_LAST_LOOK_SECONDS = 0.1  # after a deadline, for what has arrived and was not read yet
-_IDLE_SECONDS = 30.0  # a firewall may forget a connection that was idle longer
-_GRID_SECONDS = 0.05  # pauses end at multiples of it: one wake-up reads many streams
+_LAST_LOOK_SECONDS = 0.1  # extra time after a deadline to read data that has already arrived
+_IDLE_SECONDS = 30.0  # a firewall may drop a connection that was idle longer
+_GRID_SECONDS = 0.05  # all pauses end at multiples of this, so one wake-up reads many streams
 _MAX_HEADER_BYTES = 64 * 1024
-_MAX_ADDRESSES = 1000  # URL objects that are kept, because they keep what was parsed
+_MAX_ADDRESSES = 1000  # cached URL objects, because parsing a URL is slow
 _EXACT = 1e9  # aiohttp rounds timeouts above this to whole seconds
 # A compressed body may be a decompression bomb.
 _DEFAULT_HEADERS = {"Accept-Encoding": "identity", "User-Agent": f"troupe/{__version__}"}
@@ -84,16 +84,19 @@ class HttpClient:
     """Sends requests to one server over kept-alive connections, without following redirects."""
 
     base_url: str
-    """The address, and what all paths begin with."""
+    """The server's URL and the prefix of all paths."""
     headers: Mapping[str, str]
-    """They are sent with every request."""
+    """Headers sent with every request."""
     _: KW_ONLY
     connect_seconds: float
     unix_socket: Path | None = None
     uses_proxy: bool = True
-    """Whether it uses the proxy that the environment sets for this address."""
+    """Whether requests go through the proxy set by environment variables, if there is one."""
     allows_address: Callable[[str], bool] | None = None
-    """Whether an IP address may be contacted: the name is not looked up again after that."""
+    """Returns whether the client may connect to an IP address; None allows every address.
+
+    The connection uses the address that was checked; the host name is not resolved again.
+    """
 
     def __post_init__(self) -> None:
         self._headers = dict(self.headers)
@@ -112,15 +115,15 @@ class HttpClient:
         content_type: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> "HttpResponse":
-        """Send a request and return its response, with its body unread.
+        """Send a request and return the response, before its body is read.
 
-        The deadline is in event loop time; `headers` must not contain people's text. Raises
-        `ConnectionFailed`, or `TimeoutError` after the deadline.
+        `deadline` is in event loop time; `headers` must not contain text written by people.
+        Raises `ConnectionFailed`, or `TimeoutError` after the deadline.
         """
         attempt = _Attempt()
         try:
             session = self._session or self._open()
-            sent = {**self._headers, **(headers or {})}  # a proxy's CONNECT gets none of them
+            sent = {**self._headers, **(headers or {})}  # not sent with a proxy's CONNECT
             if content_type is not None:
                 sent["Content-Type"] = content_type
             with _Deadline(deadline):
@@ -137,7 +140,7 @@ class HttpClient:
                 )
         except TimeoutError:
             if attempt.is_sent:
-                raise TimeoutError from None  # like all here: aiohttp's text has the URL in it
+                raise TimeoutError from None  # as aiohttp's error text would contain the URL
             reason = f"no connection to {self._url.host}:{self._url.port} in time"
             raise ConnectionFailed(reason, sent=False) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -150,7 +153,7 @@ class HttpClient:
         return response
 
     async def close(self) -> None:
-        """Close all connections; readers of a response get `ConnectionFailed`."""
+        """Close all connections; reads of open responses raise `ConnectionFailed`."""
         for response in tuple(self._responses):
             await response.close()
         session, self._session = self._session, None
@@ -158,7 +161,7 @@ class HttpClient:
             await session.close()
 
     def _open(self) -> aiohttp.ClientSession:
-        """Open the session; raises `ConnectionFailed` if the address is invalid."""
+        """Create the aiohttp session; raises `InvalidAddress` if the base URL is not valid."""
         try:
             url = URL(self.base_url)
         except ValueError:
@@ -192,14 +195,14 @@ class HttpClient:
         if self.allows_address is not None:
             resolver = _CheckingResolver(self.allows_address)
             host = url.raw_host or ""
-            if ":" in host or host.replace(".", "").isdigit():  # aiohttp asks no resolver
+            if ":" in host or host.replace(".", "").isdigit():  # IPs bypass aiohttp's resolver
                 resolver.check(host, host)
         return aiohttp.TCPConnector(
             resolver=resolver, force_close=closes, keepalive_timeout=idle_seconds, limit=0
         )
 
     def _address(self, path: str) -> URL:
-        """Return the URL for a path, with percent-encodings unchanged."""
+        """Return the full URL for a path; percent-encoded characters stay as they are."""
         if (known := self._addresses.get(path)) is not None:
             return known
         query = self._url.raw_query_string
@@ -213,22 +216,23 @@ class HttpClient:
 
 
 class HttpResponse:
-    """A response with an unread body; close it even after an error: `async with`."""
+    """A response whose body can be read; use it with `async with`, which always closes it."""
 
     def __init__(self, response: aiohttp.ClientResponse, unclosed: "set[HttpResponse]") -> None:
-        """Wrap a response whose head has arrived; it is in `unclosed` until closed."""
+        """Wrap aiohttp's response and add this object to `unclosed` until it is closed."""
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
-        """Their names have no case."""
+        """Response headers; names are looked up case-insensitively."""
         self._response = response
         self._unclosed = unclosed
         unclosed.add(self)
 
     async def read(self, deadline: float, pause_seconds: float = 0.0) -> bytes:
-        """Return the body's next bytes, empty at the end; raises as `request` does.
+        """Return the next bytes of the body, or empty bytes at its end.
 
-        Unless data is already here, what arrives within `pause_seconds` stays in the kernel, so
-        that a stream of tokens wakes the process only once for many of them.
+        If no data has arrived yet, wait `pause_seconds` before reading, so that many streamed
+        tokens wake the process only once. Raises `ConnectionFailed`, or `TimeoutError` after the
+        deadline.
         """
         content = self._response.content
         try:
@@ -246,7 +250,7 @@ class HttpResponse:
         return data
 
     async def read_all(self, deadline: float, max_bytes: int) -> bytes:
-        """Return the rest of the body, truncated to `max_bytes`; raises as `read` does."""
+        """Return up to `max_bytes` of the rest of the body; raises the same errors as `read`."""
         parts: list[bytes] = []
         size = 0
         while size < max_bytes and (part := await self.read(deadline)):
@@ -255,7 +259,7 @@ class HttpResponse:
         return b"".join(parts)[:max_bytes]
 
     async def close(self) -> None:
-        """Close the connection unless the body was read completely."""
+        """Release the response; its connection closes unless the whole body was read."""
         self._unclosed.discard(self)
         self._response.close()
 
@@ -266,7 +270,7 @@ class HttpResponse:
         await self.close()
 
     async def _pause(self, seconds: float) -> None:
-        """Leave arriving data in the kernel for some seconds; pauses end together."""
+        """Stop reading from the socket for some seconds; pauses of all responses end together."""
         connection = self._response.connection
         transport = None if connection is None else connection.transport
         if transport is None or transport.is_closing():
@@ -282,12 +286,12 @@ class HttpResponse:
 
 
 class _Deadline:
-    """`asyncio.timeout_at` that does not expire because this process itself was late."""
+    """Like `asyncio.timeout_at`, but extends the deadline if this process was suspended."""
 
     def __init__(self, at: float) -> None:
         self._at = at
         self._loop = asyncio.get_running_loop()
-        self._is_last_look = at <= self._loop.time()  # else keep-alives could put it off for ever
+        self._is_last_look = at <= self._loop.time()  # or else keep-alives could extend it forever
         self._has_expired = False
 
     def __enter__(self) -> None:
@@ -306,11 +310,11 @@ class _Deadline:
         now = self._loop.time()
         late = now - self._at
         if late > STOOD_STILL_SECONDS:
-            # This process was stopped, or the machine was asleep: what the server has sent since
-            # is still in the kernel.
+            # This process was suspended, or the machine was asleep: the server may have answered
+            # in time, and its data is still in the kernel.
             self._at = again_at = now + late
         elif not self._is_last_look:
-            # The loop may have been busy since the pause: nothing was read after it.
+            # The event loop may have been too busy to read data that arrived in time.
             self._is_last_look = True
             again_at = now + _LAST_LOOK_SECONDS
         else:
@@ -323,7 +327,7 @@ class _Deadline:
 @dataclass(slots=True)
 class _Attempt:
     is_sent: bool = False
-    """It, or a part of it, may have arrived."""
+    """Whether the server may have received the request or a part of it."""
     is_on_idle_connection: bool = False
 
 
@@ -338,8 +342,8 @@ async def _check_write(_: aiohttp.ClientSession, context: SimpleNamespace, __: o
 
 _TRACES = aiohttp.TraceConfig()
 _TRACES.on_connection_reuseconn.append(_note_reuse)
-# It is called before the headers are written, despite its name. What it raises closes the
-# connection, unlike what the signals of the connection raise.
+# Despite its name, aiohttp calls this before it writes the headers. An exception raised here closes
+# the connection, unlike exceptions raised in the connection's own signals.
 _TRACES.on_request_headers_sent.append(_check_write)
 
 
@@ -359,12 +363,15 @@ class _CheckingResolver(aiohttp.ThreadedResolver):
 
     def check(self, host: str, address: str) -> None:
         if not self._allows_address(address):
-            reason = f"{host} is at {address}, which may not be asked"
+            reason = f"{host} resolves to {address}, which is not allowed"
             raise AddressRefused(reason, sent=False)
 
 
 def _environment_proxy(url: URL) -> str | None:
-    """Return an address's proxy; aiohttp's `trust_env` would use a thread per request."""
+    """Return the proxy URL from the environment for a URL, or None for a direct connection.
+
+    aiohttp's own option, `trust_env`, would start a thread for each request.
+    """
     if urllib.request.proxy_bypass(f"{url.host}:{url.port}"):
         return None
     proxies = urllib.request.getproxies()
@@ -375,7 +382,7 @@ def _environment_proxy(url: URL) -> str | None:
 def _failure(error: Exception, attempt: _Attempt) -> ConnectionFailed:
     match error:
         case aiohttp.ClientHttpProxyError():
-            reason = f"the proxy answers with status {error.status}"
+            reason = f"the proxy answered with status {error.status}"
         case aiohttp.ClientConnectorError():
             reason = f"no connection to {error.host}:{error.port} ({_reason(error.os_error)})"
         case aiohttp.InvalidURL():
@@ -395,11 +402,11 @@ def _failure(error: Exception, attempt: _Attempt) -> ConnectionFailed:
 def _reason(error: OSError) -> str:
     match error:
         case socket.gaierror(errno=socket.EAI_AGAIN):
-            return "names cannot be looked up now; is the network there?"
+            return "the host name cannot be resolved now; is the network down?"
         case socket.gaierror():
-            return "its name is unknown"
+            return "the host name is unknown"
         case ssl.SSLCertVerificationError():
-            return f"its certificate is not valid: {error.verify_message}"
+            return f"the server's certificate is not valid: {error.verify_message}"
         case OSError(errno=int() as number) if not isinstance(error, ssl.SSLError):
             return os.strerror(number)
         case _:
@@ -411,13 +418,16 @@ _HEADERS = {"Connection": "close"}
 
 
 async def download_file(url: str, max_bytes: int, seconds: float) -> bytes:
-    """Return a file, or its first `max_bytes`; raises `ConnectionFailed` or `TimeoutError`."""
+    """Return up to the first `max_bytes` of the file at a URL.
+
+    Raises `ConnectionFailed`, or `TimeoutError` after `seconds`.
+    """
     client = HttpClient(url, _HEADERS, connect_seconds=_CONNECT_SECONDS, uses_proxy=False)
     deadline = asyncio.get_running_loop().time() + seconds
     try:
         async with await client.request("GET", "", None, deadline) as response:
             if response.status != HTTPStatus.OK:
-                raise ConnectionFailed(f"the server answered {response.status}", sent=True)
+                raise ConnectionFailed(f"the server answered with status {response.status}")
             return await response.read_all(deadline, max_bytes)
     finally:
         await client.close()

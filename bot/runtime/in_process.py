@@ -1,4 +1,4 @@
-"""In-process state: signals and rate limits without Redis, and bounded dictionaries."""
+"""In-memory signals and rate limits for a service without Redis, and a bounded dictionary."""
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
 from bot.ports import Clock, RateLimits, SignalHandler, Signals
 
 LEARNED_SECONDS = 3600.0
-"""How long learned windows hold after a refused call."""
+"""How long after a refused call the approximate (learned) windows apply."""
 _MAX_KEYS = 10_000
 _MAX_SHOWN = 100
 
@@ -22,8 +22,8 @@ class InProcessRateLimits(RateLimits):
         self._next_arrival: dict[str, float] = {}
         self._holders: defaultdict[str, dict[str, float]] = defaultdict(dict)
         self._waiters: defaultdict[str, dict[str, tuple[int, float, float]]] = defaultdict(dict)
-        """By key and name: the urgency, since when it waits, and when it counts no more."""
-        self._calls: dict[tuple[str, float], deque[float]] = {}  # by scope and seconds of a window
+        """By limit key and waiter name: urgency, start of the wait, and when the waiter expires."""
+        self._calls: dict[tuple[str, float], deque[float]] = {}  # by scope and window seconds
         self._refused_until: dict[str, float] = {}
         self._learned_until: dict[str, float] = {}
 
@@ -58,7 +58,10 @@ class InProcessRateLimits(RateLimits):
         return len(holders)
 
     def _has_turn(self, key: str, free: int, waiter: Waiter | None, now: float) -> bool:
-        """Return whether a waiter gets one of the free slots; otherwise it stays in the queue."""
+        """Return whether a waiter gets one of the free slots; if not, add the waiter to the queue.
+
+        Without a waiter, return whether any slot is free.
+        """
         if waiter is None:
             return free > 0
         waiters = self._waiters[key]
@@ -118,7 +121,7 @@ class InProcessRateLimits(RateLimits):
         return longest
 
     def _seconds_until_free(self, key: str, window: CallWindow, now: float) -> float:
-        """Return the seconds until the window allows a call, as older calls leave it."""
+        """Return the seconds until enough calls have left the sliding window to allow another."""
         if window.is_learned and self._learned_until.get(key, now) <= now:
             return 0.0
         calls = self._calls.get((key, window.seconds), ())
@@ -144,11 +147,14 @@ def longest_first(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
 
 
 class InProcessSignals(Signals):
-    """Calls a topic's subscribers; subclasses pass on other processes' signals with `receive`."""
+    """Calls the subscribers of a topic in this process.
+
+    Subclasses that connect processes call `receive` for signals from the others.
+    """
 
     def __init__(self) -> None:
         self._handlers: defaultdict[str, list[tuple[SignalHandler, SignalHandler]]]
-        self._handlers = defaultdict(list)  # of what is published here, and elsewhere
+        self._handlers = defaultdict(list)  # for this process's signals, and for other processes'
 
     @override
     def subscribe(
@@ -165,7 +171,7 @@ class InProcessSignals(Signals):
             handler(keys)
 
     def receive(self, topic: str, keys: Sequence[str]) -> None:
-        """Call the subscribers for a signal from another process."""
+        """Call a topic's subscribers with the keys of a signal from another process."""
         for _, handler in list(self._handlers[topic]):
             handler(keys)
 
@@ -184,7 +190,10 @@ V = TypeVar("V")
 
 
 class BoundedDict(OrderedDict[K, V]):
-    """Drops the oldest entry beyond `max_entries`; setting an entry makes it the newest."""
+    """A dictionary that drops its oldest entry when there are more than `max_entries`.
+
+    Setting an entry makes it the newest.
+    """
 
     def __init__(self, max_entries: int) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""Process a database queue's ready keys concurrently, each key by one worker at a time.
+"""Process the ready keys of a queue in the database concurrently, but one item per key at a time.
 
-Keys woken together are claimed together. The database is also polled, because wake-ups may be lost.
+Keys that are woken together are claimed in one query. The database is also polled, because wake-up
+signals may be lost.
 """
 
 import asyncio
@@ -22,22 +23,22 @@ Item = TypeVar("Item")
 
 _log = structlog.get_logger(__name__)
 _POLL_SECONDS = 2.0
-_POLL_WITHOUT_SIGNALS_SECONDS = 0.5  # a message may take 3 s more then (docs/delivery.md)
+_POLL_WITHOUT_SIGNALS_SECONDS = 0.5  # so that a message waits 3 s at most (docs/delivery.md)
 _MAX_KEYS_POLLED = 1000
-_LEAVE_SECONDS = 0.1  # many times what a process takes to claim the keys it woke
-_MAX_CLAIMED = 32  # together: what they do before they first wait is done in one go
+_LEAVE_SECONDS = 0.1  # ample time for another process to claim the keys that it woke
+_MAX_CLAIMED = 32  # keys in one query; more would block the event loop when they all start
 _MAX_URGENT = 10_000
 
 
 def urgent_topic(queue: str) -> str:
-    """Return the topic of signals that name a queue's urgent keys, before they are woken."""
+    """Return the topic of the signals that mark a queue's keys as urgent, before they are woken."""
     return f"urgent {queue}"
 
 
 def wake_keys(
     signals: Signals, queue: str, keys: Sequence[str], *, is_urgent: bool = False
 ) -> None:
-    """Tell all processes that keys of a queue are ready; cheap, and never waits."""
+    """Signal to all processes that keys of a queue are ready; never waits."""
     if is_urgent:
         signals.publish(urgent_topic(queue), keys)
     signals.publish(queue, keys)
@@ -50,35 +51,35 @@ def _hold_nothing(_key: str) -> float:
 @dataclass(eq=False, repr=False)
 class KeyedWorkerPool(Generic[Item]):
     queue: str
-    """Names the queue in signals, metrics and logs."""
+    """The name of the queue in signals, metrics and logs."""
     _: KW_ONLY
     signals: Signals
     ready_keys: Callable[[int], Awaitable[Sequence[str]]]
-    """Reads up to this many ready, unclaimed keys from SQL."""
+    """Returns up to a number of ready, unclaimed keys from the database."""
     claim: Callable[[Sequence[str]], Awaitable[Mapping[str, Item]]]
-    """Claims the ready ones among some keys; returns the item of each."""
+    """Claims those of the keys that are ready; returns the item to process for each."""
     process: Callable[[Item], Awaitable[None]]
-    """Processes an item. It records its own failures: exceptions are only logged."""
+    """Processes an item and records its failures; the pool only logs exceptions."""
     max_concurrent: int
-    """How many keys are processed at once."""
+    """The number of keys that may be processed at the same time."""
     clock: Clock
     hold: Callable[[str], float] = _hold_nothing
-    """Returns the seconds for which a key is not claimed, then asked again; no urgent key is."""
+    """Returns the seconds to wait before a key may be claimed, or 0; ignored for urgent keys."""
     wakes_keys: bool = False
-    """Whether this process wakes keys itself, and so do the others. Each leaves keys woken by
-    another to it for a moment, so that not all try to claim every key."""
+    """Whether every process wakes keys. If so, each process waits a moment before it claims keys
+    that another process woke, so that they do not all compete for the same keys."""
     urgent_beside: int = 0
-    """How many urgent keys may be processed in addition."""
+    """The number of urgent keys that may be processed beyond `max_concurrent`."""
 
     def __post_init__(self) -> None:
-        self._held: dict[str, None] = {}  # woken keys that are not to be claimed yet, in order
-        self._held_until = math.inf  # when the first of them is asked for again
+        self._held: dict[str, None] = {}  # woken keys on hold, in the order of their wake-ups
+        self._held_until = math.inf  # when `hold` is called again for all of them
         self._call_off_release: Callable[[], None] = lambda: None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._woken: dict[str, None] = {}  # in the order of their wake-ups
         self._urgent: set[str] = set()
-        self._left: dict[str, None] = {}  # to the process that has woken them
-        self._next_items: dict[str, Item] = {}  # claimed while the key was still in progress
+        self._left: dict[str, None] = {}  # keys left for the process that woke them
+        self._next_items: dict[str, Item] = {}  # items claimed while their key is in progress
         self._changed = asyncio.Event()
         self._claiming = asyncio.Lock()
         self.stopping = False
@@ -101,8 +102,8 @@ class KeyedWorkerPool(Generic[Item]):
         wake_keys(self.signals, self.queue, keys, is_urgent=is_urgent)
 
     def start(self, key: str, item: Item) -> None:
-        """Process a claimed item, after the one in progress for its key."""
-        if self._is_drained:  # another process takes over when the lease expires
+        """Start processing a claimed item, or queue it until the key's current item is done."""
+        if self._is_drained:  # another process claims it when the lease expires
             return
         if key in self._tasks:
             self._next_items[key] = item
@@ -112,13 +113,13 @@ class KeyedWorkerPool(Generic[Item]):
         task.add_done_callback(lambda done: self._on_done(key, done))
 
     async def run(self) -> None:
-        """Claim and start keys until cancelled; keys in progress continue until `drain`."""
+        """Claim and process ready keys until cancelled; call `drain` to end those in progress."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._claim_woken(), name=f"{self.queue}: claim")
             group.create_task(self._poll(), name=f"{self.queue}: poll")
 
     async def drain(self, seconds: float) -> None:
-        """Wait for keys in progress or being claimed; cancel those that take longer."""
+        """Stop claiming, wait for keys in progress, and cancel those that take too long."""
         self.stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -130,7 +131,7 @@ class KeyedWorkerPool(Generic[Item]):
         await cancel_and_wait(self._tasks.values())
 
     def _note_urgent(self, keys: Sequence[str]) -> None:
-        if len(self._urgent) >= _MAX_URGENT:  # of keys that nobody has woken here
+        if len(self._urgent) >= _MAX_URGENT:  # keys that this process was never asked to wake
             self._urgent.clear()
         self._urgent.update(keys)
 
@@ -155,15 +156,15 @@ class KeyedWorkerPool(Generic[Item]):
             if keys and not self.stopping:
                 await self._claim_and_start(keys)
                 if self.hold is not _hold_nothing:
-                    await asyncio.sleep(0)  # what begins may say that others are to be held
-                self._notify_claimer()  # others may have taken these, and left some of the rest
+                    await asyncio.sleep(0)  # an item that starts may put other keys on hold
+                self._notify_claimer()  # other processes may have claimed these keys first
 
     def _notify_claimer(self) -> None:
         if self._woken:
             self._changed.set()
 
     def _next_keys(self, free: int) -> list[str]:
-        """Return the keys to claim: urgent ones first, then in wake-up order."""
+        """Return the keys to claim next: first the urgent ones, then the others as woken."""
         urgent: list[str] = []
         if self._urgent:
             most = min(free + self.urgent_beside, _MAX_CLAIMED)
@@ -173,13 +174,13 @@ class KeyedWorkerPool(Generic[Item]):
         return urgent + self._unheld_keys(others, min(free, _MAX_CLAIMED) - len(urgent))
 
     def _unheld_keys(self, woken: Iterable[str], most: int) -> list[str]:
-        """Return the first woken keys that are not on hold; set the others aside."""
+        """Return up to `most` woken keys that are not on hold; move keys on hold to `_held`."""
         if most <= 0:
             return []
         keys: list[str] = []
         held: dict[str, float] = {}
         for key in woken:
-            if key in self._tasks:  # it stays woken: it is looked at when its task has ended
+            if key in self._tasks:  # stays woken until its task ends
                 continue
             if (seconds := self.hold(key)) > 0:
                 held[key] = seconds
@@ -214,14 +215,14 @@ class KeyedWorkerPool(Generic[Item]):
         async with self._claiming:
             try:
                 claimed = await self.claim(keys)
-            except StoreError as error:  # polling finds them again
+            except StoreError as error:  # the next poll finds the keys again
                 _log.warning("claim_failed", queue=self.queue, reason=str(error))
                 return
             for key, item in claimed.items():
                 self.start(key, item)
 
     async def _poll(self) -> None:
-        """Poll for ready keys, because a wake-up may be lost or a key's holder dead."""
+        """Poll for ready keys, because wake-ups may be lost and processes with claims may die."""
         while True:
             try:
                 keys = await self.ready_keys(_MAX_KEYS_POLLED)

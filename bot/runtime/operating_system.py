@@ -1,7 +1,8 @@
-"""What differs on Windows: file locks, limits of a process, signals, child processes.
+"""Code that differs on Windows: file locks, process limits, signals, child processes.
 
-The Windows branches have never run on Windows: they are type-checked, and a test runs other code on
-Linux with what Windows lacks hidden. Limited child processes import this, so it imports little.
+The Windows branches have never run on Windows: they are only type-checked, and a test on Linux
+hides the modules that Windows lacks. This module imports little, because child processes with
+small memory limits import it.
 """
 
 import os
@@ -20,7 +21,7 @@ else:
     import resource
 
 IS_WINDOWS: Final = sys.platform == "win32"
-_LOCKED_BYTE = 2**30  # far past the text, since a lock on Windows also denies reading
+_LOCKED_BYTE = 2**30  # far past the file's text, because a lock on Windows also blocks reading
 _JOB_MEMORY, _JOB_TIME, _JOB_PROCESSES, _EXTENDED_LIMITS = 0x100, 0x2, 0x8, 9  # winnt.h
 _NEW_PROCESS_GROUP = 0x200
 _ACCESS_VIOLATION, _STACK_OVERFLOW = 0xC0000005, 0xC00000FD
@@ -34,10 +35,10 @@ CPU_LIMIT_EXIT_CODES: Final = _exit_codes("SIGPROF", "SIGXCPU")
 CRASH_EXIT_CODES: Final = (
     *_exit_codes("SIGSEGV", "SIGBUS", "SIGABRT"),
     *(_ACCESS_VIOLATION, _STACK_OVERFLOW),
-    1,  # an exception that the child does not handle
+    1,  # an unhandled exception in the child
 )
 HAS_CPU_LIMIT: Final = hasattr(signal, "setitimer")
-"""Whether `limit_cpu` works; if not, the parent limits the time of each request."""
+"""Whether `limit_cpu` works; if not, the parent process limits each request's wall-clock time."""
 
 HAS_UNIX_SOCKETS: Final = not IS_WINDOWS
 CAN_POLL_TERMINAL: Final = not IS_WINDOWS
@@ -46,7 +47,7 @@ CAN_POLL_TERMINAL: Final = not IS_WINDOWS
 OWN_SESSION: Final[Mapping[str, Any]] = (
     {"creationflags": _NEW_PROCESS_GROUP} if IS_WINDOWS else {"start_new_session": True}
 )
-"""Arguments that shield a child from Ctrl-C in the terminal, so that its parent can stop it."""
+"""Arguments of a child process that shield it from Ctrl-C, so that its parent can stop it."""
 
 
 def lock_file(file: TextIO, *, is_shared: bool) -> None:
@@ -59,14 +60,15 @@ def lock_file(file: TextIO, *, is_shared: bool) -> None:
 
 
 def is_own(found: os.stat_result) -> bool:
-    """Return whether a file belongs to this user, on a system where its mode matters."""
+    """Return whether a file belongs to this user; always False on Windows."""
     return sys.platform != "win32" and found.st_uid == os.getuid()
 
 
 def limit_process(memory_bytes: int, max_open_files: int, cpu_seconds: int | None = None) -> None:
-    """Limit memory, CPU time, files and processes of this process permanently.
+    """Permanently limit this process's memory, CPU time, open files and child processes.
 
-    On Windows, a job object limits memory, CPU time and processes, but not files.
+    Writing to files is forbidden as well. On Windows, a job object limits memory, CPU time and
+    child processes, but not files.
     """
     if sys.platform == "win32":
         _limit_by_job(memory_bytes, cpu_seconds)
@@ -101,13 +103,13 @@ if sys.platform == "win32":
 
 
 def limit_cpu(seconds: float) -> None:
-    """Kill this process after this much more CPU time; 0 removes the limit."""
+    """Let the kernel kill this process after some more seconds of CPU time; 0 removes the limit."""
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def call_on_end(loop: Any, end: Callable[[], object]) -> None:
-    """Call a function in the event loop on Ctrl-C or a termination signal."""
+    """Call `end` in the event loop on Ctrl-C or on a termination signal."""
     if sys.platform == "win32":
         for number in (signal.SIGINT, signal.SIGBREAK):
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(end))
@@ -117,13 +119,16 @@ def call_on_end(loop: Any, end: Callable[[], object]) -> None:
 
 
 def ignore_hang_up(loop: Any) -> None:
-    """Stay alive when the terminal that started this process is closed."""
+    """Keep this process running when its terminal is closed."""
     if sys.platform != "win32":
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
 
 
 def bare_environment(packages: Path) -> dict[str, str]:
-    """Return an environment without secrets for a Python process that needs our packages."""
+    """Return environment variables, without secrets, for a Python child that imports `bot`.
+
+    `packages` is the folder that contains the package.
+    """
     ours = os.environ  # noqa: TID251 -- no setting is read
     needed = {name: ours[name] for name in ("SYSTEMROOT",) if IS_WINDOWS and name in ours}
     return {"PYTHONPATH": str(packages), **needed}

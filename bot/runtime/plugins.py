@@ -1,8 +1,8 @@
-"""Plug-ins: entry points of installed packages, which are loaded only if TROUPE_PLUGINS names them.
+"""Load and call plug-ins: entry points of installed packages, if TROUPE_PLUGINS lists their names.
 
-They are in groups such as `troupe.tools` (`GROUPS`). A plug-in's module declares the version of the
-interface it was written for: `TROUPE_API = 1`. A faulty plug-in is reported and affects nothing
-else (docs/architecture.md).
+An entry point is in a group such as `troupe.tools` (`GROUPS`). Its module declares the version of
+the interface it was written for: `TROUPE_API = 1`. A plug-in that fails is reported and does not
+affect anything else (docs/architecture.md).
 """
 
 import asyncio
@@ -27,10 +27,10 @@ GROUPS = tuple(
     for kind in ("platforms", "backends", "tools", "importers", "embedders", "hooks")
 )
 problems: dict[str, str] = {}
-"""Why plug-ins were not loaded, by name, one line each."""
+"""For each plug-in that was not loaded, by name: the reason, in one line."""
 HOOKS: Mapping[str, dict[str, Callable[..., Any]]] = {"prompt_parts": {}, "check_answer": {}}
-"""Hook functions by hook name and plug-in. An entry point in `troupe.hooks` is a module or object
-that has at least one of them."""
+"""Hook functions by hook name and plug-in name. An entry point in `troupe.hooks` is a module or
+object that defines at least one of these functions."""
 _values: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # by group and name
 _HOOK_SECONDS = 0.2
 _MAX_PARTS = 20
@@ -40,10 +40,10 @@ Result = TypeVar("Result")
 
 
 def enable(names: Iterable[str], register: Mapping[str, Callable[[Any], None]]) -> None:
-    """Load the plug-ins with these names, once in a process.
+    """Load the plug-ins with these names, each once in a process; record failures in `problems`.
 
-    `register` has a function for some groups, which adds a plug-in to the built-in ones or raises
-    ValueError.
+    `register` maps some groups to a function that validates a plug-in and adds it to the built-in
+    ones, or raises ValueError.
     """
     for name in names:
         if name in problems or any(name in found for found in _values.values()):
@@ -52,7 +52,7 @@ def enable(names: Iterable[str], register: Mapping[str, Callable[[Any], None]]) 
         if not found:
             installed = {one.name for group in GROUPS for one in entry_points(group=group)}
             known = ", ".join(sorted(installed)) or "none"
-            problems[name] = f"no plug-in {name!r} is installed; there are: {known}"
+            problems[name] = f"no plug-in {name!r} is installed; installed plug-ins: {known}"
         for one in found:
             if (problem := _load(one, register)) is not None:
                 package = one.dist.name if one.dist else one.value
@@ -66,7 +66,7 @@ def enabled(group: str) -> Mapping[str, Any]:
 
 @value_class
 class HookContext:
-    """What the hook `prompt_parts` learns about the message being answered."""
+    """The argument of the hook `prompt_parts`: facts about the message being answered."""
 
     preset: str
     platform: str
@@ -79,18 +79,18 @@ class HookContext:
 
 @value_class
 class Refusal:
-    """Returned by the hook `check_answer` for an answer that must not be shown."""
+    """The result of the hook `check_answer` for an answer that must not be shown."""
 
     reason: str = ""
-    """Shown in the receipt."""
+    """The reason to show in the answer's receipt."""
 
 
 async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext) -> Sequence[str]:
-    """Return the texts that a hook adds to a prompt; raises `PluginFailed`."""
+    """Call a plug-in's hook and return the texts to add to a prompt; raises `PluginFailed`."""
 
     def run() -> list[str]:
         parts = hook(context)
-        if isinstance(parts, str):  # its characters are no parts
+        if isinstance(parts, str):  # or each character would become a part
             raise TypeError
         return [_storable(one) for one in islice(parts, _MAX_PARTS)]
 
@@ -98,7 +98,10 @@ async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext
 
 
 async def check_answer(name: str, hook: Callable[..., Any], text: str) -> str | Refusal:
-    """Return an answer as changed by a hook, or a refusal; raises `PluginFailed`."""
+    """Call a plug-in's hook; return the answer with its changes, or a refusal to show the answer.
+
+    Raises `PluginFailed`.
+    """
 
     def run() -> str | Refusal:
         checked = hook(text)
@@ -120,18 +123,18 @@ def _load(one: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> str
     group = one.group.removeprefix("troupe.")
     try:
         value = one.load()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 # a stranger's code
+    except (Exception, SystemExit) as error:  # noqa: BLE001 # third-party code
         reason = str(error) if isinstance(error, ImportError | AttributeError) else ""
         return f"cannot be loaded: {reason or type(error).__name__}"
     api = getattr(sys.modules[one.module], "TROUPE_API", None)
     if api != API:
         return (
-            f"is for version {api} of Troupe's interface, and this is version {API}; install"
-            " a matching version"
+            f"was written for version {api} of Troupe's plug-in interface, but this is version"
+            f" {API}; install a matching version"
         )
     try:
         register.get(group, lambda _value: None)(value)
-    except Exception as error:  # noqa: BLE001 # a stranger's object
+    except Exception as error:  # noqa: BLE001 # a third-party object
         reason = str(error) if isinstance(error, ValueError) else type(error).__name__
         return f"cannot be used: {reason}"
     _values[group][one.name] = value
@@ -143,9 +146,9 @@ def _load(one: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> str
 
 
 async def call_in_thread(name: str, run: Callable[[], Result], seconds: float) -> Result:
-    """Run a plug-in's code in its own thread, so that it blocks nothing; raises `PluginFailed`.
+    """Run a plug-in's code in a new thread and return its result; raises `PluginFailed`.
 
-    A thread that exceeds the time limit is abandoned.
+    The event loop is not blocked. A thread that exceeds the time limit is abandoned.
     """
     if _threads[name] >= _MAX_THREADS:
         raise PluginFailed("its earlier calls are still running")
@@ -157,7 +160,7 @@ async def call_in_thread(name: str, run: Callable[[], Result], seconds: float) -
         if ended.done():
             return
         if error is None:
-            ended.set_result(result)  # type: ignore[arg-type] # then it is one
+            ended.set_result(result)  # type: ignore[arg-type] # without an error, it is a Result
         else:
             ended.set_exception(PluginFailed(type(error).__name__))
 
@@ -165,9 +168,9 @@ async def call_in_thread(name: str, run: Callable[[], Result], seconds: float) -
         result, failure = None, None
         try:
             result = run()
-        except BaseException as error:  # noqa: BLE001 # a stranger's code; SystemExit, too
+        except BaseException as error:  # noqa: BLE001 # third-party code, even SystemExit
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the event loop may have ended
             loop.call_soon_threadsafe(settle, result, failure)
 
     _threads[name] += 1

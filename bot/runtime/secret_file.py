@@ -1,4 +1,4 @@
-"""Secrets in a file that may change while the service runs, such as a mounted secret."""
+"""Read secrets from files, which may be replaced while the service runs, as in Kubernetes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,17 +9,17 @@ from pydantic import SecretStr
 from bot.ports import Clock
 
 LOOK_EVERY_SECONDS = 5.0
-"""The interval of checks for changes."""
+"""The interval at which files are checked for changes."""
 _log = structlog.get_logger(__name__)
 
 
 def read_secrets(file: Path) -> list[str]:
-    """Return a file's secrets, one per line; raises `OSError` and `UnicodeDecodeError`."""
+    """Return the secrets in a file with one per line; raises `OSError` and `UnicodeDecodeError`."""
     return list(dict.fromkeys(file.read_text("utf-8").split()))
 
 
 def read_secrets_at_start(file: Path, what: str) -> list[str]:
-    """Read the file that a setting names; raises `ValueError`, whose text says `what` it holds."""
+    """Return the secrets in a file; raises `ValueError`, with `what` as their name in its text."""
     try:
         return read_secrets(file)
     except (OSError, UnicodeDecodeError) as error:
@@ -28,15 +28,21 @@ def read_secrets_at_start(file: Path, what: str) -> list[str]:
 
 
 def read_one_secret(file: Path, name: str) -> str:
-    """Return the only secret in a file, called `name` in errors; raises `ValueError`."""
+    """Return the secret in a file that must contain exactly one; `name` is its name in errors.
+
+    Raises `ValueError`.
+    """
     found = read_secrets_at_start(file, f"the {name}")
     if len(found) != 1:
-        raise ValueError(f"there is not one {name} in {file}, but {len(found)}")
+        raise ValueError(f"{file} should contain exactly one {name}, but contains {len(found)}")
     return found[0]
 
 
 def take_from_file(given: SecretStr | None, file: Path | None, field: str) -> SecretStr | None:
-    """Return a secret from the setting `field` or from its file; raises `ValueError`."""
+    """Return a setting's secret from its value, or from its file if one is set.
+
+    `field` is the name of the setting in errors. Raises `ValueError`.
+    """
     if file is None:
         return given
     found = SecretStr(read_one_secret(file, field.replace("_", " ")))
@@ -54,7 +60,11 @@ class SecretFile:
         self.secrets: Sequence[str] = self._read() or []
 
     def has_changed(self, *, at_once: bool = False) -> bool:
-        """Return whether the secrets have changed; checks every five seconds, or `at_once`."""
+        """Read the file again and return whether `secrets` changed.
+
+        Return False without reading if the last check was less than five seconds ago, except with
+        `at_once`.
+        """
         now = self._clock.monotonic()
         if not at_once and now - self._looked_at < LOOK_EVERY_SECONDS:
             return False
@@ -63,7 +73,7 @@ class SecretFile:
         if version is None or version == self._version:
             return False
         secrets = self._read()
-        if not secrets or secrets == self.secrets:  # it is just being written, or has the same ones
+        if not secrets or secrets == self.secrets:  # being written right now, or only touched
             return False
         self._version, self.secrets = version, secrets
         return True
@@ -71,7 +81,7 @@ class SecretFile:
     def _read_version(self) -> tuple[int, int, int] | None:
         try:
             found = self._path.stat()
-        except OSError:  # it is just being replaced
+        except OSError:  # being replaced right now
             return None
         return found.st_mtime_ns, found.st_ino, found.st_size
 

@@ -1,4 +1,4 @@
-"""Find shipped folders that are not Python packages: migrations and presets."""
+"""Find the folders that are shipped with Troupe but are not Python packages."""
 
 import shutil
 from importlib.resources import files
@@ -7,14 +7,14 @@ from typing import Literal
 
 
 def shipped_folder(name: Literal["migrations", "presets"]) -> Path:
-    """Return a shipped folder, from `bot/_data` in a wheel (pyproject.toml) or the checkout."""
+    """Return the path of a shipped folder: in `bot/_data` of a wheel, or at the checkout's root."""
     package = Path(str(files("bot")))
     packaged = package / "_data" / name
     return packaged if packaged.is_dir() else package.parent / name
 
 
 def presets_folder(chosen: Path | None) -> Path:
-    """Return the chosen folder, or else ./presets, or else the shipped presets."""
+    """Return the folder to read presets from: `chosen`, or ./presets, or the shipped presets."""
     if chosen is not None:
         return chosen
     own = Path("presets")
@@ -22,9 +22,10 @@ def presets_folder(chosen: Path | None) -> Path:
 
 
 def writable_presets_folder(chosen: Path | None) -> tuple[Path, bool]:
-    """Return the folder for new presets, and whether it is new; raises `OSError`.
+    """Return the folder to write presets to, and whether it was just created; raises `OSError`.
 
-    A new ./presets gets a copy of the shipped presets, because it replaces them.
+    A new ./presets starts as a copy of the shipped presets, because they are no longer read once
+    it exists.
     """
     folder = Path("presets") if chosen is None else chosen
     is_new = chosen is None and not folder.is_dir()

@@ -1,4 +1,4 @@
-"""Supervise child processes (model engines): restart them, and never leave any behind."""
+"""Supervise child processes such as model engines: restart them, and stop them with the parent."""
 
 import asyncio
 import contextlib
@@ -34,17 +34,17 @@ _MAX_SOCKET_PATH_BYTES = 100  # the kernel takes about 107
 
 
 class ChildFailed(TroupeError):
-    """A child process did not start; the text contains the end of its output."""
+    """A child process did not start or is not ready; the text explains why."""
 
 
 @dataclass(eq=False, repr=False)
 class SupervisedProcess:
-    """A child process that restarts with growing delays whenever it exits."""
+    """A child process that is restarted, with growing delays, whenever it exits."""
 
     name: str
     command: Sequence[str]
     ready: Callable[[], Awaitable[bool]]
-    """Returns whether it answers."""
+    """Returns whether the child answers requests."""
     log_file: Path
     start_seconds: float
 
@@ -62,7 +62,7 @@ class SupervisedProcess:
         return self._ready_event.is_set()
 
     def kill(self) -> None:
-        """Kill the process, which makes it restart."""
+        """Kill the process, so that it is restarted."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -79,7 +79,7 @@ class SupervisedProcess:
         """Start the process and wait until it is ready; raises `ChildFailed`."""
         try:
             self._process = await self._spawn()
-        except OSError as error:  # no such program, or no space for a log or a process
+        except OSError as error:  # no such program, no disk space for the log, no free process
             raise ChildFailed(f"{self.name} cannot be started: {error}") from None
         try:
             async with asyncio.timeout(self.start_seconds):
@@ -167,7 +167,7 @@ async def supervised(
 
 
 def create_socket_folder(socket_name: str) -> "tempfile.TemporaryDirectory[str]":
-    """Create a temporary folder, mode 0700, with a path short enough for a Unix socket."""
+    """Create a private temporary folder whose path is short enough for a Unix socket in it."""
     folder = tempfile.TemporaryDirectory(prefix="troupe-")
     if len(os.fsencode(folder.name)) > _MAX_SOCKET_PATH_BYTES - len(socket_name) - 1:
         folder.cleanup()
@@ -177,12 +177,12 @@ def create_socket_folder(socket_name: str) -> "tempfile.TemporaryDirectory[str]"
 
 DIE_WITH_PARENT: Callable[[], object] | None = None
 if sys.platform == "linux":  # other systems do not guarantee it
-    # Loaded now, because nothing may be loaded between fork and exec.
+    # Look prctl up now, because loading libraries between fork and exec may deadlock.
     DIE_WITH_PARENT = partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)
-"""The function that a child runs first (`preexec_fn`), so that it never outlives this process."""
+"""A `preexec_fn` that lets the kernel kill the child when this process dies; Linux only."""
 
 
 def child_environment() -> dict[str, str]:
-    """Return our environment without Troupe's settings and secrets."""
+    """Return this process's environment variables, except Troupe's settings and secrets."""
     ours = os.environ  # noqa: TID251 -- no setting is read
     return {name: value for name, value in ours.items() if not _SECRET_NAME.search(name)}

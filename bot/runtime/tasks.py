@@ -1,4 +1,4 @@
-"""Run, cancel, stop, or abandon tasks, and limit how many resume in one event loop pass."""
+"""Cancel, stop or abandon asyncio tasks, and limit how many resume in one event loop pass."""
 
 import asyncio
 import contextlib
@@ -17,14 +17,14 @@ except ImportError:  # the extra is not installed; there is none for Windows
 T = TypeVar("T")
 _CANCEL_AGAIN_SECONDS = 3.0
 _ending: set[asyncio.Future[Any]] = set()
-"""Abandoned tasks that have not ended: the event loop keeps only weak references."""
+"""Abandoned tasks that still run; the event loop itself keeps only weak references."""
 
 
 async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they end; their exceptions are ignored.
+    """Cancel tasks and wait until all have ended; their exceptions are ignored.
 
-    A task that keeps running is cancelled again, because until Python 3.11 `asyncio.wait_for` loses
-    a cancellation that arrives together with its result.
+    A task that keeps running is cancelled again, because up to Python 3.11 `asyncio.wait_for`
+    swallows a cancellation that arrives together with its result.
     """
     running = set(tasks)
     while running:
@@ -34,16 +34,17 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def finish_within(seconds: float, work: Awaitable[T]) -> T:
-    """Return an awaitable's result, or abandon it and raise `TimeoutError`.
+    """Return an awaitable's result, or abandon the awaitable and raise `TimeoutError`.
 
-    `asyncio.timeout` would wait for the cancelled task: seconds for SQL on a hung server.
+    Unlike `asyncio.timeout`, this does not wait until the cancelled task has ended, which takes
+    seconds for a query on a hung server.
     """
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
         if done:
             return task.result()
-    finally:  # unless it is done; then what it raises is left out
+    finally:  # has no effect on a task that is done
         _ending.add(task)
         task.add_done_callback(_forget)
         task.cancel()
@@ -53,21 +54,21 @@ async def finish_within(seconds: float, work: Awaitable[T]) -> T:
 def _forget(task: asyncio.Future[Any]) -> None:
     _ending.discard(task)
     if not task.cancelled():
-        task.exception()  # else asyncio reports that nobody has looked at it
+        task.exception()  # so that asyncio does not log "exception was never retrieved"
 
 
 _FIRST_WORDS_CHARS = 30
 
 
 class StopFlag:
-    """Tells an answer to stop, and ends the block that generates it."""
+    """Stops the generation of an answer."""
 
     def __init__(self) -> None:
         self.requested = False
         self.is_superseded = False
-        """Whether another answer replaces the one that was stopped."""
+        """Whether a new answer replaces the stopped one."""
         self.is_withdrawn = False
-        """Whether the question was deleted: nothing of the answer is kept."""
+        """Whether the question was deleted, so that the answer is discarded."""
         self._shown_to: int | None = None
         self._part = self._chars = 0
         self._task: asyncio.Task[object] | None = None
@@ -75,7 +76,7 @@ class StopFlag:
         self._is_kept = False
 
     def request(self) -> None:
-        """Stop the answer: the running block ends at once, and no other should start."""
+        """Stop the answer: end the running block now, and let no further block start."""
         if self._shown_to is None or self.is_withdrawn:
             self.is_superseded = False
             self._end()
@@ -92,27 +93,28 @@ class StopFlag:
             self._end()
 
     def keep(self) -> None:
-        """Protect the answer from newer messages, which get separate answers."""
+        """Ignore later calls of `supersede`: newer messages get their own answers."""
         self._is_kept = True
 
     def begin_again(self) -> None:
-        """Reset the flag for the answer that replaces the superseded one."""
+        """Reset the flag, to generate the answer that replaces the superseded one."""
         self.requested = self.is_superseded = self._cancelled = False
 
     def write_again(self, shown_to: int) -> None:
-        """Continue a stopped answer until it has some text, because readers saw its messages.
+        """Continue a stopped answer until it has some text for the messages readers already saw.
 
-        An earlier process posted them, up to this part; without text, they would be deleted.
+        An earlier process sent these messages, up to part `shown_to`; if the answer stayed empty,
+        they would be deleted.
         """
         self.begin_again()
         self._shown_to = shown_to
 
     def begin_part(self, part: int) -> None:
-        """Record the part that the following text begins."""
+        """Record that the text passed to `note_words` from now on belongs to this part."""
         self._part, self._chars = part, 0
 
     def note_words(self, text: str) -> None:
-        """Record text of the answer; one that only continues until it has some text ends here."""
+        """Count generated text; after `write_again`, stop the answer once there is enough."""
         self._chars += len(text)
         if self._shown_to is None or self._part < self._shown_to:
             return
@@ -128,7 +130,7 @@ class StopFlag:
 
     @contextlib.contextmanager
     def ends_block(self) -> Iterator[None]:
-        """Run a block that ends on a stop request; cancellation of the task passes through."""
+        """Run a block that a stop request ends silently; other cancellations are re-raised."""
         self._task = task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- answers are generated by tasks
         try:
@@ -144,9 +146,9 @@ _MAX_IN_A_PASS = 8
 
 
 class WakeUps:
-    """Lets a few waiting tasks resume per event loop pass, in order.
+    """Limits how many waiting tasks resume in one pass of the event loop; the others wait in order.
 
-    When many answers end together, they wake as many tasks, each with a millisecond of work.
+    When many answers end at the same time, they wake many tasks that each run for a millisecond.
     """
 
     def __init__(self) -> None:
@@ -155,7 +157,7 @@ class WakeUps:
         self._is_scheduled = False
 
     def wake(self, callback: Callable[[], None]) -> None:
-        """Call back now, or in a later pass if this pass already had several callbacks."""
+        """Call a function now, or in a later pass if the limit of this pass is reached."""
         if self._in_this_pass < _MAX_IN_A_PASS and not self._waiting:
             self._in_this_pass += 1
             self._schedule()
@@ -164,7 +166,7 @@ class WakeUps:
             self._waiting.append(callback)
 
     async def wait_turn(self) -> None:
-        """Return now, or in a later pass if several tasks resumed in this one."""
+        """Wait for a later pass if the limit of this pass is reached; else return immediately."""
         if self._in_this_pass < _MAX_IN_A_PASS and not self._waiting:
             self._in_this_pass += 1
             self._schedule()
@@ -198,5 +200,5 @@ def _of_loop(_: asyncio.AbstractEventLoop) -> WakeUps:
 
 
 def wake_ups() -> WakeUps:
-    """Return the running event loop's limiter."""
+    """Return the `WakeUps` limiter of the running event loop."""
     return _of_loop(asyncio.get_running_loop())

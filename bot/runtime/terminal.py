@@ -1,11 +1,11 @@
-"""The terminal's locale and user, and removal of control characters from untrusted texts."""
+"""The terminal's locale and user name, and functions that make untrusted text safe to print."""
 
 import getpass
 import os
 import re
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# Those that show what follows in another order are escaped as well.
+# Characters that change the direction of text are escaped as well.
 _SHOWN_ESCAPED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -15,7 +15,7 @@ def strip_control_characters(text: str) -> str:
 
 
 def escape_control_characters(text: str) -> str:
-    r"""Escape control characters except line breaks and tabs, as in Python: ESC is `\x1b`."""
+    r"""Escape control characters as in Python, such as `\x1b`; keep line breaks and tabs."""
     return _SHOWN_ESCAPED.sub(lambda found: repr(found[0])[1:-1], text)
 
 
@@ -23,13 +23,13 @@ _VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first one that is not empt
 
 
 def terminal_locale() -> str | None:
-    """Return this process's locale, such as "zh_CN.UTF-8"; None if unset."""
+    """Return this process's locale, such as "zh_CN.UTF-8", or None if no variable sets one."""
     ours = os.environ  # noqa: TID251 -- no setting of Troupe is read
     return next((ours[name] for name in _VARIABLES if ours.get(name)), None)
 
 
 def login_name() -> str:
-    """Return the user running this process; "you" in a container that lacks the user."""
+    """Return the name of the user running this process, or "you" if the user has no name."""
     try:
         return getpass.getuser()
     except (ImportError, OSError, KeyError):

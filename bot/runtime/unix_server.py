@@ -1,6 +1,6 @@
-"""Run an HTTP server in a child process, on a Unix socket that only this user can access.
+"""Run an HTTP server in a child process, behind a Unix socket that only this user can access.
 
-Windows lacks these, so there it is a port on 127.0.0.1 protected by a random key.
+On Windows, where Python has no Unix sockets, it listens on 127.0.0.1 and requires a random key.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from bot.runtime.http_client import ConnectionFailed, HttpClient
 from bot.runtime.operating_system import HAS_UNIX_SOCKETS
 from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, supervised
 
-_START_SECONDS = 120.0  # a large file from a slow disk
+_START_SECONDS = 120.0  # for a large model file on a slow disk
 _SOCKET = "engine.sock"
 _CONNECT_SECONDS = 5.0
 _PROBE_SECONDS = 1.0
 
 ENGINE_URL = "http://engine"
-"""The address of a server behind its socket."""
+"""The URL for requests to a server behind a Unix socket."""
 
 
 UnixServer: TypeAlias = tuple[SupervisedProcess, HttpClient]
@@ -37,8 +37,8 @@ async def unix_server(
 ) -> AsyncIterator[UnixServer]:
     """Run `python -m module` as a server during the block; raises `ChildFailed`.
 
-    The module gets the options as JSON, with `socket`, or `port` and `key`, added; `threads`
-    defaults to all cores but one. It is ready when `/health` responds.
+    The module's argument is `options` as JSON, plus `socket` (on Windows, `port` and `key`) and
+    `threads`, by default all cores but one. The server is ready when `/health` returns 200.
     """
     async with AsyncExitStack() as stack:
         unix_socket, url, headers = None, ENGINE_URL, {}
@@ -55,8 +55,8 @@ async def unix_server(
             url,
             {
                 "Content-Type": "application/json",
-                # llama.cpp's server closes the connection after a streamed answer, but announces
-                # to keep it. A connection kept here would be closed under the next request.
+                # llama.cpp's server closes the connection after a streamed answer, although it
+                # announces keep-alive. A request on a kept connection would fail.
                 "Connection": "close",
                 **headers,
             },
@@ -65,7 +65,7 @@ async def unix_server(
             uses_proxy=False,
         )
         stack.push_async_callback(client.close)
-        threads = max(1, (os.cpu_count() or 1) - 1)  # one is left to the event loop
+        threads = max(1, (os.cpu_count() or 1) - 1)  # leave one core for the event loop
         given = {"threads": threads, **options, **place}
         child = await stack.enter_async_context(
             supervised(
@@ -79,7 +79,7 @@ async def unix_server(
         try:
             yield child, client
         finally:
-            await client.close()  # a request under way would hold up the end of the child
+            await client.close()  # a request in progress would delay the child's exit
 
 
 def _free_port() -> int:

@@ -24,7 +24,7 @@ _WORDS: Final = {
     "less_than_equal": marked("should be {le} or less"),
     "less_than": marked("should be less than {lt}"),
     **dict.fromkeys(("literal_error", "enum"), marked("should be {expected}")),
-    **dict.fromkeys(("string_type", "path_type"), marked("should be a text")),
+    **dict.fromkeys(("string_type", "path_type"), marked("should be text")),
     **dict.fromkeys(
         ("list_type", "tuple_type", "set_type", "frozen_set_type"), marked("should be a list")
     ),
@@ -32,11 +32,11 @@ _WORDS: Final = {
         ("dict_type", "model_type", "model_attributes_type"), marked("should be an object {{...}}")
     ),
 }
-"""By pydantic's type of the error; the names in braces are in its context."""
+"""Texts by pydantic's error type; the names in braces come from the error's context."""
 
 
 def describe_problem(problem: ErrorDetails) -> str:
-    """Return a text such as "should be a number", without the value, which may be secret."""
+    """Describe an error, as in "should be a number"; the value is omitted, as it may be secret."""
     if problem["type"] == "string_too_short":
         return translatable_count(
             "should have at least 1 character",

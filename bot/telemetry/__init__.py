@@ -1,1 +1,1 @@
-"""Logs and metrics: constant event names, ids as fields, never people's texts."""
+"""Logs, metrics and traces; they contain constant names and ids, but no text written by people."""

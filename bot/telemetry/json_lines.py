@@ -1,4 +1,4 @@
-"""Print all of a process's output as JSON lines if TROUPE_LOG_FORMAT is json."""
+"""Print everything a process writes to stdout and stderr as JSON lines, if logs are JSON."""
 
 import io
 import json
@@ -12,9 +12,10 @@ _PROGRAM = "troupe: "
 
 
 class JsonLines(io.TextIOBase):
-    """Wraps stdout or stderr to print JSON lines if `is_wanted`; logs go to `stream`.
+    """Wraps stdout or stderr; prints each line as a JSON object if `is_wanted` returns true.
 
-    `is_wanted` is called at the first line, as reading settings is slower than most commands.
+    `is_wanted` is called at the first line, because reading the settings is slower than most
+    commands. Logs are JSON already, so their handler writes to `stream` directly.
     """
 
     def __init__(self, stream: TextIO, is_wanted: Callable[[], bool], level: str = "info") -> None:
@@ -41,7 +42,7 @@ class JsonLines(io.TextIOBase):
 
     @override
     def close(self) -> None:
-        """Print any unfinished line; the stream stays open."""
+        """Print the unfinished last line, if any; the wrapped stream stays open."""
         self._write_line(self._line)
         self._line = ""
         self.flush()

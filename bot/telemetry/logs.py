@@ -1,4 +1,4 @@
-"""Configure structured logs with masked secrets, and keep recent warnings for the console."""
+"""Configure structured logs with masked secrets, and keep recent events for the console."""
 
 import contextlib
 import logging
@@ -30,7 +30,7 @@ _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "w
 _REPEAT_SECONDS = 60.0
 _MAX_ERROR_IDS = 500
 _OF_ONE_EVENT = {"timestamp", "turn", "error_id"}
-# A number that is not part of a name or an address, such as a duration or an object's id.
+# A number that may differ in each repeat, such as a duration, but is no part of a name or URL.
 _VARIABLE = re.compile(r"0x[0-9a-f]+|(?<=Task-)\d+|(?<![\w.:=-])\d+(?:\.\d+)?(?!\.?\d)")
 
 
@@ -39,7 +39,7 @@ _render = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_plain
 
 
 def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    """Render an event as one line, with control characters escaped, and its traceback below."""
+    """Return an event as one line of text, followed by its traceback; escape control characters."""
     event["event"] = escape_to_one_line(str(event["event"]))
     traceback = str(event.pop("exception", "")).splitlines()
     lines = [escape_to_one_line(_render(logger, method, event))]
@@ -49,10 +49,10 @@ def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> 
 @dataclass(slots=True)
 class _Repeats:
     written: float
-    """When the first one was."""
+    """When a record was last written."""
     newest: logging.LogRecord | None = None
     count: int = 0
-    error_ids: list[str] = field(default_factory=list)  # which people were told
+    error_ids: list[str] = field(default_factory=list)  # shown to people in chats
 
     def add(self, record: logging.LogRecord) -> None:
         self.newest = record
@@ -63,9 +63,10 @@ class _Repeats:
 
 
 class RateLimitedHandler(logging.StreamHandler[TextIO]):
-    """Logs a repeated warning or error once a minute; then, or at the end, the repeat count.
+    """Logs repeats of a warning or error at most once a minute, with the number of repeats.
 
-    Records are equal if all their fields are, except for the turn and numbers in texts.
+    A record repeats another if all fields are equal, apart from the time, the turn, the error id,
+    and numbers in texts.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -91,7 +92,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
         super().close()
 
     def _write_counts(self, now: float, before: float) -> None:
-        """Log the newest repeat of each record last logged before this time; forget the others."""
+        """Log the repeats of records that were last written up to `before`; forget the others."""
         for key, repeats in list(self._seen.items()):
             if repeats.written > before:
                 continue
@@ -99,7 +100,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
             if (record := repeats.newest) is None:
                 continue
             self._seen[key] = _Repeats(now)
-            if isinstance(record.msg, dict):  # of structlog
+            if isinstance(record.msg, dict):  # logged with structlog
                 ids = {"error_ids": repeats.error_ids} if repeats.error_ids else {}
                 record.msg = {**record.msg, "repeats": repeats.count, **ids}
             else:
@@ -109,7 +110,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
 
 def _repeat_key(record: logging.LogRecord) -> str:
-    """Return a key that is equal for repeats of the same error."""
+    """Return a key that is the same for all repeats of a warning or error."""
     if isinstance(record.msg, dict):
         said = {name: str(value) for name, value in record.msg.items() if name not in _OF_ONE_EVENT}
         said["exception"] = said.get("exception", "").rpartition("\n")[2]
@@ -121,7 +122,10 @@ def _repeat_key(record: logging.LogRecord) -> str:
 
 
 class BoundTurn:
-    """Adds a turn to log lines in the block, four times as fast as `bound_contextvars`."""
+    """A context manager that adds the field `turn` to log lines.
+
+    It is four times as fast as structlog's `bound_contextvars`.
+    """
 
     def __init__(self, turn: str) -> None:
         self._turn = turn
@@ -135,7 +139,7 @@ class BoundTurn:
 
 @contextmanager
 def only_warnings_logged() -> Iterator[None]:
-    """Log only warnings and errors, to stderr, so that a command's output stays clean."""
+    """In the block, log only warnings and errors, to stderr, to keep a command's output clean."""
     before = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
@@ -148,7 +152,10 @@ def only_warnings_logged() -> Iterator[None]:
 
 
 def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:
-    """Send our events and libraries' warnings through one processor chain to one stream."""
+    """Log our events and the libraries' warnings to a stream, with all secrets masked.
+
+    `form` is "json" or "console"; `level` applies to our events.
+    """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -180,12 +187,12 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
 def log_crash(
     kind: type[BaseException], error: BaseException, frames: TracebackType | None
 ) -> None:
-    """Log an uncaught exception; used as `sys.excepthook`."""
+    """Log an uncaught exception; to be set as `sys.excepthook`."""
     structlog.get_logger(__name__).critical("crashed", exc_info=(kind, error, frames))
 
 
 def open_log_stream(file: Path | None) -> TextIO:
-    """Open a log file, or raise `SettingsError`; without a file, return stderr."""
+    """Open a log file for appending, or return stderr if `file` is None; raises `SettingsError`."""
     if file is None:
         return sys.stderr.stream if isinstance(sys.stderr, JsonLines) else sys.stderr
     try:
@@ -193,20 +200,23 @@ def open_log_stream(file: Path | None) -> TextIO:
         return file.open("a", encoding="utf-8", buffering=1)
     except OSError as error:
         raise SettingsError(
-            f"the log {file} cannot be written ({error.strerror}); "
+            f"cannot write the log file {file} ({error.strerror}); "
             "fix its permissions or set TROUPE_DATA_DIR"
         ) from None
 
 
 _MAX_EVENTS = 2000
-_MAX_STEPS = 30  # of one message
-_MAX_CHARS = 1000  # of the end of one value, where a traceback says what it is
+_MAX_STEPS = 30  # for each message
+_MAX_CHARS = 1000  # for each value; the end is kept, as a traceback ends with the error
 _FAILURES = {"warning", "error", "critical"}
 _OF_EVERY_EVENT = {"event", "level", "timestamp", "turn", "logger"}
 
 
 class RecentEvents:
-    """A structlog processor that keeps messages' events, after secrets are masked."""
+    """A structlog processor that keeps the latest events of messages in memory.
+
+    It must run after the processor that masks secrets.
+    """
 
     def __init__(self, max_events: int = _MAX_EVENTS) -> None:
         self._steps: deque[tuple[str, LoggedStep]] = deque(maxlen=max_events)
@@ -222,12 +232,15 @@ class RecentEvents:
         return event
 
     def failures(self, limit: int) -> Sequence[FailedMessage]:
-        """Return messages with warnings or errors, newest first."""
+        """Return up to `limit` messages that logged a warning or error, newest first."""
         failed = (turn for turn, step in reversed(self._steps) if step.level in _FAILURES)
         return [self._failed_message(turn) for turn in list(dict.fromkeys(failed))[:limit]]
 
     def failure(self, error_id: str) -> FailedMessage | None:
-        """Return a message by the error id shown to users; None if this process has none."""
+        """Return the message with an error id that was shown to a user.
+
+        Return None if this process has logged no such message.
+        """
         turns = dict.fromkeys(turn for turn, _ in reversed(self._steps))
         found = next((turn for turn in turns if short_error_id(turn) == error_id), None)
         return None if found is None else self._failed_message(found)
@@ -242,7 +255,7 @@ _decode = msgspec.json.Decoder(FailedMessage).decode
 
 
 def describe_failure(events: RecentEvents, turn: str) -> MessageNote:
-    """Return a note containing a failed message's log."""
+    """Return a note for the database that contains the log of a failed message."""
     error_id = short_error_id(turn)
     failed = events.failure(error_id) or FailedMessage(error_id, turn, ())
     return MessageNote(_key(error_id), _encode(failed).decode())
@@ -251,12 +264,15 @@ def describe_failure(events: RecentEvents, turn: str) -> MessageNote:
 async def find_failure(
     read_notes: Callable[[str, int], Awaitable[Sequence[str]]], error_id: str
 ) -> FailedMessage | None:
-    """Return a failed message, from any process; raises `StoreError`."""
+    """Return the failed message with an error id, from the notes of all processes, or None.
+
+    Raises `StoreError`.
+    """
     return next(iter(read_failures(await read_notes(_key(error_id), 1))), None)
 
 
 def read_failures(notes: Iterable[str]) -> Sequence[FailedMessage]:
-    """Parse notes into failed messages, skipping those of other versions of Troupe."""
+    """Parse notes into failed messages; skip notes that another version of Troupe wrote."""
     found = []
     for one in notes:
         with contextlib.suppress(msgspec.DecodeError):
@@ -272,4 +288,4 @@ def _key(error_id: str) -> str:
 
 
 RECENT_EVENTS = RecentEvents()
-"""The events of this process."""
+"""The latest events of this process."""

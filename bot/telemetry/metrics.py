@@ -1,4 +1,4 @@
-"""Prometheus metrics and OpenTelemetry spans; labels come from fixed sets, never from people."""
+"""Prometheus metrics and OpenTelemetry spans; their labels never contain text from people."""
 
 import hashlib
 import random
@@ -18,47 +18,51 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
 MESSAGES_RECEIVED = Counter("troupe_heard_total", "Messages stored in the inbox", ["platform"])
 MESSAGES_FINISHED = Counter(
     "troupe_finished_total",
-    "Messages that are finished, by outcome",
+    "Messages that were processed, by outcome",
     # answered, command, greeted, observed, ignored, told, failed, set_aside
     ["platform", "outcome"],
 )
 SECONDS_TO_FINISH = Histogram(
-    "troupe_seconds_to_finish", "From the platform's time stamp to finished", buckets=_SECONDS
+    "troupe_seconds_to_finish",
+    "Time from the platform's timestamp of a message to the end of its processing",
+    buckets=_SECONDS,
 )
 SECONDS_TO_FIRST_TOKEN = Histogram(
     "troupe_seconds_to_first_word",
-    "From the request to a model to its first token",
+    "Time from the request to a model to its first token",
     buckets=_SECONDS,
 )
 _PROMPT_TOKENS = Counter("troupe_prompt_tokens_total", "Prompt tokens, as counted by providers")
 _CACHED_PROMPT_TOKENS = Counter(
-    "troupe_cached_prompt_tokens_total", "Prompt tokens that came from a prefix cache"
+    "troupe_cached_prompt_tokens_total", "Prompt tokens that were read from a prefix cache"
 )
 _WRITTEN_PROMPT_TOKENS = Counter(
     "troupe_cache_written_prompt_tokens_total", "Prompt tokens that were written to a prefix cache"
 )
-_ANSWER_TOKENS = Counter("troupe_answer_tokens_total", "Tokens of answers, reasoning included")
+_ANSWER_TOKENS = Counter("troupe_answer_tokens_total", "Answer tokens, including reasoning")
 OUTBOX_SENDS = Counter(
     "troupe_outbox_total",
     "Attempts to send an outbox row, by outcome",
     ["platform", "outcome"],  # sent, rate_limited, unreachable, unknown, refused, set_aside, fatal
 )
 OUTBOX_RECONCILIATIONS = Counter(
-    "troupe_reconciled_total", "Unknown outcomes that were looked up", ["platform", "arrived"]
+    "troupe_reconciled_total",
+    "Checks whether a message with an unknown outcome has arrived",
+    ["platform", "arrived"],
 )
 LIMITED_MESSAGES = Counter(
     "troupe_limited_total",
-    "Messages over the limit of a person, a channel or a conversation's queue, by outcome",
+    "Messages over the limit of a person, a channel or a queue, by outcome",
     ["outcome"],  # slowed, refused, queue_full, commands, deletions, unreadable, voice
 )
 CHECKED_ANSWERS = Counter(
     "troupe_checked_total",
-    "Answers withheld by a check, or shown or withheld unchecked",
+    "Answers withheld by a check, or shown or withheld because moderation was unavailable",
     ["outcome"],  # withheld by words, moderation, plugin, withheld_unchecked; shown unchecked
 )
 FENCED = Counter(
     "troupe_fenced_total",
-    "Work that was dropped because another process has taken it over",
+    "Work that was dropped because another process has claimed it since",
     ["queue"],  # conversations, lanes
 )
 POLLING_CONFLICTS = Counter(
@@ -66,27 +70,29 @@ POLLING_CONFLICTS = Counter(
 )
 RATE_LIMIT_REFUSALS = Counter(
     "troupe_rate_limit_refusals_total",
-    "Calls that a platform refused for a while (HTTP 429)",
+    "Calls that a platform rate limited (HTTP 429)",
     ["platform", "scope"],  # route, chat, bot
 )
 RATE_LIMIT_SECONDS = Counter(
-    "troupe_rate_limit_seconds_total", "Seconds that platforms refused calls for", ["platform"]
+    "troupe_rate_limit_seconds_total",
+    "Seconds to wait, as demanded by platforms' rate limits",
+    ["platform"],
 )
-QUEUE_AGE = Gauge("troupe_queue_age_seconds", "How long the oldest of a queue waits", ["queue"])
+QUEUE_AGE = Gauge("troupe_queue_age_seconds", "Age of the oldest item in a queue", ["queue"])
 HELD_ROLES = Gauge(
-    "troupe_held_roles", "Roles of which this process is the only holder, by their name", ["role"]
+    "troupe_held_roles", "Exclusive roles that this process holds, by name", ["role"]
 )
 IDENTIFIES_LEFT = Gauge(
     "troupe_discord_identifies_left",
-    "New gateway sessions that Discord still allows today; only where Discord was asked",
-    ["platform"],  # without a label, processes that never asked would say 0
+    "New gateway sessions that Discord still allows today, in processes that query Discord",
+    ["platform"],  # without a label, processes that never query it would export 0
 )
 LOOP_LAG = Histogram(
     "troupe_loop_lag_seconds",
-    "How late the event loop of this process ran a timer",
+    "Delay of a timer in the event loop of this process",
     buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
 )
-KEYS_IN_PROGRESS = Gauge("troupe_working", "Keys of a queue that are being processed", ["queue"])
+KEYS_IN_PROGRESS = Gauge("troupe_working", "Items of a queue that are being processed", ["queue"])
 
 
 def record_usage(usage: Usage) -> None:
@@ -102,14 +108,14 @@ def record_usage(usage: Usage) -> None:
 
 
 def withheld_answers() -> int:
-    """Return how many answers checks have withheld since this process started."""
+    """Return the number of answers that checks withheld since this process started."""
     samples = [one for metric in CHECKED_ANSWERS.collect() for one in metric.samples]
     withheld = (one for one in samples if one.labels.get("outcome") != "unchecked")
     return sum(int(one.value) for one in withheld if one.name.endswith("_total"))
 
 
 def count_unanswered(platform: str) -> int:
-    """Return how many of a platform's messages got a notice instead of an answer."""
+    """Return the number of messages on a platform that got a notice instead of an answer."""
     labels = ({"platform": platform, "outcome": one} for one in ("failed", "told", "set_aside"))
     found = (REGISTRY.get_sample_value("troupe_finished_total", each) for each in labels)
     return sum(int(count or 0) for count in found)
@@ -117,15 +123,15 @@ def count_unanswered(platform: str) -> int:
 
 _NANOSECONDS = 1_000_000_000
 ROOT = "message"
-"""The name of the span that all others of a turn belong to."""
+"""The name of a turn's root span, which contains its other spans."""
 
 
 class TurnIds:
-    """Generates span ids; a root span's id is derived from its turn."""
+    """Generates OpenTelemetry ids; those of a root span are derived from its turn."""
 
     def __init__(self) -> None:
         self.root: tuple[int, int] | None = None
-        """The ids of the trace and the span that is started next."""
+        """The trace and span ids for the next span if it is a root span, else None."""
 
     def generate_trace_id(self) -> int:
         return self.root[0] if self.root else random.getrandbits(128) or 1
@@ -135,7 +141,7 @@ class TurnIds:
 
 
 class MessageTraces:
-    """Creates spans with an OpenTelemetry tracer that gets its ids from `ids`."""
+    """Records spans with an OpenTelemetry tracer whose id generator is `ids`."""
 
     def __init__(self, tracer: Any, ids: TurnIds) -> None:
         self._tracer, self._ids = tracer, ids
@@ -152,7 +158,10 @@ class MessageTraces:
         error: str | None = None,
         is_remote_call: bool = False,
     ) -> None:
-        """Record a turn's span, or its root, in Unix seconds; `error` is a class or outcome."""
+        """Record a span of a turn, or its root span if `name` is `ROOT`.
+
+        `began` and `ended` are in Unix seconds; `error` is an error's class or an outcome.
+        """
         api, digest = self._api, hashlib.sha256(turn.encode()).digest()
         ids = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
         parent = api.INVALID_SPAN
@@ -178,14 +187,14 @@ class MessageTraces:
         started.end(end_time=int(max(began, ended) * _NANOSECONDS))
 
 
-_current: list[MessageTraces] = []  # one, or none while there are no traces
+_current: list[MessageTraces] = []  # one item, or none while tracing is off
 
 
 def record_span(name: str, turn: str | None, began: float, ended: float, **more: Any) -> None:
-    """Record a step of a message, if tracing is on.
+    """Record a span for one step in the processing of a message, if tracing is on.
 
-    Without `turn`, it belongs to the turn in the log context. `more` is as in
-    `MessageTraces.record`; attributes come from fixed sets, never from people.
+    If `turn` is None, use the turn in the log context. `more` contains further arguments of
+    `MessageTraces.record`; attributes must not contain text from people.
     """
     for traces in _current:
         of_turn = turn or structlog.contextvars.get_contextvars().get("turn")
@@ -194,7 +203,10 @@ def record_span(name: str, turn: str | None, began: float, ended: float, **more:
 
 
 def start_traces(url: str) -> Callable[[], None]:
-    """Send spans over OTLP/HTTP; return a function to stop; raises `SettingsError`."""
+    """Start to export spans to a URL by OTLP over HTTP; return a function that ends the export.
+
+    Raises `SettingsError` if the libraries are not installed.
+    """
     sdk, export, id_generator, resources, otlp = (
         import_extra(f"opentelemetry.{name}", "TROUPE_TRACES_URL")
         for name in (
@@ -212,6 +224,6 @@ def start_traces(url: str) -> Callable[[], None]:
 
     def end() -> None:
         _current.remove(traces)
-        provider.shutdown()  # sends what waits
+        provider.shutdown()  # exports the remaining spans
 
     return end

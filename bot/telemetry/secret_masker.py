@@ -1,4 +1,4 @@
-"""Mask secrets in texts: those in the settings, and anything that looks like a token or key."""
+"""Mask secrets in texts: secrets from the settings, and anything that looks like a token or key."""
 
 import re
 from base64 import b64encode, urlsafe_b64decode
@@ -9,8 +9,8 @@ from urllib.parse import quote, unquote
 from structlog.typing import EventDict, WrappedLogger
 
 _MIN_SECRET_CHARS = 6
-_MIN_CHARS_TO_SHOW_TAIL = 12  # of a shorter secret, four characters would be too much
-# Formats of tokens, which may appear in the messages of a library's exceptions.
+_MIN_CHARS_TO_SHOW_TAIL = 12  # the last four characters would reveal too much of a shorter secret
+# Formats of tokens, which libraries may quote in error messages.
 _TELEGRAM = r"\d{6,12}(?::|%(?:25)*3[Aa])[A-Za-z0-9_-]{30,}"
 _PREFIXES = (
     *(
@@ -24,7 +24,7 @@ _PREFIXES = (
     *("lin_api_", "tskey-", "sntrys_", "sntryu_", "pscale_", "sbp_", "dapi", "hvs.", "ya29."),
     *("SG.", "AGE-SECRET-KEY-", "ATATT3", "GOCSPX-", "HRKU-", "PMAK-"),
 )
-"""Prefixes of the keys of providers and services."""
+"""Prefixes of API keys of well-known services."""
 _ANY_PREFIX = "|".join(map(re.escape, _PREFIXES))
 _TOKEN_FORMATS = re.compile(
     _TELEGRAM + r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
@@ -40,7 +40,7 @@ _TOKEN_FORMATS = re.compile(
     r"(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
     re.DOTALL,
 )
-# The name that a header, an address or a setting gives to a secret, and the secret.
+# A secret after its name in a header, a URL or a setting, such as `api_key=...`.
 _NAMED_SECRET = re.compile(
     r"""
       (?P<name> (?<![a-z]) (?: authorization | cookie | bearer | token | secret | password | passwd
@@ -52,17 +52,17 @@ _NAMED_SECRET = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
-# In a chat, words such as sk-learning are words: only what is long and has a digit is a token.
+# People write words such as sk-learning; in their texts only long words with a digit are tokens.
 _MIN_PASTED_CHARS = 20
 _MAY_BE_PASTED = re.compile(r"[A-Za-z0-9_-]{20}|-----BEGIN|://[^/\s@]{0,200}@")
-# Whatever is masked has a digit or an @, or is a private key; of other scripts, who knows.
+# A text without a digit, an @ and other scripts contains no token, except for a private key.
 _DIGIT_OR_AT = re.compile(r"[^\x00-/:-?A-~]")
 _MAY_BE_NAMED = re.compile("passw|secret|token|key|bearer|authoriz|cookie|sig=", re.IGNORECASE)
 _MIN_NAMED_CHARS = 8
 _ZERO_WIDTH = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
 
-# The end of a text may still grow into a token if it is a word with signs or digits, or the
-# beginning of a prefix. A token of Discord begins with the digits of an id in base64.
+# The last word of a text may still grow into a token if it contains signs or digits, or could be
+# the beginning of a prefix. A Discord token begins with the digits of an id in base64.
 _SIGNS = "".join(map(chr, range(ord("!"), ord("~") + 1)))
 _PLAIN_WORD = re.compile(r"[A-Za-z]*[.,!?]*")
 _LETTERS_BEFORE = (
@@ -74,32 +74,32 @@ _BEGINNINGS = {
 }
 _NAMES_BEFORE = ("Bot ", "oken: ")
 _LONGEST_OPEN_CHARS = 16_384
-_LONGEST_BEFORE_CHARS = 20  # what a format looks at before the token
+_LONGEST_BEFORE_CHARS = 20  # the longest context before a token that a format checks
 _KEY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*(?:PRIVATE KEY(?: BLOCK)?-----|-{0,4}\Z)")
 _KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
 
 _PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s]+)@|^[^/\s:@]+:(?!//)(\S+)$")
 
 _NEWER: set[str] = set()
-"""Secrets added after the settings were read, in all encodings."""
+"""Secrets added after the settings were read, in every encoding they may appear in."""
 
 
 def mask_from_now_on(secrets: Iterable[str]) -> None:
-    """Make all maskers also mask these secrets, from a file that was replaced."""
+    """Make all maskers mask these secrets, too; for files of secrets that were replaced."""
     for one in secrets:
         if len(one) >= _MIN_SECRET_CHARS:
             _NEWER.update(_encodings(one))
 
 
 def passwords_in(address: str) -> set[str]:
-    """Return the password in a URL or "name:password", as written and decoded."""
+    """Return the password in a URL or in "name:password", as written and percent-decoded."""
     found = _PASSWORD.search(address)
     password = (found[1] or found[2]) if found else ""
     return {password, unquote(password)} - {""}
 
 
 class SecretMasker:
-    """A structlog processor that masks secrets, except for up to four final characters."""
+    """A structlog processor that masks secrets; of long ones, the last four characters stay."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = {each for one in secrets for each in (one, *passwords_in(one))}
@@ -110,7 +110,7 @@ class SecretMasker:
         return {key: self._mask_value(value) for key, value in event.items()}
 
     def mask(self, text: str) -> str:
-        """Mask every secret in a text."""
+        """Return a text with every secret in it masked."""
         for secret in (*self._secrets, *sorted(_NEWER, key=len, reverse=True)):
             text = text.replace(secret, _masked(secret))
         text = _TOKEN_FORMATS.sub(lambda found: _masked(found[0]), text)
@@ -132,10 +132,10 @@ class SecretMasker:
 
 
 def mask_pasted_tokens(text: str) -> str:
-    """Mask anything in a person's text that looks like a token, key or password.
+    """Return a person's text with everything masked that looks like a token, key or password.
 
-    This includes values with letters and digits after a name such as `PASSWORD=`. Zero-width
-    characters do not hide a token: they are removed with it.
+    After a name such as `PASSWORD=`, a value with letters and digits is masked. Zero-width
+    characters cannot hide a token: if anything is masked, they are removed.
     """
     bare = text if text.isascii() else text.translate(_ZERO_WIDTH)
     masked = bare
@@ -147,7 +147,7 @@ def mask_pasted_tokens(text: str) -> str:
 
 
 def _may_have_token(text: str) -> bool:
-    """Return quickly whether a text may contain a token, password or key; most do not."""
+    """Check quickly, without the formats, whether a text may contain a token or key at all."""
     if _DIGIT_OR_AT.search(text) is None and "-----BEGIN" not in text:
         return False
     longest = max(map(len, text.split()), default=0)
@@ -155,34 +155,34 @@ def _may_have_token(text: str) -> bool:
 
 
 class TokenFilter:
-    """Masks tokens in a stream: text that may become a token is held back.
+    """Masks tokens in streamed text; holds text back while it may still become a token.
 
-    Names such as `PASSWORD=` are ignored, because a model invents the values after them.
+    Values after names such as `PASSWORD=` are not masked, because the model invents them.
     """
 
     def __init__(self) -> None:
         self._before = ""
-        """The end of what was returned, unmasked: formats look at it."""
+        """The end of the text returned so far, unmasked, as context for the formats."""
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Add text; return the text that can be shown now."""
+        """Add text, and return the text that can be shown now."""
         self._held += text
         return self._release(self._safe_length())
 
     def finish(self) -> str:
-        """Return the remaining text at the end."""
+        """Return the text that is still held back, at the end of the stream."""
         return self._release(len(self._held))
 
     def _safe_length(self) -> int:
-        """Return how many held characters can be released, as they cannot grow into a token."""
+        """Return how many characters can be released because they cannot grow into a token."""
         held, after_keys = self._held, 0
         while begin := _KEY_BEGIN.search(held, after_keys):
             end = _KEY_END.search(held, begin.end())
             if end is None:
                 return begin.start()
             after_keys = end.end()
-        start = max(after_keys, len(held.rstrip(_SIGNS)))  # no other format has white space in it
+        start = max(after_keys, len(held.rstrip(_SIGNS)))  # other formats contain no whitespace
         word = held[start:]
         may_grow = (
             _PLAIN_WORD.fullmatch(word) is None
@@ -223,12 +223,12 @@ def _mask_named(found: re.Match[str]) -> str:
 
 
 def _encodings(secret: str) -> set[str]:
-    """Return a secret in all forms it may take: plain, URL-quoted, base64."""
+    """Return the forms in which a secret may appear: plain, URL-quoted, base64."""
     return {secret, quote(secret, safe=""), b64encode(secret.encode()).decode().rstrip("=")}
 
 
 def _mask_base64(found: re.Match[str]) -> str:
-    """Mask a long word that decodes to a Telegram token."""
+    """Return a base64 word masked if it decodes to a Telegram token, else unchanged."""
     word = found[0].rstrip("=").replace("+", "-").replace("/", "_")
     try:
         decoded = urlsafe_b64decode(word + "=" * (-len(word) % 4)).decode("ascii")

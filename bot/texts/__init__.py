@@ -1,1 +1,1 @@
-"""The service's texts and their translations."""
+"""Texts for people, and their translations."""

@@ -1,4 +1,4 @@
-"""Caches for pure functions of people's texts and names, cleared when anything is forgotten."""
+"""Caches whose keys may be people's texts and names; cleared when anyone's data is deleted."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,17 +13,17 @@ _clear: list[Callable[[], None]] = []
 def text_cache(
     max_size: int,
 ) -> Callable[[Callable[Parameters, Value]], Callable[Parameters, Value]]:
-    """Return a decorator like `lru_cache`, for functions whose arguments may be people's texts."""
+    """Return a decorator like `lru_cache`, whose cache `clear_text_caches` clears."""
 
     def decorate(compute: Callable[Parameters, Value]) -> Callable[Parameters, Value]:
         cached = lru_cache(max_size)(compute)
         _clear.append(cached.cache_clear)
-        return cached  # type: ignore[return-value] # its parameters are any hashable values
+        return cached  # type: ignore[return-value] # lru_cache loses the parameters' types
 
     return decorate
 
 
 def clear_text_caches() -> None:
-    """Clear all text caches; the next messages refill them."""
+    """Clear the caches of all functions decorated with `text_cache`."""
     for clear in _clear:
         clear()

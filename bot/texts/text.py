@@ -1,7 +1,8 @@
-"""Texts shown in chats: English in the code, other languages in gettext catalogs.
+"""Texts for people: in English in the code, in other languages in gettext catalogs.
 
-A text is created where its cause is known, and translated where the reader's language is known or,
-if it was stored in English, when it is shown. `make catalogues` updates bot/texts/locales.
+Code creates a `Text` in English; it is translated where the reader's language is known. Texts that
+were stored in English are translated when they are shown (`looked_up`). `make catalogues` updates
+the catalogs in bot/texts/locales.
 """
 
 import gettext
@@ -17,11 +18,14 @@ _DOMAIN = "troupe"
 _LANGUAGE_END = re.compile(r"[-_.@]")
 _NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LANGUAGES: Final = ("en", "zh")
-"""The languages of the service; the first needs no catalog."""
+"""The supported languages; the first is the language of the code and needs no catalog."""
 
 
 class Text(str):
-    """An English text with the values for its translation; people's texts are only values."""
+    """An English string that can be translated: it keeps its pattern and values.
+
+    Text written by people may be a value, but never a part of the pattern.
+    """
 
     _pattern: str
     _plural: str | None
@@ -43,7 +47,7 @@ class Text(str):
         return text
 
     def translate_to(self, language: str) -> str:
-        """Return the text in a language; English if its catalog lacks it."""
+        """Return the text in a language, or in English if the catalog has no translation."""
         catalog = _catalog(language)
         if self._plural is None:
             pattern = catalog.gettext(self._pattern) if self._pattern else ""
@@ -56,13 +60,13 @@ class Text(str):
         return pattern.format_map(values)
 
     def with_values(self, change: Callable[[str], str]) -> Self:
-        """Return the text with `change` applied to all values that are plain strings."""
+        """Return a copy with `change` applied to every value that is a plain string."""
         values = {name: _apply_change(value, change) for name, value in self._values.items()}
         return type(self)(self._pattern, values, plural=self._plural, count=self._count)
 
 
 EMPTY: Final = Text("", {})
-"""The empty text, which is empty in every language."""
+"""The empty text, the same in every language."""
 
 
 def translatable(pattern: str, **values: object) -> Text:
@@ -71,17 +75,17 @@ def translatable(pattern: str, **values: object) -> Text:
 
 
 def translatable_count(singular: str, plural: str, count: int, **values: object) -> Text:
-    """Return a translatable text with the number `{count}`, in singular or plural."""
+    """Return a translatable text in its singular or plural form; `{count}` is a value of both."""
     return Text(singular, {"count": count, **values}, plural=plural, count=count)
 
 
 def marked(text: str) -> str:
-    """Return a text unchanged, for storing; `looked_up` translates it for display."""
+    """Return a text unchanged, but add it to the catalogs, so that `looked_up` can translate it."""
     return text
 
 
 def joined(texts: Iterable[str], separator: str = "\n") -> Text:
-    """Join texts into one translatable text."""
+    """Join texts into one; each `Text` among them remains translatable."""
     values = {f"part{index}": text for index, text in enumerate(texts)}
     pattern = "{separator}".join(f"{{{name}}}" for name in values)
     return Text(pattern, {**values, "separator": separator})
@@ -94,29 +98,29 @@ def _apply_change(value: object, change: Callable[[str], str]) -> object:
 
 
 def translate(text: str, language: str) -> str:
-    """Return a text in a language; plain strings stay unchanged."""
+    """Return a `Text` in a language, or a plain string unchanged."""
     return text.translate_to(language) if isinstance(text, Text) else text
 
 
 def text_of(error: Exception) -> str:
-    """Return an error's text, as a `Text` if it was raised with one."""
+    """Return an error's message, as a `Text` if the error was raised with one."""
     message = error.args[0] if error.args else None
     return message if isinstance(message, Text) else str(error)
 
 
 def in_every_language(text: Text) -> str:
-    """Return a text in each language, one per line, for readers of unknown language."""
+    """Return a text in all languages, one per line, for readers whose language is unknown."""
     return "\n".join(text.translate_to(language) for language in LANGUAGES)
 
 
 def escape_to_one_line(text: str) -> str:
-    """Escape control characters, line breaks and direction marks, which could fake a line."""
+    """Escape characters that could forge another line: control, line break and direction marks."""
     return _NOT_IN_A_LINE.sub(lambda found: repr(found[0])[1:-1], text)
 
 
-@lru_cache(maxsize=256)  # every message asks several times; what clients send is not all known
+@lru_cache(maxsize=256)  # called several times per message; clients may send any locale
 def language_of(locale: str | None) -> str:
-    """Return the language for a locale such as "zh-CN" or "zh_CN.UTF-8"; English if unsupported."""
+    """Return the supported language for a locale such as "zh-CN" or "zh_CN.UTF-8", or English."""
     language = _LANGUAGE_END.split(locale or "", maxsplit=1)[0].lower()
     return language if language in LANGUAGES else LANGUAGES[0]
 
@@ -129,11 +133,15 @@ def _catalog(language: str) -> gettext.NullTranslations:
 _MAX_CHARS = 2000
 
 _NESTED = frozenset({"found", "reason"})
-"""Values that are stored texts themselves; all others are words of people, or figures."""
+"""Values that are stored texts and are translated, too; others are numbers or people's words."""
 
 
 class StoredPattern:
-    """A sentence with a `{name}` for each value; wrap it in `marked` for the catalog."""
+    """The pattern of a sentence that is stored in English with its values filled in.
+
+    The pattern has a `{name}` for each value, and must be wrapped in `marked`. `looked_up` parses
+    stored sentences with all patterns, in order to translate them.
+    """
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -147,11 +155,11 @@ class StoredPattern:
         _patterns.sort(key=lambda one: one.literal_chars, reverse=True)
 
     def with_values(self, **values: object) -> str:
-        """Return the English sentence."""
+        """Return the English sentence with these values."""
         return self._pattern.format_map(values)
 
     def read(self, text: str) -> Text | None:
-        """Parse a sentence that follows this pattern to a `Text`; None for other sentences."""
+        """Parse a sentence into a `Text`, or return None if it does not match this pattern."""
         found = self._expression.fullmatch(text)
         if found is None:
             return None
@@ -162,11 +170,14 @@ class StoredPattern:
         return Text(self._pattern, values)
 
 
-_patterns: list[StoredPattern] = []  # the most particular first
+_patterns: list[StoredPattern] = []  # the pattern with the most literal text first
 
 
 def looked_up(text: str) -> Text:
-    """Translate a text that was stored in English, if it is known."""
+    """Return a translatable text for one that was stored in English.
+
+    If neither the catalogs nor the patterns contain the stored text, no translation changes it.
+    """
     whole = Text(text.replace("{", "{{").replace("}", "}}"), {})
     if len(text) > _MAX_CHARS or any(_catalog(one).gettext(text) != text for one in LANGUAGES[1:]):
         return whole

@@ -89,7 +89,7 @@ def test_unknown_kind_is_rejected_with_the_known_ones(toy: BackendSpec) -> None:
 
 
 def test_kind_cannot_be_registered_twice(toy: BackendSpec) -> None:
-    with pytest.raises(ValueError, match="'toy' is registered already"):
+    with pytest.raises(ValueError, match="'toy' is already registered"):
         registry.register(toy)
 
 

@@ -44,7 +44,9 @@ def test_card_is_fetched_by_its_address_only_where_that_is_on(
     with pytest.raises(UserError, match="fetching from URLs is off; download it, or set"):
         troupe("character", "import", address)
     monkeypatch.setenv("TROUPE_FETCH_LINKS", "true")
-    with pytest.raises(UserError, match="cannot be fetched: its port is 1; 80 and 443 are asked"):
+    with pytest.raises(
+        UserError, match="cannot be fetched: the URL's port is 1; only 80 and 443 are allowed"
+    ):
         troupe("character", "import", address)
 
 

@@ -180,7 +180,7 @@ class TestTokenFile:
     @pytest.mark.parametrize("content", ["", "too-short", "the-first-token-of-the-file x"])
     def test_file_without_one_token_is_refused(self, file: Path, content: str) -> None:
         file.write_text(content, encoding="utf-8")
-        with pytest.raises(ValueError, match="there is not one token"):
+        with pytest.raises(ValueError, match="should contain exactly one token"):
             ConsoleSettings(token_file=file)
 
     def test_token_beside_its_file_is_refused(self, file: Path) -> None:

@@ -11,8 +11,8 @@ from bot.contracts import (  # noqa: F401 # pytest runs them
     test_answer_is_deltas_and_one_finish,
     test_check_returns_a_description,
     test_concurrent_answers_do_not_mix,
-    test_generation_may_be_cancelled,
-    test_generator_may_be_closed_at_any_delta,
+    test_generation_can_be_cancelled,
+    test_generator_can_be_closed_after_any_delta,
 )
 from bot.errors import BackendUnavailable
 from bot.ports import Backend

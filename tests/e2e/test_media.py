@@ -66,7 +66,7 @@ async def test_text_file_is_quoted(where: Chat, model: Model, name: str, data: b
 @at(*PRIVATE)
 async def test_file_that_cannot_be_read_gets_a_clear_word(where: Chat) -> None:
     send(where, "", ("a.zip", b"PK\3\4\0\0"))
-    why = "⚠ I could not read a.zip: I read pictures, text files and PDFs only."
+    why = "⚠ I could not read a.zip: I can only read pictures, text files and PDFs."
     await where.shows(why)
     send(where, "and Td1:3", ("b.zip", b"PK\3\4\0\0"))
     behind = why.replace("a.zip", "b.zip")

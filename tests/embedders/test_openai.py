@@ -80,5 +80,5 @@ def test_key_and_its_file_are_not_both_set(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="api_key and api_key_file are both set"):
         EmbeddingSettings(api_key="sk-two", api_key_file=file)
     file.write_text("\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="there is not one api key in"):
+    with pytest.raises(ValueError, match="should contain exactly one api key"):
         EmbeddingSettings(api_key_file=file)

@@ -114,9 +114,9 @@ async def test_pdf_is_read_also_without_its_table_of_objects(end: bytes | None) 
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"PK\3\4\0\0", "I read pictures, text files and PDFs only"),
-        ("明日の会議".encode("cp932"), "please save it in UTF-8"),
-        (b"  \n", "there is no text in it"),
+        (b"PK\3\4\0\0", "I can only read pictures, text files and PDFs"),
+        ("明日の会議".encode("cp932"), "please save it as UTF-8"),
+        (b"  \n", "it contains no text"),
         (b"%PDF-1.4 nothing follows", "it is damaged, or too large when unpacked"),
         (b"\x89PNG\r\n\x1a\n" + bytes(99), "it is damaged, or too large when unpacked"),
         (bytes(10 * 2**20 + 1), "it is larger than 10 MiB"),
@@ -167,7 +167,7 @@ async def test_token_in_a_file_is_masked() -> None:
 
 async def test_at_most_ten_files_are_read() -> None:
     found = await read(*[file(f"t{number}") for number in range(12)])
-    assert reasons(found)[-2:] == ["I read at most 10 files at once"] * 2
+    assert reasons(found)[-2:] == ["I read at most 10 files per message"] * 2
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("attachments", dict.fromkeys(MORE_FILES)))
@@ -202,7 +202,7 @@ class Web:
         parse_public_url(address)
         name = address.rpartition("/")[2].partition(".")[0]
         if name not in self._files:
-            raise FetchFailed("the server answered 404")
+            raise FetchFailed("the server answered with status 404")
         return self._files[name][:max_bytes]
 
 
@@ -223,7 +223,7 @@ async def test_picture_is_fetched_by_its_address_in_a_message() -> None:
     ("text", "why"),
     [
         ("https://a.example/gone.png", "it could not be downloaded"),
-        ("http://localhost/cat.png", "I am not allowed to fetch its address"),
+        ("http://localhost/cat.png", "I am not allowed to download from its address"),
         ("https://a.example/page.png", "it is damaged, or too large when unpacked"),
     ],
 )

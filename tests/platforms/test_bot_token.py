@@ -51,8 +51,8 @@ def test_token_is_read_from_the_file_and_names_the_bot(file: Path) -> None:
     ("content", "token", "problem"),
     [
         (None, None, "cannot be read"),
-        ("\n", None, "there is not one token in"),
-        ("1:a\n1:b\n", None, "there is not one token in"),
+        ("\n", None, "should contain exactly one token"),
+        ("1:a\n1:b\n", None, "should contain exactly one token"),
         (_OLD, "1:other", "token and token_file are both set"),
     ],
 )

@@ -218,8 +218,8 @@ async def test_unsent_request_is_told_apart() -> None:
     ("error", "told"),
     [
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('::1', 1)"), "refused"),
-        (socket.gaierror(socket.EAI_AGAIN, "try again"), "names cannot be looked up now"),
-        (socket.gaierror(socket.EAI_NONAME, "unknown"), "its name is unknown"),
+        (socket.gaierror(socket.EAI_AGAIN, "try again"), "the host name cannot be resolved now"),
+        (socket.gaierror(socket.EAI_NONAME, "unknown"), "the host name is unknown"),
         (OSError("Multiple exceptions"), "Multiple exceptions"),
     ],
 )

@@ -82,8 +82,11 @@ def test_plugins_are_inert_until_a_setting_names_them(install: Install) -> None:
 
 
 BAD = {
-    "for another version": ("TROUPE_API = 2\nMOON = 1", "is for version 2 of Troupe's interface"),
-    "for no version": ("MOON = 1", "is for version None of Troupe's interface"),
+    "for another version": (
+        "TROUPE_API = 2\nMOON = 1",
+        "was written for version 2 of Troupe's plug-in interface",
+    ),
+    "for no version": ("MOON = 1", "was written for version None of Troupe's plug-in interface"),
     "that raises": (f"raise OSError({SECRET!r})", "cannot be loaded: OSError"),
     "that exits": ("raise SystemExit(1)", "cannot be loaded: SystemExit"),
     "that lacks something": ("import nothing_like_it", "No module named 'nothing_like_it'"),
@@ -96,7 +99,7 @@ BAD = {
     ),
     "with a kind that exists": (
         "from bot.backends.registry import ECHO as MOON\nTROUPE_API = 1",
-        "the backend 'echo' is registered already",
+        "the backend 'echo' is already registered",
     ),
 }
 
@@ -113,7 +116,7 @@ def test_plugin_that_cannot_be_used_is_noted(install: Install, code: str, note: 
     assert plugins.problems["bad"].startswith("the plug-in 'bad' of troupe-bad ")
     assert note in plugins.problems["bad"]
     assert SECRET not in plugins.problems["bad"]
-    assert plugins.problems["absent"].endswith("is installed; there are: bad, moon")
+    assert plugins.problems["absent"].endswith("is installed; installed plug-ins: bad, moon")
     assert [*plugins.enabled("tools")] == ["moon"]
     with pytest.raises(SettingsError) as error:  # says why that kind is not known
         read_settings(plugins="bad", providers={"mine": {"kind": "bad"}})

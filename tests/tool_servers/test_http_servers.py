@@ -62,7 +62,7 @@ def test_token_of_a_file_is_a_secret_and_a_wrong_file_is_named(tmp_path: Path) -
     with pytest.raises(SettingsError, match="__TOKEN needs __URL"):
         read_settings(mcp_servers={"wiki": {"command": "a", "token_file": file}})
     file.write_text("one two\n", encoding="utf-8")
-    with pytest.raises(SettingsError, match="there is not one token in"):
+    with pytest.raises(SettingsError, match="should contain exactly one token"):
         read_settings(mcp_servers={"wiki": wiki})
 
 

@@ -47,7 +47,7 @@ def test_servers_are_read_from_variables(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"files": {"command": "'a"}}, "cannot be read as a command line"),
         ({"files": {"command": ""}}, "TROUPE_MCP_SERVERS__FILES__COMMAND"),
         ({"files": {"commands": "a"}}, "did you mean TROUPE_MCP_SERVERS__FILES__COMMAND?"),
-        ({"files": {"url": "http://169.254.169.254/"}}, "metadata service"),
+        ({"files": {"url": "http://169.254.169.254/"}}, "is a link-local address"),
         ({"files": {"command": "a", "environment": "x"}}, "write JSON"),
         ({"$(id)": {"command": "a"}}, "letters, digits"),
     ],

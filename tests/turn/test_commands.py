@@ -78,8 +78,8 @@ async def test_settings_why_tells_what_other_processes_decided(database: Databas
 
 async def test_settings_why_names_what_the_platform_refused(database: Database) -> None:
     setup = Setup(database, ["Hi."], ["Hm."], ["Ho."])
-    no_right = Refused("Telegram refuses: Bad Request: not enough rights to send text messages")
-    closed = Refused("Telegram refuses: Bad Request: TOPIC_CLOSED")
+    no_right = Refused("Telegram refused: Bad Request: not enough rights to send text messages")
+    closed = Refused("Telegram refused: Bad Request: TOPIC_CLOSED")
     setup.surface.fail_next("send", no_right, no_right, closed)
     for text in ("hello", "are you there?", "hello?"):
         await setup.say(text)

@@ -1,4 +1,4 @@
-"""Discord: messages from the gateway, answers through REST, native application commands."""
+"""Discord: receive from the gateway, send with the REST API, register application commands."""
 
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.spec import PlatformSpec

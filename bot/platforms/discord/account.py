@@ -1,4 +1,4 @@
-"""Set up a bot on Discord: its account, its intents, and the code from its first admin.
+"""Set up a Discord bot: check its account and intents, and find its first admin by a code.
 
 See https://discord.com/developers/docs/resources/application and /events/gateway.
 """
@@ -31,7 +31,7 @@ PERMISSIONS = discord.Permissions(
     embed_links=True,
     attach_files=True,
     read_message_history=True,
-    manage_webhooks=True,  # for the names and pictures of characters
+    manage_webhooks=True,  # to show the names and pictures of characters
     create_public_threads=True,
     send_messages_in_threads=True,
 ).value
@@ -41,7 +41,7 @@ _MESSAGE_CONTENT_OFF = translatable(
     " developer portal"
 )
 _MESSAGE_CONTENT_ON = translatable("Message Content Intent is on")
-# The Message Content Intent; small bots have a flag of their own.
+# The Message Content Intent; for bots in few servers, the "limited" flag is set instead.
 _HAS_CONTENT = discord.ApplicationFlags(
     gateway_message_content=True, gateway_message_content_limited=True
 ).value
@@ -112,7 +112,7 @@ class DiscordAccount(AccountSetup):
             "content": "Thank you. You are an admin of this bot now.",
             "allowed_mentions": {"parse": []},
         }
-        with suppress(PlatformError):  # the terminal says it as well
+        with suppress(PlatformError):  # the terminal also shows that the setup succeeded
             await self._rest.call(_SEND, str(message.channel.id), body=body)
 
 
@@ -123,7 +123,7 @@ class _CodeReceived(Exception):
 
 
 class _CodeReceiver(ShardClient):
-    """Receives messages until somebody sends the code, then raises it."""
+    """Receives messages and raises `_CodeReceived` when one of them contains the code."""
 
     code = ""
 

@@ -1,4 +1,4 @@
-"""Webhooks and pictures for characters, and threads for long answers."""
+"""Webhooks and pictures of characters, and threads for long answers."""
 
 import asyncio
 import base64
@@ -27,11 +27,11 @@ from bot.value_class import value_class
 WEBHOOK_NAME = "Troupe"
 _THREADS = frozenset({10, 11, 12})
 _DIRECT_MESSAGES = frozenset({1, 3})
-_INCOMING = 1  # the type of webhooks that a bot can speak through
+_INCOMING = 1  # the type of webhooks that can post messages
 _REFUSED_SECONDS = 30.0
 _MAX_NAME_CHARS = 80
 _MAX_AVATAR_CHARS = 2048
-# Discord refuses names that contain these words, and names that are these.
+# Discord refuses webhook names that contain these words, and names in the set.
 _RESERVED_WORD = re.compile(r"(?P<first>dis|cly)(?P<rest>cord|de)", re.IGNORECASE)
 _RESERVED_NAMES = frozenset({"everyone", "here"})
 
@@ -54,12 +54,12 @@ _MARK = "/"
 
 @value_class
 class ChannelWebhook:
-    """A webhook that posts in a channel or thread."""
+    """A webhook with which the bot posts in a channel or thread."""
 
     id: str
     token: str
     thread: str | None
-    """The thread to speak in; None: the webhook's own channel."""
+    """The id of the thread to post in, or None for the webhook's own channel."""
 
     @property
     def query(self) -> dict[str, str]:
@@ -67,18 +67,18 @@ class ChannelWebhook:
 
 
 class ChannelWebhooks:
-    """Finds channels' webhooks, and creates missing ones."""
+    """Finds the bot's webhook in a channel, and creates it if it is missing."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
         self._found = BoundedDict[str, ChannelWebhook](_MAX_REMEMBERED)
         self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
         self.ids: set[str] = set()
-        """The ids of all webhooks that were found."""
-        self._lock = asyncio.Lock()  # so that a channel gets one webhook
+        """The ids of all webhooks found so far."""
+        self._lock = asyncio.Lock()  # so that no channel gets two webhooks
 
     async def find(self, channel: str) -> ChannelWebhook | None:
-        """Return a channel's webhook; None if the bot must post itself; raises `PlatformError`."""
+        """Return a channel's webhook, or None if the bot has none there; raises `PlatformError`."""
         found = self._found.get(channel)
         if found is not None or self._refused_until.get(channel, 0.0) > time.monotonic():
             return found
@@ -88,13 +88,13 @@ class ChannelWebhooks:
             return self._found.get(channel)
 
     def forget(self, channel: str) -> None:
-        """Forget a channel's deleted webhook, so that it is looked up again."""
+        """Remove a channel's webhook from the cache, because someone has deleted it on Discord."""
         self._found.pop(channel, None)
 
     async def _look_up(self, channel: str) -> None:
         try:
             found = await self._find_or_make(channel)
-        except Refused as error:  # no right to manage webhooks, or too many of them
+        except Refused as error:  # no permission to manage webhooks, or too many webhooks
             _log.info("no_webhook", channel=channel, reason=str(error))
             found = None
         if found is None:
@@ -112,7 +112,7 @@ class ChannelWebhooks:
         listed = decode_response(await self._rest.call(_LIST, home), list[_Webhook])
         ours = [
             one
-            for one in listed  # the bot speaks through those that it made, with buttons
+            for one in listed  # only messages of webhooks that the bot created can have buttons
             if one.type == _INCOMING and one.token and one.user and one.user.id == bot_id
         ]
         if not ours:
@@ -126,7 +126,10 @@ class ChannelWebhooks:
 
 
 def webhook_fields(face: Face) -> dict[str, str]:
-    """Return the webhook fields for a face, as far as Discord accepts them."""
+    """Return the fields that set a webhook message's name and picture.
+
+    The picture is left out if Discord would not accept its URL.
+    """
     fields = {"username": webhook_name(face.name)}
     avatar = face.avatar or ""
     if len(avatar) <= _MAX_AVATAR_CHARS and is_http_address(avatar):
@@ -135,28 +138,28 @@ def webhook_fields(face: Face) -> dict[str, str]:
 
 
 def webhook_name(name: str) -> str:
-    """Convert a name to one that Discord accepts: 1 to 80 characters, no reserved words."""
+    """Return a name in a form that Discord accepts: 1 to 80 characters, no reserved words."""
     allowed = _RESERVED_WORD.sub(r"\g<first>-\g<rest>", " ".join(name.split()))[:_MAX_NAME_CHARS]
     allowed = allowed.strip()
     return f"{allowed}." if allowed.lower() in _RESERVED_NAMES else allowed or WEBHOOK_NAME
 
 
 class CharacterPictures:
-    """Hosts characters' pictures as application emojis, whose URLs never expire.
+    """Hosts the pictures of characters as application emojis, whose URLs never expire.
 
-    Attachment URLs do expire, and webhooks accept pictures only by URL.
+    Webhooks need a URL for a picture, and the URLs of attachments expire.
     """
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
         self._application = ""
         self._unused: set[str] = set()
-        """Emojis that no character used at the last check."""
+        """The ids of emojis that no character used at the last check."""
         self._kept: Collection[str] | None = None
-        """The pictures that were in use at the last check, or None if others may be there."""
+        """The URLs in use at the last check, or None if a picture was uploaded since."""
 
     async def host(self, png: bytes) -> str:
-        """Upload a picture unless it is there already; return its URL."""
+        """Upload a picture unless it was uploaded before, and return its URL."""
         self._kept = None
         name = _PICTURE_PREFIX + hashlib.sha256(png).hexdigest()[:_PICTURE_HASH_CHARS]
         found = next((one.id for one in await self._list() if one.name == name), None)
@@ -168,7 +171,7 @@ class CharacterPictures:
         return _PICTURE_ADDRESS.format(found)
 
     async def drop(self, kept: Collection[str]) -> None:
-        """Delete pictures that are not in `kept`, if they were unused last time, too."""
+        """Delete pictures whose URLs are not in `kept` and were not in the last call's `kept`."""
         if kept == self._kept and not self._unused:
             return
         ids = [one.id for one in await self._list()]
@@ -207,7 +210,7 @@ class _Webhook(msgspec.Struct):
 
 
 class AnswerThreads:
-    """Opens threads where the bot may; elsewhere, answers stay in their channel."""
+    """Opens threads for long answers in channels where the bot has permission."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
@@ -215,7 +218,10 @@ class AnswerThreads:
         self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
 
     async def open(self, channel: str, thread: MessageThread) -> str | None:
-        """Return a thread, opened if needed; None if not allowed; raises `PlatformError`."""
+        """Open a thread unless it is open, and return its id, or None if the bot may not open it.
+
+        Raises `PlatformError`.
+        """
         if thread.message_id in self._opened:
             return thread.message_id
         if self._refused_until.get(channel, 0.0) > time.monotonic():
@@ -227,24 +233,24 @@ class AnswerThreads:
             pass
         except (MessageNotFound, WordsRefused):
             return None
-        except Refused as error:  # no right to open threads, or a channel that has none
+        except Refused as error:  # no permission to open threads, or a channel without threads
             self.refuse(channel, str(error))
             return None
         self._opened[thread.message_id] = None
         return thread.message_id
 
     def refuse(self, channel: str, reason: str) -> None:
-        """Stop using threads in a channel for a while."""
+        """Open no threads in a channel for the next 30 seconds."""
         _log.info("no_thread", channel=channel, reason=reason)
         self._refused_until[channel] = time.monotonic() + _REFUSED_SECONDS
 
 
 def id_in_thread(thread: str, message_id: str) -> str:
-    """Return the id of a message in a thread, as stored for its parent channel."""
+    """Return the id under which we store a message that an answer in a channel sent to a thread."""
     return f"{thread}{_MARK}{message_id}"
 
 
 def locate(address: Address, message_id: str) -> tuple[str, str]:
-    """Return a message's channel or thread, and its id there."""
+    """Return the id of the channel or thread that contains a stored message, and its id there."""
     thread, mark, own_id = message_id.rpartition(_MARK)
     return (thread if mark else address.chat), own_id

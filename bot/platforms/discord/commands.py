@@ -1,4 +1,4 @@
-"""Application commands: payloads for registering them, and parsing of their input."""
+"""Application commands: build the payloads that register them, and parse interactions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,13 +22,14 @@ _MAX_CHOICES = 25
 _MAX_CHOICE_CHARS = 100
 _MAX_SUMMARY_CHARS = 100
 LOCALES = {"zh": ("zh-CN", "zh-TW")}
-"""Discord's names for each language of the service but English."""
+"""Discord's locales for each language of the service except English."""
 
 
 def to_payload(spec: CommandSpec) -> dict[str, Any]:
-    """Return a command as an element for `PUT /applications/{id}/commands`.
+    """Return the payload that registers a command with `PUT /applications/{id}/commands`.
 
-    People without the default permissions do not see it; a server may allow others.
+    Discord shows admin commands only to people who manage the server, unless the server changes
+    that.
     """
     actions = [{**_describe(action), "type": _SUBCOMMAND} for action in spec.actions]
     return {
@@ -41,7 +42,7 @@ def to_payload(spec: CommandSpec) -> dict[str, Any]:
 
 
 def to_message_payload(spec: MessageCommandSpec) -> dict[str, Any]:
-    """Return a command for the message menu, as `to_payload` does."""
+    """Return the payload that registers a command for the menu of messages."""
     return {
         "name": spec.name,
         "name_localizations": _translations(spec.name),
@@ -57,7 +58,7 @@ def data_of(interaction: discord.Interaction) -> Mapping[str, Any]:
 def message_command(
     interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]
 ) -> MessageCommandSpec | None:
-    """Return the command called from a message's menu; None for other interactions."""
+    """Return the command that was called from a message's menu, or None."""
     data = data_of(interaction)
     if data.get("type") != _MESSAGE_COMMAND:
         return None
@@ -65,7 +66,7 @@ def message_command(
 
 
 def is_form_of_menu(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]) -> bool:
-    """Return whether a submitted form belongs to a button rather than a command."""
+    """Return whether an interaction submits a form that a button opened, not a command."""
     if interaction.type is not discord.InteractionType.modal_submit:
         return False
     command, _ = form_target(interaction)
@@ -73,14 +74,14 @@ def is_form_of_menu(interaction: discord.Interaction, specs: Sequence[MessageCom
 
 
 def opens_form(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
-    """Return whether a command has a form, and was called without a file instead."""
+    """Return whether to open a form for a command: it has a form and was called without a file."""
     is_command = interaction.type is discord.InteractionType.application_command
     has_file = bool(data_of(interaction).get("resolved", {}).get("attachments"))
     return is_command and not has_file and any(one.form for one in _called(interaction, specs))
 
 
 def form_data(form_id: str, form: EditableText) -> dict[str, Any]:
-    """Return the payload of a form; Discord sends `form_id` back when the form is submitted."""
+    """Return the payload of a form; Discord returns `form_id` when the form is submitted."""
     title = form.title[:_MAX_LABEL_CHARS]
     fields = form.fields or (replace(form, title="text"),)
     return {"custom_id": form_id, "title": title, "components": [*map(_form_row, fields)]}
@@ -106,7 +107,7 @@ def form_target(interaction: discord.Interaction) -> tuple[str, str]:
 
 
 def command_text(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec] = ()) -> str:
-    """Return a command as it would be typed: "/preset use nova"."""
+    """Return the text that a person would type for a command, such as "/preset use nova"."""
     if interaction.type is discord.InteractionType.modal_submit:
         called = str(data_of(interaction).get("custom_id", ""))
         if not called.startswith("/"):
@@ -127,7 +128,10 @@ def manages_guild(interaction: discord.Interaction) -> bool:
 
 
 def has_public_response(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
-    """Return whether the whole server sees the response; the acknowledgment fixes this."""
+    """Return whether everyone in the server should see the response to a command.
+
+    This must be known when the interaction is acknowledged; it cannot be changed later.
+    """
     is_command = interaction.type is discord.InteractionType.application_command
     if not is_command or interaction.guild_id is None:
         return False
@@ -146,13 +150,13 @@ def _called(
 
 
 def typed_option(interaction: discord.Interaction) -> str | None:
-    """Return the value of the option that is being typed."""
+    """Return the text typed so far in the focused option, or None if no option is focused."""
     _, _, options = _parts(interaction)
     return next((str(option["value"]) for option in options if option.get("focused")), None)
 
 
 def to_choices(names: Sequence[str]) -> list[dict[str, str]]:
-    """Return the names that can be chosen as an option's value, as many as Discord shows."""
+    """Return autocomplete choices for names, without those that are too long for Discord."""
     fitting = [name for name in names if 0 < len(name) <= _MAX_CHOICE_CHARS]
     return [{"name": name, "value": name} for name in fitting[:_MAX_CHOICES]]
 

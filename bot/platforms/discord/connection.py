@@ -1,4 +1,4 @@
-"""The connection of one shard: RESUME a known session, else IDENTIFY when allowed."""
+"""The gateway connection of one shard: RESUME a known session, or IDENTIFY for a new one."""
 
 import asyncio
 import random
@@ -55,14 +55,14 @@ class ShardClient(DiscordClient):
         self._rest = rest
         self._identify_limits = identify_limits
         self._clock = clock
-        self._unsettled: dict[int, int] = {}  # interactions in progress -> their sequence numbers
+        self._unsettled: dict[int, int] = {}  # sequence numbers of unanswered interactions, by id
         self._held: dict[int, list[tuple[int, str]]] = {}
-        """By guild: the events that wait until it is known, with their sequence numbers."""
+        """Events of guilds that are not loaded yet, with their sequence numbers, by guild id."""
         self._loading: set[asyncio.Task[None]] = set()
         super().__init__(rest, intents, shard)
 
     async def stay_connected(self, session: GatewaySession | None) -> None:
-        """Resume the session, if any, and receive until closed; raises `PlatformError`."""
+        """Resume the session or start a new one; receive until closed; raises `PlatformError`."""
         failures = 0
         while not self.is_closed():
             try:
@@ -87,7 +87,7 @@ class ShardClient(DiscordClient):
                         )
                     ) from error
                 session = self.session or session
-                if session is not None:  # perhaps its server is gone
+                if session is not None:  # the server in its resume URL may be down
                     session = GatewaySession(session.id, session.sequence, "")
                 failures += 1
                 longest = min(2.0**failures, _MAX_RECONNECT_SECONDS)
@@ -95,7 +95,7 @@ class ShardClient(DiscordClient):
 
     @override
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
-        """Do nothing, because all waiting happens before connecting."""
+        """Do nothing: `IdentifyLimits.turn` has already waited."""
 
     @override
     async def close(self) -> None:
@@ -104,7 +104,7 @@ class ShardClient(DiscordClient):
 
     @override
     def take_event(self, event: str, *args: Any) -> None:
-        """Handle an event, or hold it until its guild is known, which RESUME does not send."""
+        """Handle an event, or hold it until its guild is loaded; RESUME does not send guilds."""
         guild = _guild_id(args[0]) if event in _HELD else 0
         if self.knows(guild):
             super().take_event(event, *args)
@@ -117,7 +117,7 @@ class ShardClient(DiscordClient):
         self._held[guild].append((self.sequence, self.last_received))
 
     def knows(self, guild: int) -> bool:
-        """Whether a guild's events can be parsed yet; 0: direct messages."""
+        """Return whether a guild is loaded, so that its events can be handled; 0 always is."""
         return not guild or (guild not in self._held and self.get_guild(guild) is not None)
 
     async def _load_and_release(self, guild: int) -> None:
@@ -126,7 +126,7 @@ class ShardClient(DiscordClient):
             self.parse(decode_event(received), super().take_event)
 
     def forget_held_events(self) -> None:
-        """Drop held events: Discord repeats them, or they are read from the channels."""
+        """Drop held events; Discord repeats them, or they are read from the channels' history."""
         for task in self._loading:
             task.cancel()
         self._held.clear()
@@ -142,7 +142,7 @@ class ShardClient(DiscordClient):
 
     @property
     def progress(self) -> GatewaySession | None:
-        """The session up to the last queued event; None without a session."""
+        """The session with the last sequence number up to which everything was queued, or None."""
         session = self.session
         if session is None:
             return None
@@ -151,7 +151,10 @@ class ShardClient(DiscordClient):
         return GatewaySession(session.id, sequence, session.resume_url)
 
     async def read_history(self, channel_id: int, after: int, limit: int) -> list[dict[str, Any]]:
-        """Return messages for `parse_message`, oldest first; raises `PlatformError`."""
+        """Return a channel's messages after one, oldest first, in the form `parse_message` expects.
+
+        Raises `PlatformError`.
+        """
         where = await self._guild_fields(channel_id)
         query = {"after": str(after), "limit": str(limit)}
         found = await self._rest.call(_MESSAGES, str(channel_id), query=query)
@@ -159,7 +162,10 @@ class ShardClient(DiscordClient):
         return [{**each, **where} for each in reversed(messages)]
 
     async def _guild_fields(self, channel_id: int) -> dict[str, str]:
-        """Return a channel's guild as in events; an archived thread is added to the cache."""
+        """Return {"guild_id": ...} for a channel, as in events, or {} for a private chat.
+
+        If the channel is an archived thread, add it to the cache.
+        """
         known = self.get_channel(channel_id)
         if known is not None and not isinstance(known, discord.abc.PrivateChannel):
             return {"guild_id": str(known.guild.id)}
@@ -169,7 +175,7 @@ class ShardClient(DiscordClient):
         return {"guild_id": channel["guild_id"]} if "guild_id" in channel else {}
 
     async def until_answered(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Retry a request until Discord responds; raises `Refused` or `PlatformFatal`."""
+        """Retry a request until Discord answers it; raises `Refused` or `PlatformFatal`."""
         while True:
             try:
                 return await request()
@@ -199,7 +205,7 @@ class ShardClient(DiscordClient):
 
 
 def _guild_id(event: Any) -> int:
-    """Return the guild of a message, edit or deletion, cached or not; 0 for direct messages."""
+    """Return the guild id of a message, edit, deletion or reaction, or 0 for direct messages."""
     message = event if isinstance(event, discord.Message) else getattr(event, "message", None)
     if message is None:
         return event.guild_id or 0

@@ -1,4 +1,4 @@
-"""The gateway connection: a queue of events in Discord's order."""
+"""The gateway client: converts events to a queue, and responds to interactions in time."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from bot.value_class import value_class
 
 @value_class
 class SessionStarted:
-    """A new session started; messages since the last session must be fetched."""
+    """A new session has started; messages sent since the last session must be fetched."""
 
     at: datetime
     guilds_known: asyncio.Event = field(default_factory=asyncio.Event)
@@ -36,7 +36,7 @@ class SessionStarted:
 
 @value_class
 class SessionResumed:
-    """All missed events have been replayed; the following ones are new."""
+    """A session was resumed: Discord has replayed all missed events; the next ones are new."""
 
 
 Deferred: TypeAlias = asyncio.Future[bool | None]
@@ -46,14 +46,18 @@ Deferred: TypeAlias = asyncio.Future[bool | None]
 class CommandReceived:
     interaction: discord.Interaction
     deferred: Deferred
-    """Whether everybody sees the response, once Discord has accepted it; None: it has not."""
+    """Done when the command is acknowledged; its result is whether everyone sees the response, or
+    None if Discord did not accept the acknowledgment."""
 
 
 GatewayEvent = Incoming | CommandReceived | SessionStarted | SessionResumed
 
 
 async def take_events(queue: asyncio.Queue[GatewayEvent], seconds: float) -> Sequence[GatewayEvent]:
-    """Wait for an event; return all queued ones, up to and including a session start."""
+    """Wait for an event, and return all queued events up to and including a session start.
+
+    Return no events if none arrives within `seconds`.
+    """
     taken: list[GatewayEvent] = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -67,16 +71,16 @@ _log = structlog.get_logger(__name__)
 _COMMANDS = frozenset(
     {discord.InteractionType.application_command, discord.InteractionType.modal_submit}
 )
-"""Interactions that are answered to their author alone; a submitted form is a command."""
+"""The types of interactions that are commands; a submitted form counts as one."""
 _REFUSAL_SECONDS = 1.5
-_RESPONSE_SECONDS = 3.0  # Discord drops a response that comes later
+_RESPONSE_SECONDS = 3.0  # Discord ignores later responses
 _NEW_IN_GUILD = timedelta(minutes=5)
 _RESPOND = RestEndpoint("POST", "/interactions/{}/{}/callback", resource_ids=2, is_interaction=True)
 _EPHEMERAL = discord.MessageFlags(ephemeral=True).value
 
 
 class Gateway(ShardClient):
-    """A shard's connection, with its events in one queue."""
+    """The client of one shard; it puts all events into one queue, in Discord's order."""
 
     def __init__(
         self,
@@ -92,16 +96,16 @@ class Gateway(ShardClient):
         self._context = context
         self._bot = bot
         self.events = asyncio.Queue[GatewayEvent]()
-        """In the order in which they were parsed."""
+        """Events in the order in which they were received."""
         self.seen: dict[int, tuple[int, int]] = {}
-        """By channel: the newest message of a bot, and its guild; 0: none."""
+        """The id of the newest bot message and of its guild (or 0), by channel id."""
         self._responses: set[asyncio.Task[None]] = set()
         self._current_session: SessionStarted | None = None
         self._connected = False
 
     @property
     def connection_error(self) -> str | None:
-        """The reason why no events arrive at the moment; None while connected."""
+        """The reason why no events are being received, or None while connected."""
         if self.is_closed():
             return "the Discord client has ended"
         if not self._connected:
@@ -113,9 +117,9 @@ class Gateway(ShardClient):
             self.events.put_nowait(event)
 
     def on_connect(self) -> None:
-        """Queue a session start after IDENTIFY."""
+        """Queue the start of a new session, after IDENTIFY."""
         self._set_guilds_known()
-        self.forget_held_events()  # what was held is fetched from the channels
+        self.forget_held_events()  # their messages are fetched from the channels
         self._current_session = SessionStarted(utcnow())
         _log.info("discord_session_began")
         self._queue_event(self._current_session)
@@ -141,22 +145,22 @@ class Gateway(ShardClient):
         return True
 
     def on_message(self, message: discord.Message) -> None:
-        if message.author.bot:  # nobody answers it, but the channel was read so far
+        if message.author.bot:  # not answered, but the channel's cursor moves past it
             self.seen[message.channel.id] = message.id, message.guild.id if message.guild else 0
         else:
             self._queue_event(self.read_message(message))
 
     def read_message(self, message: discord.Message) -> IncomingMessage | None:
-        """Convert a message, whether new or missed."""
+        """Convert a new or missed message, or return None if it is not for the bot to read."""
         bot_id = self._context.bot_id
         return skip_unreadable("MESSAGE", incoming.to_incoming_message, message, self._bot, bot_id)
 
     def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
         message = change.message
-        if message.author.bot:  # each edit of a growing answer comes back as one
+        if message.author.bot:  # includes the bot's own edits of a growing answer
             return
         self._queue_edit(message)
-        # A thread that was opened from it in another channel knows it, too.
+        # The history of a thread that was started from the message contains it as well.
         thread = message.guild.get_thread(message.id) if message.guild else None
         if thread is not None and thread != message.channel:
             self._queue_edit(message, thread)
@@ -173,7 +177,7 @@ class Gateway(ShardClient):
             self._queue_deletion(deletion.channel_id, deletion.guild_id, deletion.message_ids)
 
     def _queue_deletion(self, channel_id: int, guild_id: int | None, ids: Set[int]) -> None:
-        """Queue a deletion, including threads started from the deleted messages."""
+        """Queue a deletion in a channel, and in the threads started from the deleted messages."""
         guild = self.get_guild(guild_id) if guild_id else None
         threads = [one.id for one in guild.threads if one.id in ids] if guild else []
         for place in dict.fromkeys([channel_id, *threads]):
@@ -188,7 +192,7 @@ class Gateway(ShardClient):
             return
         guild = self.get_guild(event.guild_id) if event.guild_id else None
         channel = guild.get_channel_or_thread(event.channel_id) if guild else None
-        # Only its place in the session tells a reaction from an earlier one that was removed.
+        # Reactions have no id; the sequence number distinguishes repeated reactions.
         session = self.session.id if self.session else ""
         key = f"r{event.message_id}:{session}:{self.sequence}"
         given = event, channel, guild, key, self._context.bot_id
@@ -200,14 +204,17 @@ class Gateway(ShardClient):
         self._queue_event(incoming.guild_to_joined(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
-        """Queue the joining of a server; after outages, Discord also reports old servers."""
-        arrived = getattr(guild.me, "joined_at", None)  # it may say nothing of the bot
+        """Queue the joining of a new server; after outages, Discord also reports old servers."""
+        arrived = getattr(guild.me, "joined_at", None)  # the event may not contain the bot
         is_new = arrived is not None and utcnow() - arrived < _NEW_IN_GUILD
         if self._connected and is_new and guild.channels:
             self.on_guild_join(guild)
 
     def _queue_command(self, interaction: discord.Interaction) -> Deferred | None:
-        """Queue a command; return the future of its acknowledgment, or None if it opens a form."""
+        """Queue a command and return the future of its acknowledgment.
+
+        Return None for other interactions, and for commands that open a form.
+        """
         menu = self._context.message_commands
         spec = commands.message_command(interaction, menu)
         if (
@@ -223,7 +230,7 @@ class Gateway(ShardClient):
         return deferred
 
     def on_interaction(self, interaction: discord.Interaction) -> None:
-        """Respond to an interaction, which counts as received only then."""
+        """Start to respond to an interaction; only afterward does it count as received."""
         self._unsettled[interaction.id] = self.sequence
         responding = self.respond(interaction, self._queue_command(interaction))
         task = asyncio.create_task(responding)
@@ -231,7 +238,7 @@ class Gateway(ShardClient):
         task.add_done_callback(self._responses.discard)
 
     async def respond(self, interaction: discord.Interaction, deferred: Deferred | None) -> None:
-        """Respond to an interaction; for `deferred`, see `CommandReceived`."""
+        """Respond to an interaction; for a queued command, set `deferred` (`CommandReceived`)."""
         try:
             if deferred is not None:
                 is_public = await self._responds_in_public(interaction)
@@ -245,7 +252,7 @@ class Gateway(ShardClient):
             self._unsettled.pop(interaction.id, None)
 
     async def _responds_in_public(self, interaction: discord.Interaction) -> bool:
-        """Return whether everybody sees the response; a refused person alone sees why."""
+        """Return whether everyone should see the response; refusals are private."""
         if not commands.has_public_response(interaction, self._context.commands):
             return False
         called = incoming.command_to_incoming(interaction, self._context, deferred=True)
@@ -289,18 +296,18 @@ class Gateway(ShardClient):
             await self._send(interaction, ResponseType.modal, commands.form_data(form_id, form))
 
     async def _take_press(self, interaction: discord.Interaction, pressed: Pressed) -> None:
-        """Acknowledge a press; if it is refused, tell the person privately."""
+        """Queue and acknowledge a button press, or respond with a private notice of refusal."""
         refusal = None
         try:
             async with asyncio.timeout(_REFUSAL_SECONDS):
                 refusal = await self._context.press_refusal(pressed)
-        except TimeoutError:  # whether it is allowed is checked again before anything is done
+        except TimeoutError:  # accept the press for now: it is checked again when processed
             _log.warning("discord_press_not_checked")
         if refusal is not None:
             await self._respond_alone(interaction, refusal)
             return
         is_urgent = pressed.data.startswith(f"{ButtonAction.STOP}:")
-        # The message of any other button is edited, which Discord refuses before this.
+        # Other buttons edit their message, which Discord refuses before the acknowledgment.
         if not is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
         self._queue_event(pressed)
@@ -317,7 +324,10 @@ class Gateway(ShardClient):
         kind: ResponseType,
         data: Mapping[str, object] | None = None,
     ) -> bool:
-        """Send a response, twice if the outcome is unknown; return whether Discord has it."""
+        """Send a response, and return whether Discord has accepted it.
+
+        Try once more if the outcome is unknown.
+        """
         ids = str(interaction.id), interaction.token
         body = {"type": kind.value} | ({"data": data} if data else {})
         try:

@@ -1,4 +1,4 @@
-"""Convert Discord's events to `Incoming`; discord.py's types go no further."""
+"""Convert Discord's events to `Incoming` values, which contain no types of discord.py."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -34,13 +34,16 @@ _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType
 def to_incoming_message(
     message: discord.Message, bot: Snowflake, bot_id: str = "", *, by_anybody: bool = False
 ) -> IncomingMessage | None:
-    """Convert a message; None for system messages and, unless `by_anybody`, bots' messages."""
+    """Convert a message, or return None for system messages and for messages of bots.
+
+    With `by_anybody`, messages of bots are converted as well.
+    """
     is_by_bot = message.author.bot or message.webhook_id is not None
     if is_by_bot and not by_anybody:
         return None
     attachments = _attachments(message)
     text = _resolve_references(_whole_text(message, _strip_mention(message, bot)), message)
-    forwarded = _forwarded_text(message)  # such a message has no text of its own
+    forwarded = _forwarded_text(message)  # a forward has no text of its own
     if message.type not in _WRITTEN_BY_PEOPLE or not (text or forwarded or attachments):
         return None
     original = _original_message(message)
@@ -72,7 +75,10 @@ def to_incoming_message(
 def edit_to_incoming(
     message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
 ) -> Edited | None:
-    """Convert an edit, also for a thread started from the message; None for a link preview."""
+    """Convert an edited message, or return None if only a link preview was added.
+
+    With `thread`, convert the edit for the thread that was started from the message.
+    """
     incoming = to_incoming_message(message, bot, bot_id)
     if incoming is None or message.edited_at is None:
         return None
@@ -105,7 +111,7 @@ def deletion_to_incoming(
 
 
 def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pressed:
-    """Convert a button press, a menu choice, or a submitted button form."""
+    """Convert a button press, a menu choice, or a submitted form that a button opened."""
     data = commands.data_of(interaction)
     message = interaction.message
     values = tuple(map(str, data.get("values", ())))
@@ -129,7 +135,7 @@ def reaction_to_incoming(
     key: str,
     bot_id: str = "",
 ) -> Reacted | None:
-    """Convert a reaction; None if it has no meaning here, or a bot's."""
+    """Convert a reaction, or return None if it is a bot's, or an emoji that we do not use."""
     reaction = parse_reaction(event.emoji.name) if event.emoji.id is None else None
     is_removed = event.event_type == "REACTION_REMOVE"
     if reaction is None or (event.member is not None and event.member.bot):
@@ -143,7 +149,7 @@ def reaction_to_incoming(
         message_id=str(event.message_id),
         author=Person(f"discord:{event.user_id}", name),
         reaction=reaction,
-        at=discord.utils.utcnow(),  # Discord does not say
+        at=discord.utils.utcnow(),  # the event contains no time
         scopes=_scopes(address, channel, guild),
         is_removed=is_removed,
         author_is_admin=True if is_private else None,
@@ -156,7 +162,7 @@ def reaction_to_incoming(
 
 
 def _origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[str, Any]:
-    """Return the event fields for an interaction's origin."""
+    """Return the fields that describe who started an interaction, and where."""
     address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
     is_private = interaction.guild_id is None
     # A group direct message has no admins.
@@ -178,7 +184,7 @@ def _origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[str, A
 
 
 def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
-    """Convert the joining of a server; None if there is no channel for a greeting."""
+    """Convert the joining of a server, or return None if the bot may not post a greeting."""
     channels = [guild.system_channel, *guild.text_channels]
     sending = discord.Permissions(view_channel=True, send_messages=True)
     channel = next(
@@ -200,7 +206,10 @@ def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
 def command_to_incoming(
     interaction: discord.Interaction, context: PlatformContext, *, deferred: bool
 ) -> IncomingMessage:
-    """Convert a native command to its typed form; one on a message becomes a reply."""
+    """Convert an application command to a message with the command as text.
+
+    A command from a message's menu becomes a reply to that message.
+    """
     return IncomingMessage(
         message_id=None,
         text=commands.command_text(interaction, context.message_commands),
@@ -214,7 +223,7 @@ def command_to_incoming(
 
 
 def _target_message(interaction: discord.Interaction) -> Quote | None:
-    """Return the message that a command or form applies to."""
+    """Return the message that a command or form applies to, or None."""
     if interaction.type is discord.InteractionType.modal_submit:
         _, message_id = commands.form_target(interaction)
         return Quote(None, message_id, "") if message_id else None
@@ -240,7 +249,7 @@ def _files_of_command(interaction: discord.Interaction) -> tuple[MediaItem, ...]
 
 
 def _is_private(message: discord.Message) -> bool:
-    # A message of a guild that is not in the cache has no guild either.
+    # `guild` is also None for a guild that is not in the cache.
     return message.guild is None and isinstance(message.channel, discord.DMChannel)
 
 
@@ -249,14 +258,17 @@ def _to_person(user: discord.abc.User) -> Person:
 
 
 def _roles(user: discord.abc.User | None) -> tuple[str, ...] | None:
-    """Return the ids of a member's roles without @everyone; None: unknown."""
+    """Return the ids of a member's roles except @everyone, or None if they are unknown."""
     if not isinstance(user, discord.Member) or user.guild.unavailable:
         return None
     return tuple(f"discord:{role.id}" for role in user.roles if not role.is_default())
 
 
 def _own_thread_starter(channel: object, bot: Snowflake) -> str | None:
-    """Return the message that a thread of the bot started from; its id is the thread's."""
+    """Return the id of the message that a thread opened by the bot started from, or None.
+
+    On Discord, it is the same as the id of the thread.
+    """
     if isinstance(channel, discord.Thread) and channel.owner_id == bot.id:
         return str(channel.id)
     return None
@@ -278,15 +290,18 @@ def _scopes(address: Address, channel: object, guild: discord.Guild | None) -> t
 
 
 def _is_age_restricted(channel: object, *, is_private: bool) -> bool | None:
-    """Return whether Discord lets only adults into a channel; a thread inherits that."""
+    """Return whether Discord admits only adults to a channel; None for private chats.
+
+    A thread has the restriction of its channel.
+    """
     if is_private:
         return None
-    is_nsfw = getattr(channel, "is_nsfw", None)  # a channel that is not known has none
+    is_nsfw = getattr(channel, "is_nsfw", None)  # missing if the channel is not in the cache
     return is_nsfw is not None and bool(is_nsfw())
 
 
 def _original_message(message: discord.Message) -> discord.Message | None:
-    # A forward has a reference, too, but is no reply.
+    # A forward also has a reference, but is not a reply.
     if message.type is not discord.MessageType.reply or message.reference is None:
         return None
     original = message.reference.resolved
@@ -321,7 +336,7 @@ def _mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
 
 _KINDS = {"image": MediaKind.IMAGE, "video": MediaKind.VIDEO, "audio": MediaKind.AUDIO}
 _PREVIEWS = frozenset({"article", "gifv", "image", "link", "video"})
-"""The types of the embeds that Discord makes from addresses in the content."""
+"""The types of embeds that Discord adds as previews of links."""
 _COMPONENT_TEXTS = ("content", "label", "placeholder", "description", "name", "url")
 _COMPONENT_PARTS = ("children", "items", "options")
 
@@ -343,7 +358,7 @@ def _files_of(message: discord.Message | discord.MessageSnapshot) -> list[MediaI
 
 
 def _forwarded_text(message: discord.Message) -> str:
-    """Return forwarded messages as quotes; Discord does not reveal their authors."""
+    """Return the text of forwarded messages as quotes; Discord does not reveal their authors."""
     shown = [_join_texts(_content_texts(one, one.content)) for one in message.message_snapshots]
     lines = [_resolve_references(one, message).splitlines() for one in shown if one]
     return "\n".join("\n> ".join(["[forwarded message]", *one]) for one in lines)
@@ -351,7 +366,7 @@ def _forwarded_text(message: discord.Message) -> str:
 
 def _whole_text(message: discord.Message, content: str) -> str:
     is_by_bot = message.author.bot or message.webhook_id is not None
-    # The embeds of people are previews of links.
+    # Embeds in messages of people are only previews of links.
     texts = _content_texts(message, content) if is_by_bot else [content]
     return _join_texts([*texts, _poll_text(message.poll) if message.poll else ""])
 
@@ -359,7 +374,7 @@ def _whole_text(message: discord.Message, content: str) -> str:
 def _content_texts(
     message: discord.Message | discord.MessageSnapshot, content: str
 ) -> Iterator[str]:
-    """Yield the texts of content and embeds; without content, those of components."""
+    """Yield the texts of a message's content and embeds, and of components if it has no content."""
     yield content
     for embed in message.embeds:
         is_preview = embed.type in _PREVIEWS or (embed.url and embed.url in content)
@@ -380,7 +395,7 @@ def _embed_texts(embed: discord.Embed) -> Iterator[str]:
 
 
 def _component_texts(component: object) -> Iterator[str]:
-    """Yield the texts of a component and its children, of any kind."""
+    """Yield the texts of a component of any type, and of the components inside it."""
     texts = [getattr(component, name, None) for name in _COMPONENT_TEXTS]
     yield " – ".join(one for one in texts if isinstance(one, str) and one)
     for name in _COMPONENT_PARTS:
@@ -423,8 +438,8 @@ def _wake_reason(
 def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
     """Return whether the text mentions the bot or its role.
 
-    Discord's list omits mentions in code, but includes the author of a replied-to message, so the
-    text and the list must agree.
+    A mention must be in the text and in Discord's list of mentions: the list leaves out mentions in
+    code, but includes the author of a replied-to message.
     """
     if "<" not in message.content:
         return False
@@ -439,7 +454,7 @@ def _mention_ids(message: discord.Message, bot: Snowflake) -> set[int]:
 
 
 def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
-    """Remove leading mentions of the bot, unless there is nothing else."""
+    """Return a message's text without leading mentions of the bot, unless nothing else is left."""
     rest = text = message.content.strip()
     if not text.startswith("<"):
         return text
@@ -450,7 +465,7 @@ def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
 
 
 def _resolve_references(text: str, message: discord.Message) -> str:
-    """Replace ids of people, roles and channels by names; unknown ids stay."""
+    """Return a text with the ids of people, roles and channels replaced by names, where known."""
     if "<" not in text:
         return text.strip()
     people = {user.id: user.display_name for user in message.mentions}

@@ -2,18 +2,18 @@
 
 tests/platforms/discord/test_internals.py checks each name, and detects names missing here.
 
-- `Client.dispatch` is overridden: events are taken at once and in order. The library makes a task
-  for each, so that a session could be stored further than its events.
-- `Client.http` is replaced by an `HTTPClient` whose `HTTPClient.request` asks our REST client: a
-  log-in keeps to the same limits, timeouts and address. `Route.method`, `Route.url` and
-  `Route.BASE` say what it asks for.
-- `Client._connection` and `ConnectionState.parsers`: what REST returns is parsed like events, and
-  so is, once more, an event with an unreadable part, or of a guild that was not known. New
-  messages of bots, most of them our own that come back, are not parsed.
+- `Client.dispatch` is overridden to handle events at once and in order. The library starts a task
+  for each event, so the stored position in the session could be ahead of the stored events.
+- `Client.http` is replaced by an `HTTPClient` whose `HTTPClient.request` uses our REST client, so
+  that the login has the same limits, timeouts and URL. `Route.method`, `Route.url` and
+  `Route.BASE` describe the request.
+- `Client._connection` and `ConnectionState.parsers` parse REST responses like events. They also
+  parse an event again without its unreadable part, or after its guild was loaded. New messages of
+  bots, most of which are our own, are not parsed.
 - `DiscordWebSocket.from_client`, `DiscordWebSocket.poll_event`, `DiscordWebSocket.session_id`,
   `DiscordWebSocket.sequence`, `DiscordWebSocket.gateway`, `DiscordWebSocket.open`,
-  `DiscordWebSocket.close` and `ReconnectWebSocket.resume`: the client's own `connect` identifies
-  at once, knows no stored session, and ends the session when it closes.
+  `DiscordWebSocket.close` and `ReconnectWebSocket.resume` replace the client's own `connect`, which
+  sends IDENTIFY at once, cannot resume a stored session, and ends the session when it closes.
 """
 
 import logging
@@ -33,15 +33,15 @@ from typing_extensions import override
 from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.shards import GatewaySession, Shard
 
-_GUILD_READY_TIMEOUT_SECONDS = 1.0  # between two guilds at the start of a session
+_GUILD_READY_TIMEOUT_SECONDS = 1.0  # the longest gap between guilds at the start of a session
 _KEEPS_SESSION = 4000
-"""The code to close with: after 1000 or 1001 Discord ends the session."""
+"""The close code; with 1000 or 1001, Discord would end the session."""
 _MESSAGE_EVENTS = frozenset({"MESSAGE_CREATE", "MESSAGE_UPDATE"})
 
 TakeEvent = Callable[..., None]
-"""Takes discord.py's name of an event, as in `on_message`, and what the event carries."""
+"""Handles an event; called with discord.py's event name, such as "message", and its arguments."""
 PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
-"""What discord.py raises for unexpected fields of an event."""
+"""Errors that discord.py raises if an event has unexpected fields."""
 _ESSENTIAL = frozenset(
     {"id", "channel_id", "guild_id", "webhook_id", "author", "type", "content", "timestamp"}
 )
@@ -62,7 +62,7 @@ decode_event = msgspec.json.Decoder(RawEvent).decode
 
 
 class DiscordClient(discord.Client):
-    """discord.py's client, using our REST client."""
+    """discord.py's client, changed to use our REST client and to handle events in order."""
 
     def __init__(self, rest: RestClient, intents: discord.Intents, shard: Shard) -> None:
         logging.getLogger("discord.client").addFilter(_is_not_about_voice)
@@ -76,7 +76,7 @@ class DiscordClient(discord.Client):
         )
         self.http = _RestHttp(rest, self)
         self.last_received = ""
-        """The event being parsed."""
+        """The JSON text of the event that is being parsed."""
         self._take: TakeEvent = self.take_event
         parsers = self._connection.parsers
         for event in _MESSAGE_EVENTS:
@@ -87,12 +87,12 @@ class DiscordClient(discord.Client):
         self._take(event, *args)
 
     def take_event(self, event: str, *args: Any) -> None:
-        """Call the handler of an event, if any."""
+        """Call the method `on_<event>`, if there is one."""
         if (take := getattr(self, f"on_{event}", None)) is not None:
             take(*args)
 
     def take_unparsed(self, event: str, message: Payload) -> bool:
-        """Handle a new message as raw JSON; return False if it must be parsed."""
+        """Handle a new message as raw JSON and return True, or return False to have it parsed."""
         return False
 
     def _parse_message(self, event: str, parse: Parse, message: Payload) -> None:
@@ -104,7 +104,10 @@ class DiscordClient(discord.Client):
         self.last_received = text
 
     def parse(self, event: RawEvent, take: TakeEvent) -> None:
-        """Parse an event as if just received, for `take`; log and skip it if unreadable."""
+        """Parse an event as if it was just received, and pass it to `take`.
+
+        If the event is unreadable, log and skip it.
+        """
         parse = self._connection.parsers[event.t]
         if event.t in _MESSAGE_EVENTS:
             parse = partial(parse_readable, parse)
@@ -115,13 +118,19 @@ class DiscordClient(discord.Client):
             self._take = self.take_event
 
     def parse_message(self, message: dict[str, Any]) -> discord.Message | None:
-        """Parse a message from REST with the guild id added as in events; None if that fails."""
+        """Parse a message from the REST API, or return None if it is unreadable.
+
+        A message in a guild must contain `guild_id`, as in events.
+        """
         found: list[discord.Message] = []
         self.parse(RawEvent("MESSAGE_CREATE", message), lambda _, parsed: found.append(parsed))
         return found[0] if found else None
 
     async def open_socket(self, session: GatewaySession | None, address: str | None) -> None:
-        """Connect, then RESUME or IDENTIFY; may raise `ReconnectWebSocket` or any other error."""
+        """Connect, then RESUME the session, or IDENTIFY if it is None.
+
+        Raises `ReconnectWebSocket`, or any error of the libraries.
+        """
         self.ws = await DiscordWebSocket.from_client(
             self,
             gateway=None if address is None else yarl.URL(address),
@@ -132,7 +141,10 @@ class DiscordClient(discord.Client):
         )
 
     async def receive(self) -> bool:
-        """Receive a gateway message; return whether it is an event; raises `ReconnectWebSocket`."""
+        """Receive and handle one gateway message; return whether it was an event.
+
+        Raises `ReconnectWebSocket`.
+        """
         before = self.sequence
         try:
             await self.ws.poll_event()
@@ -150,8 +162,8 @@ class DiscordClient(discord.Client):
 
     @property
     def session(self) -> GatewaySession | None:
-        """The session up to the last received event; None without a session."""
-        if self.ws is None:  # as long as nothing was connected
+        """The session with the sequence number of the last received event, or None."""
+        if self.ws is None:  # before the first connection
             return None
         if self.ws.session_id is None or self.ws.sequence is None:
             return None
@@ -165,7 +177,7 @@ class DiscordClient(discord.Client):
 
     @override
     async def close(self) -> None:
-        """Disconnect but keep the session, so that it can be resumed."""
+        """Disconnect without ending the session, so that it can be resumed."""
         if self.is_connected:
             await self.ws.close(_KEEPS_SESSION)
         await super().close()
@@ -189,7 +201,7 @@ def _is_not_about_voice(record: logging.LogRecord) -> bool:
 def skip_unreadable(
     event: str, parse: Callable[Given, Parsed], *args: Given.args, **options: Given.kwargs
 ) -> Parsed | None:
-    """Return the result of `parse`; None, and a log line, for malformed data from Discord."""
+    """Call `parse` and return its result; if the data is malformed, log that and return None."""
     try:
         return parse(*args, **options)
     except PARSE_ERRORS as error:
@@ -204,7 +216,7 @@ def log_skipped(event: str, error: Exception) -> None:
 
 
 def parse_readable(parse: Parse, message: Payload) -> None:
-    """Parse a message; if discord.py rejects it, parse only its most important parts."""
+    """Parse a message; if discord.py fails, parse it again with only its most important fields."""
     try:
         return parse(message)
     except PARSE_ERRORS as error:

@@ -1,4 +1,4 @@
-"""Convert Markdown to Discord's dialect; anything unsupported becomes readable text."""
+"""Convert Markdown to Discord's dialect; markup it does not support becomes readable text."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from bot.markup.parser import find_formula, parse_markdown
 from bot.markup.styled_text import style_markdown
 from bot.texts.caches import text_cache
 
-# Headings below the third level, rules, tables, formulas, pictures, `~~~` fences, tasks.
+# Markup to convert: headings below level 3, rules, tables, formulas, pictures, `~~~`, tasks.
 _FOREIGN = re.compile(
     r"^[ \t>]*(?:\#{4,6}[ \t]|(?:[-*_][ \t]*){3,}$|~~~|[-*+][ \t]\[[ xX]\])"
     r"|^[ \t>]*\|?[ \t]*:?-+:?[ \t]*\||\$|\\[(\[]|!\[|<br ?/?>",
@@ -31,7 +31,7 @@ _REWRITTEN = frozenset({"table_open", "maths_block", "hr", "fence", "heading_ope
 
 @text_cache(128)
 def to_dialect(source: str) -> str:
-    """Convert Markdown to what Discord displays best; most texts stay unchanged."""
+    """Convert Markdown to the dialect that Discord displays; most texts stay unchanged."""
     if _FOREIGN.search(source) is None:
         return source
     lines = source.split("\n")
@@ -69,7 +69,7 @@ def _code_block(text: str) -> list[str]:
 
 
 def _with_backticks(token: Token, lines: Sequence[str]) -> list[str]:
-    """Return a code block fenced with backticks, the only fence that Discord supports."""
+    """Return a code block's lines with fences of backticks, the only ones Discord supports."""
     written = list(lines)
     if token.markup.startswith("~") and "```" not in token.content:
         for at in {0, len(lines) - 1}:

@@ -1,4 +1,4 @@
-"""The Discord platform: connection, command registration, and permissions."""
+"""The Discord platform: shards, command registration, permissions, history and files."""
 
 import asyncio
 import contextlib
@@ -46,8 +46,8 @@ _DOWNLOAD_SECONDS = 20.0
 _ROLES_SECONDS = 30.0
 _MAX_MEMBERS = 1000  # whose roles are remembered
 _HOW_TO_OPEN = translatable(
-    "My reply is for you alone, and I cannot message you. In this server's privacy settings, allow"
-    " direct messages from its members, then ask again."
+    "My reply is for you alone, but I cannot send you direct messages. Allow direct messages in"
+    " this server's privacy settings, then ask again."
 )
 _OPEN_PRIVATE = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
 _REPLACE_COMMANDS = RestEndpoint("PUT", "/applications/{}/commands")
@@ -56,7 +56,7 @@ _MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
 
 
 class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, PictureHost):
-    """A bot user's guild channels, threads and direct messages."""
+    """A Discord bot, with its guild channels, threads and direct messages."""
 
     name = "discord"
 
@@ -71,8 +71,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         self._identify_limits = IdentifyLimits(
             self._rest, context.take_lease, source, context.clock
         )
-        self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by the shard's name
-        self._rejection: str | None = None  # of the token, until one is accepted
+        self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by shard name
+        self._rejection: str | None = None  # why Discord rejects the token; None once accepted
         self._roles = BoundedDict[tuple[str | None, str], tuple[float, tuple[str, ...]]](
             _MAX_MEMBERS
         )
@@ -113,7 +113,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         await self._with_accepted_token(lambda token: self._receive_shard(shard, intake, token))
 
     async def _with_accepted_token(self, work: Callable[[str], Awaitable[T]]) -> T:
-        """Retry work with the newest token while Discord rejects it."""
+        """Call `work` with the newest token, again and again while Discord rejects the token."""
         while True:
             token = self._token.read()
             try:
@@ -159,7 +159,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     async def read_roles(self, asked: Request) -> tuple[str, ...]:
         key = guild, person = self._guild_id(asked), asked.author.id.removeprefix("discord:")
         if guild is None:
-            raise Refused("the server of a message is not known")
+            raise Refused("the message's server is unknown")
         now, (until, roles) = self._context.clock.monotonic(), self._roles.get(key, (0.0, ()))
         if until <= now:
             member = decode_response(await self._rest.call(_MEMBER, guild, person), dict[str, Any])
@@ -182,7 +182,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     async def read_start(self, message: IncomingMessage) -> IncomingMessage | None:
         thread, *parents = [scope.rpartition(":")[2] for scope in message.scopes]
         bot = await self._bot_object()
-        for chat in (*parents[:1], thread):  # a forum post begins with its own message
+        for chat in (*parents[:1], thread):  # a forum post contains its first message itself
             with contextlib.suppress(Refused):
                 found = decode_response(
                     await self._rest.call(READ_MESSAGE, chat, thread), dict[str, Any]
@@ -205,14 +205,15 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
             return None
         given = message, bot, self._context.bot_id
         incoming = skip_unreadable("MESSAGE", to_incoming_message, *given, by_anybody=by_anybody)
-        return incoming and replace(incoming, scopes=near.scopes)  # the parser knows no server
+        # The parser has no guilds loaded, so the scopes come from the nearby message.
+        return incoming and replace(incoming, scopes=near.scopes)
 
     async def _bot_object(self) -> discord.Object:
         return discord.Object((await self._rest.bot_user()).id)
 
     @functools.cached_property
     def _parser(self) -> DiscordClient:
-        """A client that only parses; creating one takes milliseconds."""
+        """A client that never connects but parses messages; creating one takes milliseconds."""
         return DiscordClient(self._rest, discord.Intents(guilds=True), Shard())
 
     @override
@@ -228,11 +229,11 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     @override
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
         if not _is_of_discord(item.source, self._settings.api_base):
-            raise Refused("a file that is not kept by Discord is not downloaded")
+            raise Refused("the file is not on Discord's servers")
         try:
             return await download_file(item.source, max_bytes, _DOWNLOAD_SECONDS)
         except (ConnectionFailed, TimeoutError) as error:
-            raise Unreachable(f"Discord does not send a file: {error}") from None
+            raise Unreachable(f"cannot download the file from Discord: {error}") from None
 
     @override
     async def host_picture(self, png: bytes) -> str:
@@ -248,7 +249,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         return scope.removeprefix(prefix) if scope is not None else None
 
     async def _register_commands(self, application: str, intake: Intake) -> None:
-        """Register the commands if they have changed; failures are only logged."""
+        """Register the commands if they have changed; only log failures."""
         ours = [
             *(to_payload(spec) for spec in self._context.commands),
             *(to_message_payload(spec) for spec in self._context.message_commands),
@@ -265,7 +266,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
 
 def _is_of_discord(source: str, api_base: str) -> bool:
-    """Return whether a file is on Discord's servers, or on the configured server."""
+    """Return whether a URL is on Discord's file servers, or on the configured API server."""
     url, api = urlsplit(source), urlsplit(api_base)
     if api.hostname in _API_HOSTS:
         return url.scheme == "https" and url.netloc in _FILE_HOSTS
@@ -279,7 +280,7 @@ async def _run_until_closed(gateway: Gateway, receiver: MessageReceiver) -> NoRe
         jobs = [asyncio.create_task(receiver.run()), asyncio.create_task(connecting)]
         ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await gateway.close()  # discord.py may swallow a cancellation, but not this
+        await gateway.close()  # because discord.py may swallow a cancellation
         await cancel_and_wait(jobs)
     if (error := ended.pop().exception()) is not None:
         raise _first_error(error)
@@ -293,7 +294,7 @@ def _first_error(error: BaseException) -> BaseException:
 
 
 async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: float) -> bool:
-    """Return whether a member owns, administers or manages a guild; raises `PlatformError`."""
+    """Return whether a member owns a guild or may manage it; raises `PlatformError`."""
     guild = decode_response(await rest.call(_GUILD, guild_id), dict[str, Any])
     member = decode_response(await rest.call(_MEMBER, guild_id, user_id), dict[str, Any])
     held = {guild["id"], *member["roles"]}  # @everyone has the id of the guild

@@ -1,4 +1,4 @@
-"""Store events from the gateway; after a new session, missed messages come first."""
+"""Store the gateway's events; when a new session starts, fetch and store missed messages first."""
 
 import asyncio
 import math
@@ -41,11 +41,11 @@ _CATCH_UP_SECONDS = 120.0
 _PAUSE_SECONDS = 2.0
 _DEFER_SECONDS = 4.0
 _SECONDS_BETWEEN_SESSIONS = 1.0
-_MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
+_MAX_REORDERING = timedelta(seconds=60)  # how late a message of another channel may arrive
 
 
 class MessageReceiver:
-    """Stores one shard's messages; none are lost while the database fails."""
+    """Stores the events of one shard; while the database fails, it retries and loses none."""
 
     def __init__(self, gateway: Gateway, intake: Intake, context: PlatformContext) -> None:
         self._gateway = gateway
@@ -53,30 +53,30 @@ class MessageReceiver:
         self._context = context
         self._clock = context.clock
         self._cursors = ChannelCursors(context.bot_id, gateway.shard)
-        self._session: GatewaySession | None = None  # up to what was taken
+        self._session: GatewaySession | None = None  # as of the last event taken from the queue
         self._stored_session: GatewaySession | None = None
         self._session_stored_at = -math.inf
         self._is_replaying = False
-        self._seen: dict[int, tuple[int, int]] = {}  # as `Gateway.seen`, up to what was taken
+        self._seen: dict[int, tuple[int, int]] = {}  # `Gateway.seen`, as of the last taken event
         self._read_slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self.store_error: str | None = None
-        """Why messages cannot be stored at the moment."""
+        """The reason why messages cannot be stored now, or None."""
 
     async def run(self) -> None:
-        """Run until cancelled; raises `PlatformFatal` if Discord rejects this bot."""
+        """Store events until cancelled; raises `PlatformFatal` if Discord rejects this bot."""
         while True:
             events = await take_events(self._gateway.events, _SECONDS_BETWEEN_SESSIONS)
             if events and isinstance(events[-1], SessionStarted):
                 await self._store_events(events)
                 await self._catch_up(events[-1])
             else:
-                self._session = self._gateway.progress  # of the events just taken
+                self._session = self._gateway.progress  # includes the events just taken
                 self._seen |= self._gateway.seen
                 self._gateway.seen.clear()
                 await self._store_events(events)
 
     async def load(self) -> GatewaySession | None:
-        """Load the shard's cursors; return the session to resume, if any."""
+        """Load the shard's cursors; return the session to resume, or None to start a new one."""
         stored = await self._load_cursors()
         session = stored.get(self._cursors.session_name)
         if session is None or not self._cursors.misses_nothing:
@@ -95,7 +95,7 @@ class MessageReceiver:
     async def _store_events(
         self, events: Sequence[GatewayEvent], oldest_question: float = 0
     ) -> None:
-        """Store events and cursors; messages before `oldest_question` (Unix seconds) are late."""
+        """Store events and cursors; mark messages before `oldest_question` (Unix time) as late."""
         incomings: list[Incoming] = []
         for event in events:
             match event:
@@ -104,10 +104,10 @@ class MessageReceiver:
                     continue
                 case SessionStarted():
                     self._is_replaying = False
-                    self._session = None  # until everything that was missed is stored
+                    self._session = None  # until all missed messages are stored
                     continue
                 case CommandReceived():
-                    # Discord accepts no answer before the command is acknowledged.
+                    # Discord accepts answers only after the command was acknowledged.
                     await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
                     is_public = event.deferred.result() if event.deferred.done() else None
                     deferred = is_public is not None
@@ -127,7 +127,10 @@ class MessageReceiver:
             await self._store(incomings, cursors)
 
     def _session_to_store(self) -> dict[str, str]:
-        """Return the session if due; Discord repeats later events, which are recognized by id."""
+        """Return the cursor of the session if it should be stored now, or else nothing.
+
+        If the stored session is old, Discord repeats events, which are recognized by their ids.
+        """
         now = self._clock.monotonic()
         is_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSIONS
         is_new = self._session != self._stored_session
@@ -172,7 +175,7 @@ class MessageReceiver:
             await self._store((), self._cursors.catch_up_ended(session.at))
 
     async def _catch_up_channel(self, channel: int, after: int, missing: dict[int, int]) -> None:
-        """Store a channel's messages after this one, then remove the channel from `missing`."""
+        """Store a channel's messages after the id `after`; then delete it from `missing`."""
         has_more = True
         async with self._read_slots:
             while has_more:
@@ -186,7 +189,7 @@ class MessageReceiver:
         del missing[channel]
 
     async def _read_page(self, channel: int, after: int) -> Sequence[dict[str, Any]]:
-        """Return a channel's next messages, oldest first; empty if it cannot be read."""
+        """Return a channel's next messages, oldest first, or none if it cannot be read."""
         read = partial(self._gateway.read_history, channel, after, _PAGE_SIZE)
         try:
             return await self._gateway.until_answered(read)
@@ -195,11 +198,11 @@ class MessageReceiver:
             return ()
 
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
-        """Return the channels that may have new messages, and the message to read after."""
+        """Return the channels that may have missed messages, each with the id to read after."""
         stored = self._cursors.stored
         since = self._cursors.fully_received_until()
         if since is None:
-            return []  # the first start: older messages are not answered
+            return []  # at the first start, there are no missed messages
         visible = {
             channel.id: channel.last_message_id or 0 for channel in self._readable_channels()
         }
@@ -230,10 +233,10 @@ class MessageReceiver:
 
 
 class ChannelCursors:
-    """The stored cursors, and the ones to store with the next messages.
+    """The cursors of a shard, which say up to which message each channel was stored.
 
-    A channel's cursor is its newest stored message. It includes the guild, since one shard's newest
-    message says nothing about another shard's channels.
+    A channel's cursor is the id of its newest stored message. The guild id is stored with it, to
+    find the cursors of a shard's channels.
     """
 
     def __init__(self, bot_id: str, shard: Shard) -> None:
@@ -243,18 +246,18 @@ class ChannelCursors:
         self._marks = f"{self.prefix}{shard.name} "
         self.session_name = f"{self._marks}session"
         self.stored: dict[int, int] = {}
-        """The newest stored message of each channel."""
+        """The id of the newest stored message, by channel id."""
         self._frozen: set[int] = set()
-        self._connected: int | None = None  # the last session start without gaps
-        self._catching_up = 0  # during a catch-up: since when messages may be missing
+        self._connected: int | None = None  # snowflake of the last session start without gaps
+        self._catching_up = 0  # snowflake after which messages may be missing; 0: none are
 
     @property
     def misses_nothing(self) -> bool:
-        """Whether everything before the session was fetched, so that it can be resumed."""
+        """Whether no earlier messages are missing, so that the session can be resumed."""
         return self._connected is not None and not self._catching_up
 
     def load(self, stored: Mapping[str, str]) -> None:
-        """Replace all cursors with the stored ones, given by their stored names."""
+        """Replace all cursors with stored ones; `stored` contains values by name."""
         rows = {name: value for name, value in stored.items() if name.startswith(self._channels)}
         self.stored.clear()
         for channel, message, guild in read_cursors(rows, self._read_row):
@@ -271,7 +274,7 @@ class ChannelCursors:
         return to_number(name.removeprefix(self._channels)), to_number(message), to_number(guild)
 
     def fully_received_until(self) -> int | None:
-        """The snowflake before which no channel lacks messages; None at the first start."""
+        """Return the snowflake up to which no messages are missing; None at the first start."""
         if self._catching_up:
             return self._catching_up
         marks = [self._connected] if self._connected else []
@@ -281,12 +284,15 @@ class ChannelCursors:
         return max(marks, default=None)
 
     def catch_up_begins(self) -> dict[str, str]:
-        """Begin a catch-up; return what to store before fetching messages."""
+        """Record the start of a catch-up; return the cursors to store before fetching messages."""
         self._catching_up = self.fully_received_until() or 0
         return {f"{self._marks}catching_up": str(self._catching_up)}
 
     def catch_up_ended(self, session_at: datetime) -> dict[str, str]:
-        """End a catch-up that covers everything before this session; return what to store."""
+        """Record the end of a catch-up; return the cursors to store.
+
+        No message from before `session_at` is missing any more.
+        """
         self._catching_up, self._connected = 0, time_snowflake(session_at)
         return {
             f"{self._marks}catching_up": "0",
@@ -294,13 +300,16 @@ class ChannelCursors:
         }
 
     def freeze(self, channels: Iterable[int]) -> None:
-        """Keep these channels' cursors until the next `load`, as messages are missing."""
+        """Do not advance these channels' cursors until the next `load`: messages are missing."""
         self._frozen.update(channels)
 
     def advance(
         self, incomings: Iterable[Incoming], seen: Mapping[int, tuple[int, int]]
     ) -> dict[str, str]:
-        """Advance the cursors past these messages; return what to store with them."""
+        """Advance the cursors past received messages; return the changed cursors to store.
+
+        `seen` contains further messages, as in `Gateway.seen`.
+        """
         read = [(channel, *seen[channel]) for channel in seen if channel in self.stored]
         for incoming in incomings:
             if isinstance(incoming, IncomingMessage) and incoming.message_id is not None:

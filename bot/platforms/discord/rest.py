@@ -1,4 +1,4 @@
-"""Requests to Discord's REST API as the bot, with rate limits and error handling."""
+"""Send requests to Discord's REST API, keep its rate limits, and translate its errors."""
 
 import asyncio
 import math
@@ -29,10 +29,10 @@ _RESET_AFTER, _BUCKET = "x-ratelimit-reset-after", "x-ratelimit-bucket"
 
 
 class RateLimitBucket:
-    """The requests that Discord accepts in a time window.
+    """A rate limit: the number of requests that Discord accepts in a time window.
 
-    A window's start is known only up to a response's latency, so requests are kept below the limit
-    in any period of the window's length.
+    Because of latency, we do not know exactly when a window starts. So the limit is kept in every
+    period of the window's length.
     """
 
     __slots__ = ("_left", "_limit", "_resets_at", "_sent", "_window_seconds")
@@ -40,25 +40,28 @@ class RateLimitBucket:
     def __init__(self) -> None:
         self._limit = self._left = math.inf
         self._resets_at = -math.inf
-        self._window_seconds = 0.0  # the longest seen
-        self._sent: deque[float] = deque(maxlen=_MAX_SENT)  # when, oldest first
+        self._window_seconds = 0.0  # the length of the longest window so far
+        self._sent: deque[float] = deque(maxlen=_MAX_SENT)  # times of requests, oldest first
 
     def seconds_until_free(self, now: float) -> float:
-        """Return the seconds until a request is allowed; 0 if now."""
+        """Return the seconds until a request is allowed, or 0 if one is allowed now."""
         wait = 0.0 if self._left > 0 else self._resets_at - now
         if len(self._sent) >= self._limit:
             wait = max(wait, self._sent[-int(self._limit)] + self._window_seconds - now)
         return max(0.0, wait)
 
     def take(self, now: float) -> None:
-        """Count a request sent now; the first request starts a window."""
+        """Count a request that is sent now; if the last window is over, it starts a new one."""
         if now >= self._resets_at and self._window_seconds:
             self._left, self._resets_at = self._limit, now + self._window_seconds
         self._left -= 1
         self._sent.append(now)
 
     def update(self, limit: float, remaining: float, reset_after: float, now: float) -> None:
-        """Apply a response's headers, which may be late or not count requests in flight."""
+        """Apply the rate limit headers of a response.
+
+        They may be outdated, and do not count requests that are still in progress.
+        """
         is_same_window = now < self._resets_at
         self._left = min(self._left, remaining) if is_same_window else remaining
         self._limit = limit
@@ -66,19 +69,23 @@ class RateLimitBucket:
         self._window_seconds = max(self._window_seconds, reset_after)
 
     def block(self, until: float) -> None:
-        """Allow no requests before this time."""
+        """Allow no requests of this bucket before a time."""
         self._left, self._resets_at = 0, max(self._resets_at, until)
 
     def is_reset(self, now: float) -> bool:
-        """Return whether all known limits of the bucket have expired."""
+        """Return whether the last window of the bucket is over."""
         return now >= self._resets_at
 
 
 class BucketLimits:
-    """The buckets of all endpoints (https://discord.com/developers/docs/topics/rate-limits)."""
+    """All rate limits (https://discord.com/developers/docs/topics/rate-limits).
+
+    Discord assigns endpoints to buckets by name; each bucket has a limit for each resource, which
+    is a channel, guild or webhook.
+    """
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # by endpoint: the name from Discord
+        self._names: dict[str, str] = {}  # Discord's bucket name, by endpoint
         self._buckets: dict[tuple[str, str], RateLimitBucket] = {}
         self._blocked_until = -math.inf
 
@@ -86,7 +93,7 @@ class BucketLimits:
         return len(self._buckets)
 
     def bucket(self, endpoint: str, resource: str, now: float) -> RateLimitBucket:
-        """Return an endpoint's bucket for one channel, guild or webhook."""
+        """Return the bucket of an endpoint for a resource (a channel, guild or webhook)."""
         key = (self._names.get(endpoint, endpoint), resource)
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -97,15 +104,15 @@ class BucketLimits:
         return bucket
 
     def seconds_until_free(self, bucket: RateLimitBucket, now: float) -> float:
-        """Return the seconds until a request of the bucket is allowed; 0 if now."""
+        """Return the seconds until both the bucket and the global limit allow a request."""
         return max(bucket.seconds_until_free(now), self._blocked_until - now, 0.0)
 
     def refused_scope(self, bucket: RateLimitBucket, now: float) -> errors.RefusedScope:
-        """Return the scope blocked the longest: a bucket, or all of the bot's requests."""
+        """Return "bot" if the global limit demands the longer wait, or else "route"."""
         return "bot" if self._blocked_until - now >= bucket.seconds_until_free(now) else "route"
 
     def block_all(self, until: float) -> None:
-        """Allow no requests at all before this time."""
+        """Allow no requests of any bucket before a time."""
         self._blocked_until = max(self._blocked_until, until)
 
     def update(
@@ -116,7 +123,7 @@ class BucketLimits:
         headers: Mapping[str, str],
         now: float,
     ) -> None:
-        """Apply a response's rate limit headers, if present."""
+        """Apply the rate limit headers of a response, if it has them."""
         name = headers.get(_BUCKET)
         if name is not None and self._names.get(endpoint) != name:
             self._rename(endpoint, name)
@@ -127,7 +134,7 @@ class BucketLimits:
             bucket.update(limit, remaining, reset_after, now)
 
     def _rename(self, endpoint: str, name: str) -> None:
-        """Rename an endpoint's buckets to Discord's name; earlier requests still count."""
+        """Assign an endpoint to a bucket name; the requests it has already counted are kept."""
         old = self._names.get(endpoint, endpoint)
         self._names[endpoint] = name
         for (of, resource), bucket in list(self._buckets.items()):
@@ -143,8 +150,8 @@ _USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _CONNECT_SECONDS = 5.0
 _MAX_RESPONSE_BYTES = 64 * 2**20
-# The longest wait for a rate limit, a little more than Discord's usual window of 5 s; longer ones
-# are left to the outbox.
+# The longest wait for a rate limit: a little more than Discord's usual window of 5 s. For longer
+# waits, RateLimited is raised.
 _MAX_WAIT_SECONDS = 6.0
 _MAX_TEXT_CHARS = 500
 _JSON = "application/json"
@@ -152,7 +159,7 @@ _log = structlog.get_logger(__name__)
 
 
 class WebhookNotFound(errors.Refused):
-    """The webhook was deleted, or the token for a command's response has expired."""
+    """The webhook was deleted, or an interaction's token has expired."""
 
 
 class ChannelNotFound(errors.Refused):
@@ -172,17 +179,17 @@ _BY_CODE: Mapping[int, type[errors.Refused]] = {
     10008: errors.MessageNotFound,
     10015: WebhookNotFound,
     40060: AlreadyAcknowledged,
-    50027: WebhookNotFound,  # its token is unknown
+    50027: WebhookNotFound,  # Discord does not know the webhook's token
     160004: ThreadExists,
-    200000: errors.WordsRefused,  # by AutoMod, in a message
-    200001: errors.WordsRefused,  # in a title
+    200000: errors.WordsRefused,  # AutoMod blocked a message
+    200001: errors.WordsRefused,  # AutoMod blocked a title
 }
 
 
 def translate_refusal(
     status: int, code: int, text: str, retry_after: str | None = None
 ) -> errors.PlatformError:
-    """Return the error for a response; `code` is Discord's error code, 0 if there is none."""
+    """Return the error for a response; `code` is Discord's error code, or 0 if there is none."""
     answer = f"Discord answered {status} ({code}): {text}"
     if code in _BY_CODE:
         return _BY_CODE[code](answer)
@@ -192,7 +199,7 @@ def translate_refusal(
         case 401:
             return errors.TokenRejected(BOT_REJECTED)
         case 429:
-            return errors.RateLimited(_seconds(retry_after), "bot")  # something in front of Discord
+            return errors.RateLimited(_seconds(retry_after), "bot")  # from a proxy before Discord
         case _ if status >= 500:
             return errors.OutcomeUnknown(answer)
         case _:
@@ -202,24 +209,27 @@ def translate_refusal(
 def _seconds(retry_after: str | None) -> float:
     try:
         return float(retry_after or "")
-    except ValueError:  # a date
+    except ValueError:  # a date, or missing
         return _DEFAULT_RETRY_SECONDS
 
 
 @value_class
 class RestEndpoint:
-    """A method, and a path with `{}` for each id; the first ids select the rate limit."""
+    """An endpoint: an HTTP method, and a path with a `{}` for each id.
+
+    The first `resource_ids` ids are the resource that selects the rate limit.
+    """
 
     method: str
     path: str
     resource_ids: int = 1
     waits: bool = True
-    """Whether short rate limits are waited out; else they are raised at once."""
+    """Whether `call` waits for a short rate limit and retries, instead of raising `RateLimited`."""
     is_interaction: bool = False
 
 
 class RestClient:
-    """A bot's REST connections; they need no login."""
+    """Sends a bot's requests to the REST API, and keeps the rate limits."""
 
     def __init__(self, token: BotToken[DiscordSettings]) -> None:
         self._token = token
@@ -240,9 +250,12 @@ class RestClient:
         file: Attachment | None = None,
         query: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Return a response's body, after waiting for short rate limits; raises `PlatformError`."""
+        """Send a request and return the body of its response; raises `PlatformError`.
+
+        `ids` fill the endpoint's path. If a rate limit is short, wait for it.
+        """
         if file is not None and isinstance(body, dict):
-            # Without the list, an edit that is repeated would attach it twice.
+            # Without this list, a repeated edit would attach the file twice.
             body = {**body, "attachments": [{"id": 0, "filename": file.name}]}
         path = endpoint.path.format(*ids)
         if query:
@@ -261,7 +274,7 @@ class RestClient:
             return await self._send(request, newer)
 
     async def bot_user(self) -> "BotUser":
-        """Return the token's bot user; raises `PlatformError`."""
+        """Return the user account of the bot; raises `PlatformError`."""
         if self._user is None:
             self._user = decode_response(await self.call(_ME), BotUser)
         return self._user
@@ -289,7 +302,7 @@ class RestClient:
             if (
                 response.status != HTTPStatus.TOO_MANY_REQUESTS
                 or refusal.retry_after is None
-                or "via" not in response.headers  # something in front of Discord blocks us
+                or "via" not in response.headers  # not by Discord, but by a proxy in front of it
             ):
                 code = 0 if response.status == HTTPStatus.TOO_MANY_REQUESTS else refusal.code
                 retry_after = response.headers.get("retry-after")
@@ -304,7 +317,7 @@ class RestClient:
                 raise errors.RateLimited(seconds, "bot" if is_global else "route")
 
     async def _wait_for_turn(self, request: "_RestRequest") -> RateLimitBucket:
-        """Wait until Discord accepts this request; raise `RateLimited` if that takes too long."""
+        """Wait until the rate limits allow a request; raises `RateLimited` for a long wait."""
         while True:
             now = asyncio.get_running_loop().time()
             bucket = self._limits.bucket(request.key, request.resource, now)
@@ -312,7 +325,7 @@ class RestClient:
                 wait = bucket.seconds_until_free(now)
             else:
                 wait = self._limits.seconds_until_free(bucket, now)
-            # Also after a suspension: the outbox has moved on.
+            # The deadline may also have passed because this process was suspended.
             if wait > _MAX_WAIT_SECONDS or now + wait > request.deadline:
                 raise errors.RateLimited(wait, self._limits.refused_scope(bucket, now))
             if wait <= 0:
@@ -334,7 +347,7 @@ class RestClient:
                 return response, await response.read_all(request.deadline, _MAX_RESPONSE_BYTES)
         except ConnectionFailed as error:
             if error.sent:
-                raise errors.OutcomeUnknown(f"the answer of Discord was lost: {error}") from None
+                raise errors.OutcomeUnknown(f"Discord's response was lost: {error}") from None
             raise errors.Unreachable(
                 translatable("{name} cannot be reached: {reason}", name="Discord", reason=error)
             ) from None
@@ -348,7 +361,7 @@ class RestClient:
 
 
 class ObjectWithId(msgspec.Struct):
-    """A JSON object of which only the id is used."""
+    """A JSON object from Discord; only its id is decoded."""
 
     id: str
 
@@ -368,12 +381,12 @@ _ME = RestEndpoint("GET", "/users/@me", resource_ids=0)
 
 
 def decode_response(response: bytes, returns: type[Decoded]) -> Decoded:
-    """Decode a response's JSON; raises `OutcomeUnknown` if it is invalid."""
+    """Decode the JSON of a response to a type; raises `OutcomeUnknown` if it does not match."""
     try:
         return msgspec.json.decode(response, type=returns)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise errors.OutcomeUnknown(
-            "Discord's response cannot be read (a page of a proxy?)"
+            "Discord's response is not valid JSON (is it the page of a proxy?)"
         ) from None
 
 
@@ -403,9 +416,9 @@ class _Refusal(msgspec.Struct):
 def _read_refusal(content: bytes) -> _Refusal:
     try:
         return msgspec.json.decode(content, type=_Refusal)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # the page of a proxy
+    except (msgspec.DecodeError, UnicodeDecodeError):  # such as the page of a proxy
         page = content[:_MAX_TEXT_CHARS].decode(errors="replace")
-        return _Refusal(message=f"no JSON; is TROUPE_DISCORD__API_BASE right? {page}")
+        return _Refusal(message=f"not JSON; is TROUPE_DISCORD__API_BASE correct? {page}")
 
 
 def _encode(

@@ -27,29 +27,29 @@ class DiscordSettings(BotTokenSettings):
     )
     gateway_url: str | None = Field(
         None,
-        description="The address of Discord's gateway; by default the one that the REST API names.",
+        description="The address of Discord's gateway; by default the one the REST API returns.",
     )
     shards: int | None = Field(
         None,
         ge=1,
         le=10_000,
-        description="The number of gateway connections that the bot's servers are divided among;"
-        " unset: what Discord recommends. Processes on one database share them out.",
+        description="The number of gateway connections (shards); by default what Discord"
+        " recommends. Processes on one database divide the shards among themselves.",
     )
 
     faces: bool = Field(
         True,
-        description="Characters speak under their own names and pictures, by one webhook for each"
-        " channel, where the bot may manage webhooks. Off: in the bot's own voice.",
+        description="Whether characters post under their own names and pictures, where the bot may"
+        " manage webhooks (it creates one in each channel). Off: the bot posts for them.",
     )
 
     @property
     @override
     def bot_account(self) -> str:
-        """The bot's user id, taken from the start of the token; empty if there is none."""
+        """The bot's user id, decoded from the start of the token, or "" if there is no token."""
         encoded = self.token.get_secret_value().partition(".")[0] if self.token else ""
         try:
             decoded = base64.b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
-        except ValueError:  # not base64, or not text
+        except ValueError:  # not base64, or not UTF-8
             return ""
         return decoded if decoded.isdecimal() else ""

@@ -1,7 +1,8 @@
-"""Shards: their channels, their stored sessions, and when they may IDENTIFY.
+"""Shards (gateway connections): which guilds they serve, stored sessions, and IDENTIFY limits.
 
-Discord resets the token of a bot that identifies more often than `session_start_limit` allows, and
-accepts `max_concurrency` IDENTIFYs every 5 seconds, one per remainder of the shard number. See
+IDENTIFY is the request that starts a session. If a bot sends it more often than
+`session_start_limit` allows, Discord resets the bot's token. Every 5 seconds, Discord accepts one
+IDENTIFY for each remainder of the shard number divided by `max_concurrency`. See
 https://discord.com/developers/docs/events/gateway#sharding, #resuming and
 #session-start-limit-object.
 """
@@ -25,23 +26,23 @@ from bot.value_class import value_class
 _log = structlog.get_logger(__name__)
 _GATEWAY = RestEndpoint("GET", "/gateway/bot", resource_ids=0)
 _RESERVED_SHARE = 0.1
-"""The share of the budget that is left to the operator."""
-_SECONDS_BETWEEN = 5.5  # Discord counts 5 s
+"""The share of Discord's daily limit that is reserved for restarts by the operator."""
+_SECONDS_BETWEEN = 5.5  # a little more than the 5 s that Discord demands
 _MAX_TURN_SECONDS = 60.0
 _ASK_SECONDS = 1.0
-_ASK_AGAIN_SECONDS = 60.0  # whether there is a new budget
+_ASK_AGAIN_SECONDS = 60.0  # how often to check whether Discord has raised the limit
 
 
 @value_class
 class Shard:
-    """One of a bot's gateway connections, which serves some of the guilds."""
+    """One of a bot's gateway connections; it receives the events of some of the bot's guilds."""
 
     number: int = 0
     count: int = 1
 
     @property
     def name(self) -> str:
-        """Its name in logs, leases and stored rows: "0/2"."""
+        """The shard's name in logs, leases and the database, such as "0/2"."""
         return f"{self.number}/{self.count}"
 
     @classmethod
@@ -50,12 +51,12 @@ class Shard:
         return cls(int(number), int(count))
 
     def has_guild(self, guild_id: int) -> bool:
-        """Return whether this shard receives a guild's events; 0 means direct messages."""
+        """Return whether this shard receives the events of a guild; 0 means direct messages."""
         return (guild_id >> 22) % self.count == self.number
 
 
 class GatewaySession(msgspec.Struct, frozen=True):
-    """A resumable session; everything up to its sequence number is stored."""
+    """A session that can be resumed, and the sequence number of its last stored event."""
 
     id: str
     sequence: int
@@ -66,7 +67,7 @@ class GatewaySession(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_stored(cls, stored: str) -> "GatewaySession | None":
-        """Parse a stored session; None if it cannot be read."""
+        """Parse a stored session, or return None if it is malformed."""
         try:
             return msgspec.json.decode(stored, type=cls)
         except msgspec.DecodeError:
@@ -89,14 +90,14 @@ class GatewayInfo(msgspec.Struct):
 
 
 async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
-    """Read the gateway info from Discord; raises `PlatformError`."""
+    """Read the gateway's URL and limits from Discord; raises `PlatformError`."""
     info = decode_response(await rest.call(_GATEWAY), GatewayInfo)
     show_identifies_left(info.session_start_limit, clock)
     return info
 
 
 def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
-    """Export the remaining IDENTIFY budget; after the reset, the whole budget."""
+    """Set the metric of remaining IDENTIFY requests; it becomes the total when the limit resets."""
     reset_at = clock.monotonic() + starts.reset_after / 1000
     IDENTIFIES_LEFT.labels("discord").set_function(
         lambda: starts.remaining if clock.monotonic() < reset_at else starts.total
@@ -104,7 +105,7 @@ def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
 
 
 class IdentifyLimits:
-    """Lets one process at a time IDENTIFY, among those that share the leases."""
+    """Keeps all processes together within Discord's limits on IDENTIFY requests."""
 
     def __init__(
         self, rest: RestClient, take_lease: TakeLease | None, bot: str, clock: Clock
@@ -114,11 +115,11 @@ class IdentifyLimits:
         self._bot = bot
         self._clock = clock
         self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._free_at: dict[int, float] = {}  # of the monotonic clock
+        self._free_at: dict[int, float] = {}  # by bucket, in monotonic time
 
     @asynccontextmanager
     async def turn(self, shard_number: int) -> AsyncIterator[str]:
-        """Wait until the block may IDENTIFY a shard; yields the gateway's address."""
+        """Wait until a shard may IDENTIFY, which the block should do; yield the gateway's URL."""
         gateway = await self._wait_for_budget()
         bucket = shard_number % max(1, gateway.session_start_limit.max_concurrency)
         role = f"identify {self._bot} {bucket}"
@@ -131,7 +132,7 @@ class IdentifyLimits:
                 yield gateway.url
             finally:
                 self._free_at[bucket] = self._clock.monotonic() + _SECONDS_BETWEEN
-                await self._take(role, _SECONDS_BETWEEN)  # expires when the next one may IDENTIFY
+                await self._take(role, _SECONDS_BETWEEN)  # expires when another may IDENTIFY
 
     async def _wait_for_budget(self) -> GatewayInfo:
         while True:

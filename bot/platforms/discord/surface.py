@@ -1,4 +1,4 @@
-"""Answers on Discord: idempotent REST calls without pings."""
+"""Send, edit, delete and find messages on Discord, idempotently and without notifying anyone."""
 
 import contextlib
 import unicodedata
@@ -52,7 +52,7 @@ _KEYCAP = "\N{COMBINING ENCLOSING KEYCAP}"
 
 
 def _to_reaction(text: str) -> str:
-    """Return an emoji unchanged; empty if the text is not exactly one emoji."""
+    """Return a text if it is exactly one emoji, or else ""."""
     is_emoji = any(unicodedata.category(char) == "So" or char == _KEYCAP for char in text)
     return text if is_emoji and len(grapheme_starts(text, 0, len(text))) == 1 else ""
 
@@ -71,17 +71,17 @@ LIMITS = Limits(
     has_threads=True,
     has_private_chats=True,
     folds_thoughts=True,
-    # "50 requests per second", of which five are left to look-ups. The window is longer by the
-    # latency of calls.
+    # "50 requests per second", of which five are reserved for reading. The window is longer than a
+    # second because of the latency of calls.
     bot_calls=(CallWindow(45, 1.25, is_learned=True, reserved=10),),
-    # As seen in headers; a process sees only those of its own responses.
+    # As seen in response headers; each process sees only the headers of its own responses.
     route_calls=(CallWindow(5, 5.5, is_learned=True),),
     counts_typing=True,
     counts_responses=False,  # "Interaction endpoints are not bound to the bot's Global Rate Limit"
 )
 _SUPPRESS_EMBEDS = 1 << 2
 
-# Rate limits of these are raised at once, so that other processes learn of them.
+# These calls raise RateLimited at once, so that other processes learn of the limit.
 _SEND = RestEndpoint("POST", "/channels/{}/messages", waits=False)
 _EDIT = RestEndpoint("PATCH", "/channels/{}/messages/{}", waits=False)
 _DELETE = RestEndpoint("DELETE", "/channels/{}/messages/{}", waits=False)
@@ -101,10 +101,11 @@ _STYLES = {ButtonStyle.PRIMARY: 1, ButtonStyle.PLAIN: 2, ButtonStyle.DANGER: 4}
 
 
 class DiscordSurface(Surface, BucketSurface):
-    """Sends through REST, independently of the gateway connection.
+    """Sends messages with the REST API; needs no gateway connection.
 
-    Messages with a face are sent by the channel's webhook, without a nonce or a reply, so a lost
-    response is looked up in the channel (docs/delivery.md#unknown-outcomes).
+    A message with a face (a character's name and picture) is sent by the channel's webhook. Webhook
+    messages have no nonces and cannot be replies, so after a lost response the message is searched
+    in the channel (docs/delivery.md#unknown-outcomes).
     """
 
     def __init__(self, rest: RestClient, *, has_webhooks: bool = True) -> None:
@@ -131,10 +132,10 @@ class DiscordSurface(Surface, BucketSurface):
         return await self._bucket(address, locate(address, message_id)[0], face)
 
     async def _bucket(self, address: Address, chat: str, face: Face | None) -> str:
-        """Return a message's bucket: its chat, or the webhook that sends it.
+        """Return the rate limit bucket of a message: its chat, or the webhook that sends it.
 
-        Discord counts a webhook's calls in its channel and the channel's threads together; a thread
-        may not exist yet ("per-resource": https://discord.com/developers/docs/topics/rate-limits).
+        A webhook has one limit for its channel and the channel's threads ("per-resource":
+        https://discord.com/developers/docs/topics/rate-limits).
         """
         webhook = await self._webhook_of(address, face)
         if webhook is None:
@@ -163,7 +164,7 @@ class DiscordSurface(Surface, BucketSurface):
             sent = await self._send_to_channel(replace(message, address=there, reply_to=None))
         except (errors.ContentRefused, errors.MessageNotFound):
             raise
-        except errors.Refused as error:  # no right to write in threads, or it was locked or deleted
+        except errors.Refused as error:  # no permission, or the thread was locked or deleted
             self._threads.refuse(channel, str(error))
             return None
         return id_in_thread(opened, sent)
@@ -196,7 +197,7 @@ class DiscordSurface(Surface, BucketSurface):
             await self._rest.call(_EDIT, address.chat, message_id, body=_render_own(content))
         except (errors.MessageNotFound, errors.ContentRefused):
             raise
-        except errors.Refused:  # a webhook sent it: the answer had a face
+        except errors.Refused:  # a webhook sent the message
             if not await self._edit_by_webhook(address, message_id, content):
                 raise
 
@@ -208,7 +209,7 @@ class DiscordSurface(Surface, BucketSurface):
                 await self._rest.call(_DELETE, chat, message_id)
             except errors.MessageNotFound:
                 raise
-            except errors.Refused:  # a webhook sent it, and the bot may not manage messages
+            except errors.Refused:  # sent by a webhook, and the bot may not manage messages
                 webhook = await self._webhooks.find(chat)
                 if webhook is None:
                     raise
@@ -229,7 +230,7 @@ class DiscordSurface(Surface, BucketSurface):
             thread = message.thread.message_id
             there = replace(message, address=replace(message.address, chat=thread))
             in_thread = {locate(there.address, one)[1] for one in search.known}
-            with contextlib.suppress(ChannelNotFound):  # it was never opened
+            with contextlib.suppress(ChannelNotFound):  # the thread was never opened
                 found = await self._find_in_channel(there, thread, in_thread)
                 if found is not None:
                     return id_in_thread(thread, found)
@@ -252,11 +253,11 @@ class DiscordSurface(Surface, BucketSurface):
                 return None
             newest = page[-1].id
         raise errors.OutcomeUnknown(
-            f"more than {_MAX_PAGES * _PAGE_SIZE} messages came after the one to find"
+            f"the search reached its limit of {_MAX_PAGES * _PAGE_SIZE} messages"
         )
 
     async def _webhook_of(self, address: Address, face: Face | None) -> ChannelWebhook | None:
-        """Return the webhook for a face; None if the bot must post itself."""
+        """Return the webhook to send a face with, or None if the bot must send as itself."""
         if face is None or not self._has_webhooks:
             return None
         return await self._webhooks.find(address.chat)
@@ -273,7 +274,7 @@ class DiscordSurface(Surface, BucketSurface):
                 file=message.file,
                 query={"wait": "true", **webhook.query},
             )
-        except WebhookNotFound as error:  # somebody deleted it: the next attempt makes another
+        except WebhookNotFound as error:  # deleted by someone; a retry creates a new one
             self._webhooks.forget(message.address.chat)
             raise errors.Unreachable(str(error)) from None
         return decode_response(sent, ObjectWithId).id
@@ -281,7 +282,7 @@ class DiscordSurface(Surface, BucketSurface):
     async def _edit_by_webhook(
         self, address: Address, message_id: str, content: MessageContent
     ) -> bool:
-        """Edit a webhook message; return False if it is not the webhook's."""
+        """Edit a message with the channel's webhook; return False if another sender posted it."""
         webhook = await self._webhooks.find(address.chat) if self._has_webhooks else None
         if webhook is None:
             return False
@@ -304,10 +305,10 @@ class DiscordSurface(Surface, BucketSurface):
         *,
         is_private: bool = False,
     ) -> str:
-        """Edit a command's deferred response or a pressed message; repeatable.
+        """Fill in the deferred response to a command, or edit the message with a pressed button.
 
-        Raises `ResponseRefused` once the token has expired, after 15 minutes; `Refused` if the
-        content must stay private.
+        Return the message's id; safe to repeat. After 15 minutes, the interaction's token expires:
+        raises `ResponseRefused`, or `Refused` if the content is private.
         """
         application, _, token = interaction.partition(":")
         body = _render_own(content)
@@ -337,7 +338,7 @@ def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) ->
     forms = {_render_text(message, content).strip() for content in (sent.content, plain)}
     return (
         (found.webhook_id or found.author.id) in speakers
-        and found.content.strip() in forms  # Discord strips white space at both ends
+        and found.content.strip() in forms  # Discord strips whitespace at both ends
         and files == ([sent.file.name] if sent.file else [])
     )
 
@@ -347,9 +348,9 @@ def _render_own(content: MessageContent) -> dict[str, Any]:
 
 
 def _render(content: MessageContent, text: str) -> dict[str, Any]:
-    """Return a message's fields; an edit keeps omitted fields."""
-    # An edit needs the allowed mentions again. Link previews could leak the conversation: Discord
-    # fetches any address that a model was talked into writing.
+    """Return the JSON fields of a message, or of an edit, which leaves other fields unchanged."""
+    # An edit needs the allowed mentions again. Embeds are suppressed, because a model could be
+    # tricked into writing a URL that contains parts of the conversation, which Discord would fetch.
     no_mentions = {"parse": [], "replied_user": False}
     return {
         "content": _render_text(text, content),
@@ -360,7 +361,10 @@ def _render(content: MessageContent, text: str) -> dict[str, Any]:
 
 
 def _render_text(text: str, content: MessageContent) -> str:
-    """Return a text in Discord's dialect above folded thoughts; unchanged after a refusal."""
+    """Return a text in Discord's dialect, followed by the model's thoughts as a spoiler.
+
+    If the content is plain, return the text unchanged, but not longer than a message may be.
+    """
     if content.is_plain:
         return text[: LIMITS.max_units]
     shown = to_dialect(text)
@@ -368,7 +372,7 @@ def _render_text(text: str, content: MessageContent) -> str:
 
 
 def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list[dict[str, object]]:
-    """Return a row for each menu, then the button rows; at most five in total."""
+    """Return the component rows of a message: one per menu, then the button rows; at most five."""
     rows: dict[int, list[dict[str, object]]] = {}
     for one in buttons:
         shown = {"style": _STYLES[one.style], "label": one.label, "custom_id": one.data}
@@ -380,7 +384,7 @@ def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list
 
 
 def _to_menu(menu: Menu) -> dict[str, object]:
-    # Discord refuses more selected options than can be chosen.
+    # Discord refuses a menu with several selected options if only one can be chosen.
     marks = sum(option.is_chosen for option in menu.options) == 1
     return {
         "type": _MENU,

@@ -1,4 +1,4 @@
-"""Telegram's Bot API, with aiogram's calls and types but our own polling."""
+"""Telegram: aiogram's methods and types, but our own polling loop."""
 
 from bot.platforms.spec import PlatformSpec
 from bot.platforms.telegram.settings import TelegramSettings

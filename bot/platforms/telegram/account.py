@@ -1,4 +1,4 @@
-"""Set up a bot on Telegram: its account, its privacy mode, and the code from its first admin.
+"""Set up a Telegram bot: check its account and privacy mode, and find its first admin by a code.
 
 See https://core.telegram.org/bots/api#getme and #getupdates.
 """
@@ -23,13 +23,13 @@ from bot.texts.text import text_of, translatable
 
 _POLL_SECONDS = 25
 _PAUSE_SECONDS = 1.0
-_MOST_UPDATES = 100  # that one call returns
+_MOST_UPDATES = 100  # the most that one call returns
 
 _PRIVACY_ON = translatable(
-    "privacy mode is on: in groups it receives commands, mentions and replies only; to change that,"
-    " send /setprivacy to @BotFather, or make it an admin of the group"
+    "privacy mode is on: in groups, it receives only commands, mentions and replies; to change"
+    " that, send /setprivacy to @BotFather, or make it an admin of the group"
 )
-_PRIVACY_OFF = translatable("privacy mode is off: in groups it receives every message")
+_PRIVACY_OFF = translatable("privacy mode is off: in groups, it receives every message")
 _NO_GROUPS = translatable(
     "it cannot be added to groups; to change that, send /setjoingroups to @BotFather"
 )
@@ -92,11 +92,11 @@ class TelegramAccount(AccountSetup):
             if len(updates) >= _MOST_UPDATES:
                 raise Refused(
                     translatable(
-                        "more than 100 messages are waiting for this bot; start Troupe once so that"
-                        " it receives them, or set TROUPE_ADMINS by hand"
+                        "more than 100 messages are waiting for this bot; start Troupe once to"
+                        " receive them, or set TROUPE_ADMINS yourself"
                     )
                 )
-            # Waiting messages would be returned again at once; they are left for the service.
+            # Without a pause, unread messages would be returned at once, again and again.
             await asyncio.sleep(_PAUSE_SECONDS if updates else 0)
 
     @override
@@ -111,16 +111,16 @@ class TelegramAccount(AccountSetup):
         except api.PollingConflict:
             raise Unreachable(
                 translatable(
-                    "another process receives this bot's messages; stop it (is Troupe running?),"
-                    " or delete the bot's webhook"
+                    "another process is receiving this bot's messages; stop it (is Troupe"
+                    " running?), or delete the bot's webhook"
                 )
             ) from None
         return api.decode_result(updates, list[dict[str, Any]])
 
     async def _finish(self, update_id: int, updates: list[dict[str, Any]], chat: int) -> None:
-        """Thank the sender, and consume the code's update unless messages precede it."""
+        """Thank the sender; confirm the update with the code if no other message precedes it."""
         if updates[0]["update_id"] == update_id:
             await self._get_updates(offset=update_id + 1, timeout=0, limit=1)
         thanks = SendMessage(chat_id=chat, text="Thank you. You are an admin of this bot now.")
-        with suppress(PlatformError):  # the terminal says it as well
+        with suppress(PlatformError):  # the terminal also shows that the setup succeeded
             await self._api.call(thanks)

@@ -1,4 +1,4 @@
-"""Telegram Bot API calls; failures raise a `PlatformError` that does not contain the token."""
+"""Call Telegram's Bot API; failures raise a `PlatformError` that never contains the token."""
 
 import asyncio
 import json
@@ -33,9 +33,9 @@ T = TypeVar("T")
 CALL_SECONDS = 10
 _DOWNLOAD_SECONDS = 20.0
 _DEFAULT_RETRY_SECONDS = 5.0
-# A proxy's page in another encoding fails before aiogram wraps the error.
+# UnicodeDecodeError: aiogram does not wrap the error for a proxy's page in another encoding.
 _CALL_ERRORS = (exceptions.AiogramError, UnicodeDecodeError, ConnectionFailed, TimeoutError)
-# The Bot API's own words for status 500; a "Bad Gateway" comes from a proxy.
+# The text of the Bot API itself for status 500; a "Bad Gateway" comes from a proxy.
 _INTERNAL_ERROR = "Internal Server Error"
 _CONTENT_REASONS = (
     *("can't parse", "entit", "text is empty", "text must be non-empty", "is too long"),
@@ -43,7 +43,7 @@ _CONTENT_REASONS = (
 )
 _CONNECT_SECONDS = 5.0
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # 100 updates, each with a long message and its quotation
+_MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # 100 updates, each with a long message and a long quote
 
 
 class ReplyNotFound(errors.Refused):
@@ -51,7 +51,7 @@ class ReplyNotFound(errors.Refused):
 
 
 class NoSuchMember(errors.Refused):
-    """The person is not in the chat or unknown to Telegram."""
+    """The person is not in the chat, or Telegram does not know them."""
 
 
 class NotModified(errors.Refused):
@@ -59,7 +59,7 @@ class NotModified(errors.Refused):
 
 
 class NotEditable(errors.Refused):
-    """The message belongs to somebody else or has no editable text."""
+    """The message was sent by someone else, or has no text that can be edited."""
 
 
 class ChatMoved(errors.Refused):
@@ -71,7 +71,7 @@ class ChatMoved(errors.Refused):
 
 
 class PollingConflict(errors.Unreachable):
-    """Another process is polling with this token, or a webhook is set."""
+    """Another process polls with this token, or a webhook is set."""
 
 
 _REFUSALS: Mapping[str, type[errors.Refused]] = {
@@ -89,11 +89,11 @@ _REFUSALS: Mapping[str, type[errors.Refused]] = {
     "user not found": NoSuchMember,
     "member not found": NoSuchMember,
 }
-"""By a part of Telegram's words in lower case; the first match counts."""
+"""Errors by a part of Telegram's description, in lowercase; the first match counts."""
 
 
 class BotApi:
-    """A bot's connections, which stay open while the process runs."""
+    """Calls methods of the Bot API, and switches to a new token when the token's file changes."""
 
     def __init__(self, settings: TelegramSettings, clock: Clock) -> None:
         if settings.token is None:
@@ -110,44 +110,47 @@ class BotApi:
         return self._bot.token
 
     async def call(self, method: TelegramMethod[Result], seconds: int = CALL_SECONDS) -> Result:
-        """Call a method; raises a `PlatformError`; `ChatMoved` means that nothing happened."""
+        """Call a method and return its result; raises `PlatformError`.
+
+        After `ChatMoved`, the call has had no effect.
+        """
         return await self._with_newest_token(lambda bot: bot(method, request_timeout=seconds))
 
     async def send(
         self, name: str, fields: Mapping[str, object], seconds: int = CALL_SECONDS
     ) -> msgspec.Raw:
-        """Call a method by name; return its result as JSON; raises as `call` does."""
+        """Call a method by name and return its result as JSON; raises the same errors as `call`."""
         return await self._with_newest_token(
             lambda bot: self._session.send(bot, name, fields, seconds)
         )
 
     async def download(self, file_id: str, max_bytes: int) -> bytes:
-        """Return up to `max_bytes` from a file's start; raises `PlatformError`."""
+        """Return up to the first `max_bytes` of a file; raises `PlatformError`."""
         path = (await self.call(GetFile(file_id=file_id))).file_path
         if path is None:
-            raise errors.Refused("Telegram does not say where the file is")
+            raise errors.Refused("Telegram returned no path for the file")
         url = f"{self._api_base}/file/bot{self._bot.token}/{quote(path)}"
         try:
             return await download_file(url, max_bytes, _DOWNLOAD_SECONDS)
         except (ConnectionFailed, TimeoutError) as error:
-            raise translate(error) from None  # the cause's text may have the token in its URL
+            raise translate(error) from None  # the cause's text may contain the URL with the token
 
     async def close(self) -> None:
         await self._session.close()
 
     async def _with_newest_token(self, request: Callable[[Bot], Awaitable[T]]) -> T:
-        """Make a request; retry it if the rejected token has just been replaced."""
+        """Make a request; if its token is rejected but was just replaced, use the new token."""
         bot = self._newest_bot()
         try:
             try:
                 return await request(bot)
             except exceptions.TelegramUnauthorizedError:
-                newer = self._newest_bot(at_once=True)  # perhaps another call has read it
+                newer = self._newest_bot(at_once=True)  # differs if another call has read it, too
                 if newer is bot:
                     raise
             return await request(newer)
         except _CALL_ERRORS as error:
-            raise translate(error) from None  # the cause's text has the token in its URL
+            raise translate(error) from None  # the cause's text contains the URL with the token
 
     def _newest_bot(self, *, at_once: bool = False) -> Bot:
         token = self.token.read(at_once=at_once)
@@ -168,17 +171,17 @@ class BotApi:
 
 
 def token_refused_error() -> errors.TokenRejected:
-    """Return the error for a rejected `getMe`; a malformed token gets "Not Found"."""
+    """Return the error for a rejected token; Telegram answers "Not Found" for a malformed one."""
     return errors.TokenRejected(
         translatable(
-            "Telegram does not accept the bot's token; set TROUPE_TELEGRAM__TOKEN to the one that"
-            " @BotFather shows"
+            "Telegram does not accept the bot's token; set TROUPE_TELEGRAM__TOKEN to the token"
+            " that @BotFather shows"
         )
     )
 
 
 def translate(error: Exception) -> errors.PlatformError:
-    """Return the error for a failed call, including only Telegram's description."""
+    """Convert a failed call's error to ours; its text contains Telegram's description at most."""
     match error:
         case exceptions.TelegramRetryAfter():
             return errors.RateLimited(error.retry_after)
@@ -187,13 +190,13 @@ def translate(error: Exception) -> errors.PlatformError:
         case exceptions.TelegramUnauthorizedError():
             return token_refused_error()
         case exceptions.TelegramEntityTooLarge():
-            return errors.Refused("Telegram refuses the request: it is too large")
+            return errors.Refused("Telegram refused the request: it is too large")
         case ConnectionFailed():
             return _translate_lost(error)
         case TimeoutError():
             return errors.OutcomeUnknown("Telegram did not answer in time")
         case exceptions.TelegramServerError():
-            message = f"Telegram has an internal error: {error.message}"
+            message = f"Telegram reported an internal error: {error.message}"
             return errors.OutcomeUnknown(message, is_over=error.message == _INTERNAL_ERROR)
         case exceptions.TelegramConflictError():
             return PollingConflict(
@@ -203,7 +206,7 @@ def translate(error: Exception) -> errors.PlatformError:
             return _translate_refusal(error.message)
         case _:  # ClientDecodeError, UnicodeDecodeError
             return errors.OutcomeUnknown(
-                "Telegram's response cannot be read (an error page of a proxy?)"
+                "Telegram's response is not valid JSON (is it the page of a proxy?)"
             )
 
 
@@ -219,7 +222,7 @@ def _translate_lost(error: ConnectionFailed) -> errors.PlatformError:
 
 def _translate_refusal(description: str) -> errors.PlatformError:
     lowered = description.lower()
-    text = translatable("Telegram refuses: {refusal}", refusal=description)
+    text = translatable("Telegram refused: {refusal}", refusal=description)
     for reason, refusal in _REFUSALS.items():
         if reason in lowered:
             return refusal(text)
@@ -230,7 +233,7 @@ def _translate_refusal(description: str) -> errors.PlatformError:
 
 
 class JsonSession(BaseSession):
-    """Sends all calls as JSON, except uploads."""
+    """aiogram's session on our HTTP client; sends calls as JSON, and uploads as forms."""
 
     def __init__(self, base_url: str) -> None:
         super().__init__(json_loads=msgspec.json.decode)
@@ -240,10 +243,13 @@ class JsonSession(BaseSession):
     async def make_request(
         self, bot: Bot, method: TelegramMethod[TelegramType], timeout: int | None = None
     ) -> TelegramType:
-        """Call a method; raises `ConnectionFailed` or `TimeoutError`."""
+        """Call a method and return its result.
+
+        Raises `ConnectionFailed`, `TimeoutError`, or an error of aiogram.
+        """
         build_response_type(method.__returning__)
         name = method.__api_method__
-        # unset fields have aiogram's defaults, which we do not use
+        # Leave out unset fields: we do not use aiogram's defaults for them.
         body = (
             self._to_form(bot, method)
             if isinstance(method, SendDocument)
@@ -256,12 +262,15 @@ class JsonSession(BaseSession):
 
     @override
     def stream_content(self, *args: Any, **kwargs: Any) -> AsyncGenerator[bytes, None]:
-        raise NotImplementedError("`BotApi.download` reads files")
+        raise NotImplementedError("use `BotApi.download`")
 
     async def send(
         self, bot: Bot, name: str, fields: Mapping[str, object], seconds: float
     ) -> msgspec.Raw:
-        """Like `make_request`, but without models, which cost more than the request itself."""
+        """Call a method by name with plain values, and return its result as JSON.
+
+        Unlike `make_request`, it builds no models, which would cost more than the request itself.
+        """
         given = {key: value for key, value in fields.items() if value is not None}
         body = msgspec.json.encode(given, enc_hook=_to_plain)
         status, content = await self._post(bot, name, body, seconds)
@@ -277,10 +286,10 @@ class JsonSession(BaseSession):
     def check_response(
         self, bot: Bot, method: TelegramMethod[TelegramType], status_code: int, content: str
     ) -> Response[TelegramType]:
-        """Treat an error without a description as unreadable, since it is not Telegram's."""
+        """Check a response; treat an error without a description as unreadable, not Telegram's."""
         try:
             return super().check_response(bot, method, status_code, content)
-        except (exceptions.TelegramAPIError, TypeError) as error:  # it searches the description
+        except (exceptions.TelegramAPIError, TypeError) as error:  # TypeError: no description
             if isinstance(error, exceptions.TelegramAPIError) and error.message:
                 raise
             raise exceptions.ClientDecodeError("no description", error, content) from error
@@ -316,7 +325,7 @@ class _Answer(msgspec.Struct):
 
 
 class _UntypedMethod(TelegramMethod[Any]):
-    """Stands in for any method in aiogram's errors."""
+    """A placeholder for the method that aiogram's errors require."""
 
     __returning__ = Any
     __api_method__ = "untyped"
@@ -326,7 +335,7 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
 def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
-    """Decode JSON with lone surrogates as `?`; otherwise, one would fail a whole batch."""
+    """Decode JSON, with lone surrogates replaced by `?`; one would make a whole batch fail."""
     try:
         return decode(content)
     except RecursionError:
@@ -342,11 +351,11 @@ def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
 
 
 def decode_result(result: msgspec.Raw, returns: type[T]) -> T:
-    """Decode a result's JSON; raises `OutcomeUnknown` if it is invalid."""
+    """Decode a result's JSON to a type; raises `OutcomeUnknown` if it does not match."""
     try:
         return msgspec.json.decode(result, type=returns)
     except msgspec.DecodeError:
-        raise errors.OutcomeUnknown("Telegram's response cannot be read") from None
+        raise errors.OutcomeUnknown("Telegram's result has an unexpected form") from None
 
 
 def _to_plain(value: BaseModel) -> object:

@@ -1,4 +1,4 @@
-"""Telegram's command list, for each kind of chat and each language."""
+"""Register the commands that Telegram shows in each kind of chat and each language."""
 
 from collections.abc import Sequence
 
@@ -26,13 +26,13 @@ _log = structlog.get_logger(__name__)
 
 
 async def offer_commands(api: BotApi, commands: Sequence[CommandSpec]) -> None:
-    """Register the commands of each scope and language where they differ from Telegram's list."""
+    """Register the commands of each scope and language, unless Telegram already has them."""
     try:
         for scope, offered in commands_by_scope(commands):
             for language in LANGUAGES:
                 is_group = isinstance(scope, _GROUP_SCOPES)
                 ours = to_bot_commands(offered, language, is_group=is_group)
-                code = None if language == LANGUAGES[0] else language  # None: all other languages
+                code = None if language == LANGUAGES[0] else language  # None is the default
                 if await api.call(GetMyCommands(scope=scope, language_code=code)) != ours:
                     await api.call(SetMyCommands(commands=ours, scope=scope, language_code=code))
     except PlatformError as error:
@@ -42,7 +42,7 @@ async def offer_commands(api: BotApi, commands: Sequence[CommandSpec]) -> None:
 def commands_by_scope(
     commands: Sequence[CommandSpec],
 ) -> list[tuple[BotCommandScopeUnion | None, Sequence[CommandSpec]]]:
-    """Return the commands for each kind of chat; None stands for all other chats."""
+    """Return the commands for each kind of chat; the scope None is the default for all chats."""
     for_all = [one for one in commands if not one.is_for_admins]
     return [
         (None, [one for one in for_all if not one.is_private]),
@@ -55,9 +55,10 @@ def commands_by_scope(
 def to_bot_commands(
     commands: Sequence[CommandSpec], language: str = "en", *, is_group: bool = False
 ) -> list[BotCommand]:
-    """Return commands for Telegram's menu; descriptions list their actions.
+    """Convert commands for Telegram's menu; their descriptions list the actions.
 
-    In groups, private commands are ephemeral: nobody else sees them, or the responses.
+    In groups, private commands are marked ephemeral, so that only their author sees them and the
+    responses.
     """
     offered = []
     for one in commands:

@@ -1,4 +1,4 @@
-"""Convert Telegram's updates to `Incoming`: channel, author, content, wake reason."""
+"""Convert Telegram's updates to `Incoming` values, which contain no types of aiogram."""
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -32,17 +32,17 @@ from bot.platforms.telegram.markup import read_callback_data
 UPDATE_TYPES = [
     *("message", "edited_message", "callback_query", "my_chat_member"),
     "stopped_message_generation",
-    "message_reaction",  # comes from groups where the bot is an admin, and from private chats
+    "message_reaction",  # sent only for private chats and groups where the bot is an admin
 ]
 PRESS_KEY_PREFIX = "cb"
-"""Prefix of a callback query's id in the key of a press."""
+"""In the external key of a button press, the prefix of the callback query's id."""
 
 _log = structlog.get_logger(__name__)
 
 _CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
 _CHANGING_KINDS = frozenset({MediaKind.LOCATION, MediaKind.OTHER})
 _ADDED_FIELDS = {"persistent_id": "", "allows_revoting": False, "members_only": False}
-"""Fields of polls that the library requires, and older Bot API servers do not send."""
+"""Fields of polls that aiogram requires but older Bot API servers do not send."""
 _PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
 _MEDIA_KINDS: Mapping[str, MediaKind] = {
@@ -66,30 +66,33 @@ _MEDIA_KINDS: Mapping[str, MediaKind] = {
         MediaKind.OTHER,
     ),
 }
-"""The kinds of messages that people send; the others are service messages."""
+"""The kinds of attachments by content type; other types of messages are service messages."""
 
 
 def parse_updates(raws: Iterable[dict[str, Any]]) -> list[types.Update]:
-    """Parse updates, ignoring parts that the library does not know yet."""
+    """Parse updates; leave out parts that this version of aiogram cannot parse."""
     parsed = (_parse_update(raw) for raw in raws)
     return [update for update in parsed if update is not None]
 
 
 def _parse_update(raw: dict[str, Any]) -> types.Update | None:
-    """Parse an update, dropping and logging invalid values, innermost first."""
+    """Parse an update; drop and log invalid values, starting with the innermost ones.
+
+    Return None if nothing useful is left.
+    """
     dropped: list[str] = []
     while True:
         try:
             update = types.Update.model_validate(raw)
         except ValidationError as error:
-            # The error quotes what people wrote: log only the fields.
+            # Log only the names of fields, because the error quotes what people wrote.
             errors = error.errors(include_url=False)
             filled = [_fill_in(raw, one) for one in errors]
             if any(filled):
                 continue
             paths = {_invalid_path(raw, one) for one in errors}
             innermost = max(map(len, paths))
-            if innermost == 0:  # not even its id is valid
+            if innermost == 0:  # not even the update's id is valid
                 _log.error("telegram_update_skipped", reason=type(error).__name__)
                 return None
             for path in sorted((one for one in paths if len(one) == innermost), reverse=True):
@@ -103,7 +106,7 @@ def _parse_update(raw: dict[str, Any]) -> types.Update | None:
 
 
 def _invalid_path(raw: dict[str, Any], error: ErrorDetails) -> tuple[str | int, ...]:
-    """Return the path of an invalid value, without pydantic's names of variants."""
+    """Return the path of an invalid value, without the names that pydantic adds for unions."""
     path: list[str | int] = []
     value: Any = raw
     for key in error["loc"]:
@@ -115,7 +118,7 @@ def _invalid_path(raw: dict[str, Any], error: ErrorDetails) -> tuple[str | int, 
             case _:
                 continue
         path.append(key)
-    if error["type"] == "literal_error":  # the object is of an unknown kind
+    if error["type"] == "literal_error":  # an object of an unknown kind: drop all of it
         path.pop()
     return tuple(path)
 
@@ -128,7 +131,7 @@ def _value_at(raw: dict[str, Any], path: Iterable[str | int]) -> Any:
 
 
 def _fill_in(raw: dict[str, Any], error: ErrorDetails) -> bool:
-    """Add a missing field that only newer servers send; return whether it was added."""
+    """Add a missing field that older servers do not send; return whether it was added."""
     name = error["loc"][-1]
     if error["type"] != "missing" or name not in _ADDED_FIELDS:
         return False
@@ -142,7 +145,7 @@ def _fill_in(raw: dict[str, Any], error: ErrorDetails) -> bool:
 def _drop_value(raw: dict[str, Any], path: Sequence[str | int]) -> None:
     *parents, last = path
     holder = _value_at(raw, parents)
-    if last == "forward_origin":  # it stays a forward, which calls nobody
+    if last == "forward_origin":  # keep it a forward, which is not addressed to the bot
         holder[last] = {"type": "hidden_user", "sender_user_name": "", "date": 0}
     else:
         del holder[last]
@@ -151,11 +154,14 @@ def _drop_value(raw: dict[str, Any], path: Sequence[str | int]) -> None:
 def read_update(
     update: types.Update, bot: types.User, bot_id: str, commands: Container[str]
 ) -> Incoming | None:
-    """Convert an update; an invalid one is logged and skipped, or it would block the others."""
+    """Convert an update to an event; return None if it is not for the bot, or malformed.
+
+    A malformed update is logged and skipped, so that it does not block the others.
+    """
     try:
         return to_incoming(update, bot, bot_id, commands)
     except _CONVERSION_ERRORS as error:
-        reason = type(error).__name__  # the text may quote what people wrote
+        reason = type(error).__name__  # as the error's text may quote what people wrote
         _log.error("telegram_update_skipped", update_id=update.update_id, reason=reason)
         return None
 
@@ -163,7 +169,7 @@ def read_update(
 def to_incoming(
     update: types.Update, bot: types.User, bot_id: str = "", commands: Container[str] | None = None
 ) -> Incoming | None:
-    """Convert an update; None for messages by bots and service messages."""
+    """Convert an update to an event, or return None for messages of bots and service messages."""
     if update.message is not None:
         return to_incoming_message(update.message, bot, bot_id, commands)
     if update.edited_message is not None:
@@ -185,12 +191,13 @@ def to_incoming_message(
     bot_id: str = "",
     commands: Container[str] | None = None,
 ) -> IncomingMessage | None:
-    """Convert a message; None for messages by bots and service messages.
+    """Convert a message, or return None for messages of bots and service messages.
 
-    In a group, other commands than `commands` wake nobody unless they name this bot. Posts that
-    Telegram forwards from a linked channel are ignored, except for commands, which are then refused
-    and logged. A channel's direct messages are not read: each topic is private, and answers need
-    its id (https://core.telegram.org/bots/api#sendmessage).
+    In a group, a command that is not in `commands` is not for this bot, unless it names the bot.
+    Posts that Telegram forwards from a linked channel are ignored, except for commands, which are
+    then refused and logged. Direct messages to a channel are ignored, because each of their topics
+    is private, and answers would need the topic's id
+    (https://core.telegram.org/bots/api#sendmessage).
     """
     if message.chat.is_direct_messages:
         return None
@@ -206,7 +213,7 @@ def to_incoming_message(
         wake, text = _wake_and_text(message, content, whole_text, bot, commands)
     is_ephemeral = message.ephemeral_message_id is not None
     if (message.is_automatic_forward or is_ephemeral) and wake is not WakeReason.COMMAND:
-        return None  # nobody but its author sees an ephemeral message: an answer would tell of it
+        return None  # only its author sees an ephemeral message, and an answer would reveal it
     ephemeral = _ephemeral_id_of(message)
     address = _to_address(message, bot_id)
     key = f"{ephemeral}@{message.date.timestamp():.0f}" if ephemeral else str(message.message_id)
@@ -234,7 +241,10 @@ def to_incoming_message(
 
 
 def ephemeral_id(person: int, number: int) -> str:
-    """Return the id of an ephemeral message; Telegram numbers them for each person in a chat."""
+    """Return our id of an ephemeral message, which contains the person who can see it.
+
+    Telegram numbers ephemeral messages separately for each person in a chat.
+    """
     return f"e{person}:{number}"
 
 
@@ -250,8 +260,8 @@ def _to_edited(
     if incoming is None or incoming.interaction is not None or message.poll is not None:
         return None
     if not incoming.text and all(item.kind in _CHANGING_KINDS for item in incoming.attachments):
-        return None  # nobody edited it: live locations move, checklists are ticked
-    # Two edits within a second have the same date, but never the same update.
+        return None  # not edited by anyone: live locations move, checklist items are checked
+    # Two edits in the same second have the same date, but different update ids.
     key = f"{incoming.external_key}:e{update_id}"
     at = datetime.fromtimestamp(message.edit_date, UTC) if message.edit_date else message.date
     return Edited(key, incoming, at)
@@ -271,7 +281,7 @@ def _to_pressed(query: types.CallbackQuery, bot_id: str) -> Pressed | None:
         is_ephemeral=getattr(message, "ephemeral_message_id", None) is not None,
         author=_person(query.from_user),
         data=data,
-        at=datetime.now(UTC),  # Telegram does not say
+        at=datetime.now(UTC),  # the update contains no time
         scopes=scopes_of(address),
         values=values,
         author_is_admin=_is_admin_in(message.chat),
@@ -284,7 +294,7 @@ def _to_pressed(query: types.CallbackQuery, bot_id: str) -> Pressed | None:
 def _to_reacted(
     change: types.MessageReactionUpdated, update_id: int, bot_id: str
 ) -> Reacted | None:
-    """Convert a reaction; None if it has no meaning here, or its author is anonymous."""
+    """Convert a reaction; return None if we do not use its emoji, or if its author is anonymous."""
     old, new = _reactions(change.old_reaction), _reactions(change.new_reaction)
     found = [one for one in new if one not in old] or [one for one in old if one not in new]
     if not found or change.user is None:
@@ -310,7 +320,7 @@ def _reactions(types_: Sequence[types.ReactionTypeUnion]) -> list[Reaction]:
 
 
 def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> Joined | None:
-    """Convert the bot's joining of a group; None for other membership changes."""
+    """Convert the bot's joining of a group, or return None for other membership changes."""
     arrived = change.old_chat_member.status in _ABSENT and change.new_chat_member.status in _PRESENT
     if not arrived or change.chat.type not in {ChatType.GROUP, ChatType.SUPERGROUP}:
         return None
@@ -328,7 +338,7 @@ def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> Joined | None:
 def _to_stop(
     stopped: types.MessageGenerationStopped, update_id: int, bot_id: str
 ) -> IncomingMessage:
-    """Convert a press of Telegram's own stop button, which drafts have, to the command /stop."""
+    """Convert a press of the stop button, which Telegram shows below drafts, to a /stop command."""
     chat, thread = stopped.chat, stopped.message_thread_id
     address = Address("telegram", str(chat.id), str(thread) if thread else None, bot_id)
     return IncomingMessage(
@@ -337,7 +347,7 @@ def _to_stop(
         message_id=None,
         author=_person(chat),  # only private chats have drafts
         text="/stop",
-        at=datetime.now(UTC),  # Telegram does not say
+        at=datetime.now(UTC),  # the update contains no time
         wake=WakeReason.COMMAND,
         scopes=scopes_of(address),
         author_is_admin=True,
@@ -346,7 +356,7 @@ def _to_stop(
 
 
 def _to_address(message: types.MaybeInaccessibleMessageUnion, bot_id: str) -> Address:
-    # Replies in ordinary groups have a thread id, too, but only topics have histories.
+    # In groups without topics, replies also have a thread id, but no history of their own.
     topic = None
     if isinstance(message, types.Message) and message.is_topic_message:
         topic = str(message.message_thread_id)
@@ -354,12 +364,15 @@ def _to_address(message: types.MaybeInaccessibleMessageUnion, bot_id: str) -> Ad
 
 
 def scopes_of(address: Address) -> tuple[str, ...]:
-    """Return a chat's or topic's scopes, narrowest first."""
+    """Return the setting scopes of a chat or topic, narrowest first."""
     return (address.lane,) if address.thread is None else (address.conversation, address.lane)
 
 
 def _to_person(message: types.Message) -> Person | None:
-    """Return the author or, for anonymous admins and channels, the chat; None for bots."""
+    """Return a message's author, or None for bots.
+
+    For an anonymous admin, or a channel, the author is the chat that the message was sent as.
+    """
     if message.sender_chat is not None:
         return _person(message.sender_chat)
     user = message.from_user
@@ -372,7 +385,7 @@ def _person(author: types.User | types.Chat) -> Person:
 
 def _is_admin(message: types.Message) -> bool | None:
     if message.sender_chat is not None:
-        # Only admins can write as the group; who is behind a channel is not known.
+        # Only admins can write as the group; a message sent as a channel is from anyone.
         return message.sender_chat.id == message.chat.id
     return _is_admin_in(message.chat)
 
@@ -387,7 +400,7 @@ def _quote(message: types.Message, bot: types.User) -> Quote | None:
     if answered is not None and answered.forum_topic_created is not None:
         answered = None
     part = with_addresses(message.quote.text, message.quote.entities) if message.quote else None
-    if answered is None:  # a message of another chat
+    if answered is None:  # possibly a quote from another chat
         elsewhere = message.external_reply.origin if message.external_reply else None
         return None if part is None else Quote(_first_author(elsewhere), None, part)
     user = answered.from_user
@@ -404,7 +417,7 @@ def _quote(message: types.Message, bot: types.User) -> Quote | None:
 
 
 def _mentions(message: types.Message, content: str, bot: types.User) -> tuple[str, ...]:
-    """Return the other people mentioned: ids if Telegram sends them, else user names."""
+    """Return the people mentioned, except the bot: by id if Telegram sends it, or by user name."""
     return tuple(
         f"telegram:{entity.user.id}"
         if entity.user is not None
@@ -416,7 +429,7 @@ def _mentions(message: types.Message, content: str, bot: types.User) -> tuple[st
 
 
 def _read_forward(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
-    """Return a forward's wake reason, and its text as a quote, which addresses nobody."""
+    """Return a forwarded message's wake reason, and its text as a quote."""
     wake = WakeReason.DM if message.chat.type == ChatType.PRIVATE else None
     if not content.strip():
         return wake, ""
@@ -426,7 +439,7 @@ def _read_forward(message: types.Message, content: str) -> tuple[WakeReason | No
 
 
 def _first_author(origin: types.MessageOriginUnion | None) -> Person | None:
-    """Return the person who wrote a forwarded or quoted message; None if Telegram hides them."""
+    """Return the person who wrote a forwarded or quoted message, or None if Telegram hides them."""
     return _person(origin.sender_user) if isinstance(origin, types.MessageOriginUser) else None
 
 
@@ -453,7 +466,7 @@ def _wake_and_text(
     bot: types.User,
     commands: Container[str] | None,
 ) -> tuple[WakeReason | None, str]:
-    """Return a message's wake reason, and `text` without a leading mention."""
+    """Return a message's wake reason, and its text without a leading mention of the bot."""
     first = next((entity for entity in _entities(message) if entity.offset == 0), None)
     word = "" if first is None else _covered_text(first, content)
     if first is not None and first.type == MessageEntityType.BOT_COMMAND:
@@ -478,7 +491,7 @@ def _wake_reason(message: types.Message, content: str, bot: types.User) -> WakeR
     if any(_is_mention(entity, content, bot) for entity in _entities(message)):
         return WakeReason.MENTION
     answered = message.reply_to_message
-    # Every message in a topic that the bot opened "replies" to the service message that opened it.
+    # In a topic that the bot opened, every message "replies" to the bot's service message.
     if answered is None or answered.forum_topic_created is not None or answered.from_user is None:
         return None
     return WakeReason.REPLY if answered.from_user.id == bot.id else None
@@ -493,7 +506,7 @@ def _is_mention(entity: types.MessageEntity, content: str, bot: types.User) -> b
 
 
 def _covered_text(entity: types.MessageEntity, content: str) -> str:
-    """Return an entity's text, given in UTF-16 units; half a character becomes U+FFFD."""
+    """Return the part of a text that an entity covers; half a character becomes U+FFFD."""
     begin, end = _byte_range(entity)
     return content.encode("utf-16-le", "surrogatepass")[begin:end].decode("utf-16-le", "replace")
 
@@ -507,7 +520,7 @@ def _is_bot_username(name: str, bot: types.User) -> bool:
 
 
 def text_of(message: types.Message) -> str:
-    """Return a message's text, caption or poll, with link URLs."""
+    """Return a message's text, caption or poll, with the URLs of links."""
     if message.poll is not None:
         return "\n".join(filter(None, [message.caption or "", _poll_text(message.poll)]))
     if message.text:
@@ -516,7 +529,7 @@ def text_of(message: types.Message) -> str:
 
 
 def with_addresses(text: str, entities: Sequence[types.MessageEntity] | None) -> str:
-    """Insert the URLs of links whose text is something else."""
+    """Return a text with the URL inserted after each link whose text is not the URL itself."""
     links = [one for one in entities or () if one.type == MessageEntityType.TEXT_LINK and one.url]
     units = text.encode("utf-16-le", "surrogatepass") if links else b""
     for link in sorted(links, key=lambda one: one.offset, reverse=True):
@@ -534,10 +547,10 @@ def _poll_text(poll: types.Poll) -> str:
 
 
 def attachments_of(message: types.Message) -> tuple[MediaItem, ...]:
-    """Return a message's attachments; none for service messages."""
+    """Return a message's attachments, or none for text and service messages."""
     kind = _MEDIA_KINDS.get(message.content_type)
     if message.content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:
-        kind = MediaKind.OTHER  # newer than our library
+        kind = MediaKind.OTHER  # a type that is newer than our aiogram
     return () if kind is None else (_describe(message, kind),)
 
 

@@ -1,4 +1,4 @@
-"""The limits of Telegram chats, without its library, because web channels imitate them."""
+"""The limits of Telegram chats, in a module without aiogram, because web channels use them, too."""
 
 from dataclasses import replace
 
@@ -8,14 +8,14 @@ from bot.markup.styled_text import style_markdown
 
 
 def plain_text(source: str) -> str:
-    """Return a Markdown text as shown to readers."""
+    """Return a Markdown text without markup, as Telegram shows it."""
     return style_markdown(source).text
 
 
-# Messages and edits count together: about 1 a second in a chat, where short bursts pass, less than
-# 20 a minute in a group, and about 30 a second in all chats (Telegram's bot FAQ). Only the limit
-# of groups is a fixed one. Telegram counts a call when it arrives, and one may take longer than the
-# next: a second is added to the minute, and a quarter of a second to the second.
+# Messages and edits count together: about 1 a second in a chat, with short bursts allowed, less
+# than 20 a minute in a group, and about 30 a second in all chats (Telegram's bot FAQ). Only the
+# limit of groups is exact. Telegram counts a call when it arrives, and latency varies, so the
+# windows are a little longer: by a second for the minute, by a quarter second for the second.
 _A_SECOND = CallWindow(10, 10.0, is_learned=True, reserved=1)
 PRIVATE = Limits(
     max_units=4096,

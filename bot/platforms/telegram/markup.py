@@ -1,4 +1,7 @@
-"""Text, buttons and menus for Telegram: entities by UTF-16 offsets, without mentions."""
+"""Convert text, buttons and menus for Telegram; formatting becomes entities with UTF-16 offsets.
+
+Mentions (`@name`) are changed so that nobody is notified.
+"""
 
 import itertools
 import re
@@ -15,8 +18,8 @@ from bot.markup.styled_text import EMPHASIS, Style, StyledSpan, StyledText, styl
 from bot.platforms.telegram.limits import plain_text
 
 _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
-_MAX_ENTITIES = 100  # Telegram drops what is above
-# What a message with too many keeps: first what hides, then what can be tapped.
+_MAX_ENTITIES = 100  # Telegram ignores any further entities
+# Ordered by importance: a message with too many entities keeps those that hide or can be tapped.
 _TYPES: Mapping[Style, MessageEntityType] = {
     Style.SPOILER: MessageEntityType.SPOILER,
     Style.CODE_BLOCK: MessageEntityType.PRE,
@@ -31,14 +34,17 @@ _IMPORTANCE = list(_TYPES)
 _CODE = frozenset({Style.CODE, Style.CODE_BLOCK})
 _LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
 _VALUE = "="
-"""Separates the data of a menu from the choice."""
+"""Separates a menu's data from the chosen option in callback data."""
 _CHOSEN = "✓ "
 
 
 def render_markdown(
     source: str, max_entities: int = _MAX_ENTITIES, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity] | None]:
-    """Return a text and its most important entities; `@name` becomes code, which pings nobody."""
+    """Convert Markdown to a text and its most important entities, or None if it has none.
+
+    Each `@name` becomes code, so that it notifies nobody.
+    """
     styled = style_markdown(source) if has_links else style_markdown(source, has_links=False)
     styled = _limit_spans(_without_mentions(styled), max_entities)
     if not styled.spans:
@@ -48,7 +54,7 @@ def render_markdown(
 
 
 def _limit_spans(styled: StyledText, max_spans: int) -> StyledText:
-    """Return a text with fewer spans; mentions stay disabled."""
+    """Keep only the most important spans; change mentions that were code but no longer are."""
     if len(styled.spans) <= max_spans:
         return styled
     by_importance = sorted(styled.spans, key=lambda one: _IMPORTANCE.index(one.style))
@@ -67,7 +73,10 @@ def _unlink_mention(mention: re.Match[str]) -> str:
 def with_folded(
     source: str, folded: str, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity]]:
-    """Return Markdown with a folded plain text below it, which is the last entity."""
+    """Convert Markdown, followed by a plain text that is folded until a reader expands it.
+
+    Return the whole text and its entities, the last of which is the folded part.
+    """
     text, entities = render_markdown(source, _MAX_ENTITIES - 1, has_links=has_links)
     above = f"{text.rstrip()}\n\n" if text.strip() else ""
     below = _MENTION.sub(_unlink_mention, folded)
@@ -80,7 +89,7 @@ def with_folded(
 
 
 def render_plain(source: str) -> str:
-    """Return a message's text without entities or mentions."""
+    """Convert Markdown to plain text without entities, in which mentions notify nobody."""
     return _MENTION.sub(_unlink_mention, plain_text(source))
 
 
@@ -94,7 +103,8 @@ def _without_mentions(styled: StyledText) -> StyledText:
         code = [one for one in around if one.style in _CODE]
         if any(one.start <= start and end <= one.end for one in code):
             continue
-        # Code inside a name hides no mention, and code would end spoilers and links.
+        # Code that covers a part of the name does not help, and spoilers and links cannot contain
+        # code. Replace the @ by a similar character instead.
         if code or any(one.style in {Style.SPOILER, Style.LINK} for one in around):
             text = f"{text[:start]}\uff20{text[start + 1 :]}"
             continue
@@ -128,14 +138,17 @@ def _to_entity(span: StyledSpan, offset: Sequence[int]) -> MessageEntity:
 
 
 def _utf16_offsets(text: str) -> Sequence[int]:
-    """Return the UTF-16 offset of each position in a text, and of its end."""
+    """Return the UTF-16 offset of each character of a text, and of the text's end."""
     if text.isascii() or max(text) <= "\uffff":
         return range(len(text) + 1)
     return [0, *accumulate(2 if letter > "\uffff" else 1 for letter in text)]
 
 
 def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[str, object] | None:
-    """Return a row for each menu option, then the button rows; None if there are none."""
+    """Return an inline keyboard with a row per menu option, then the rows of buttons.
+
+    Return None if there are no buttons and menus.
+    """
     if not (buttons or menus):
         return None
     rows = itertools.groupby(sorted(buttons, key=attrgetter("row")), attrgetter("row"))
@@ -148,7 +161,7 @@ def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[s
 
 
 def read_callback_data(data: str) -> tuple[str, tuple[str, ...]]:
-    """Return a button's or menu's data, and the choice from the menu."""
+    """Split callback data into a button's or menu's data, and the options chosen from a menu."""
     known, is_menu, value = data.partition(_VALUE)
     return known, (value,) if is_menu else ()
 

@@ -1,8 +1,8 @@
-"""Groups that became supergroups; their conversations continue under the first id.
+"""Map groups that became supergroups to their first chat id, so that conversations continue.
 
-Telegram gives a supergroup a new chat id and numbers its messages from 1 again. Addresses keep the
-first id, so that history, settings and the outbox stay valid; only requests use the current id. An
-offset is added to the supergroup's message ids to distinguish them from the group's.
+A supergroup has a new chat id, and its messages are numbered from 1 again. Addresses keep the first
+chat id, so that history, settings and the outbox stay valid; only requests use the current id. We
+add an offset to the supergroup's message ids, to distinguish them from those of the group.
 
 See https://core.telegram.org/bots/api#message (migrate_to_chat_id) and #responseparameters.
 """
@@ -35,7 +35,7 @@ from bot.ports import Intake
 from bot.value_class import value_class
 
 _IDS_ABOVE = 10**12
-"""Added to the ids of a supergroup's messages; more than any group has had."""
+"""The offset added to the message ids of a supergroup; no group has had as many messages."""
 
 Result = TypeVar("Result")
 
@@ -44,14 +44,14 @@ _log = structlog.get_logger(__name__)
 
 @value_class
 class CurrentChat:
-    """The current chat for an address, used in requests."""
+    """The current id of an address's chat, for requests."""
 
     chat: int
     has_moved: bool = False
 
     def to_wire(self, message_id: str | None) -> int | None:
-        """Return a message id for a request; None if the message is not in this chat."""
-        if message_id is None or not message_id.isdecimal():  # an ephemeral one, see `incoming.py`
+        """Return a stored message id as Telegram's, or None if the message is not in this chat."""
+        if message_id is None or not message_id.isdecimal():  # ephemeral, see `incoming.py`
             return None
         known = int(message_id)
         if not self.has_moved:
@@ -63,7 +63,7 @@ class CurrentChat:
 
 
 class MovedChats:
-    """A bot's groups that became supergroups; stored with the cursors."""
+    """The moves of a bot's groups to supergroups, which are stored with the cursors."""
 
     def __init__(self, store: Intake | None = None, bot_id: str = "") -> None:
         self._store = store
@@ -74,7 +74,7 @@ class MovedChats:
         self._looked_up: set[int] = set()
 
     async def load(self, store: Intake) -> None:
-        """Load stored moves, including other processes'; raises `StoreError`."""
+        """Load stored moves, including those that other processes stored; raises `StoreError`."""
         self._store = store
         moves = read_cursors(
             await store.cursors(self._prefix),
@@ -85,7 +85,7 @@ class MovedChats:
         self._is_loaded = True
 
     async def look_up(self, incomings: Iterable[Incoming], store: Intake) -> None:
-        """Load moves for groups that are new to this process."""
+        """Load stored moves, if any of these events is from a group new to this process."""
         seen = {int(one.address.chat) for one in incomings}
         new = {chat for chat in seen - self._looked_up if chat < 0}
         if new:
@@ -93,7 +93,7 @@ class MovedChats:
             self._looked_up |= new
 
     def note_moves(self, updates: Iterable[Update]) -> Mapping[str, str]:
-        """Record the moves in updates; return the cursors to store with them."""
+        """Record the moves announced in updates; return the cursors to store with the updates."""
         cursors: dict[str, str] = {}
         for update in updates:
             message = update.message
@@ -104,7 +104,7 @@ class MovedChats:
         return cursors
 
     def to_first(self, incomings: Iterable[Incoming]) -> list[Incoming]:
-        """Move events to their group's first address; drop the move events."""
+        """Return events with their group's first address, without those that announce a move."""
         placed = (self._to_first(one) for one in incomings)
         return [one for one in placed if one is not None]
 
@@ -130,18 +130,18 @@ class MovedChats:
                 scopes = scopes_of(address)
                 return replace(incoming, address=address, scopes=scopes, message_id=message_id)
             case Joined():
-                return None  # it was in the group before
-            case Deleted() | ForgetRequested() | SayRequested():  # Telegram reports neither
+                return None  # the bot was in the group before the move
+            case Deleted() | ForgetRequested() | SayRequested():  # Telegram never sends these
                 return incoming
 
     async def in_chat(
         self, address: Address, request: Callable[[CurrentChat], Awaitable[Result]]
     ) -> Result:
-        """Make a request to an address's chat; repeat it if the chat has moved."""
+        """Make a request to the current chat of an address; repeat it if the chat just moved."""
         chat = await self._current_chat(address)
         try:
             return await request(chat)
-        except ChatMoved as error:  # the request had no effect
+        except ChatMoved as error:  # a request to the old chat has no effect
             await self._remember(chat.chat, error.chat)
         return await request(await self._current_chat(address))
 
@@ -161,7 +161,7 @@ class MovedChats:
             return
         try:
             await self._store.receive((), cursors)
-        except StoreError as error:  # Telegram will say it again
+        except StoreError as error:  # Telegram repeats the error at the next request
             _log.warning("moved_chat_not_stored", reason=str(error))
 
     def _note_move(self, old: int, new: int) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The Telegram platform: poll or receive webhooks, store, and only then acknowledge."""
+"""The Telegram platform: receive by polling or webhook, and acknowledge stored updates."""
 
 import asyncio
 import hmac
@@ -45,10 +45,10 @@ StoreMessages = Callable[[Sequence[Incoming], Mapping[str, str]], Awaitable[None
 
 _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
-_MAX_CONFLICT_PAUSE_SECONDS = 30.0  # leave more time to the other poller
+_MAX_CONFLICT_PAUSE_SECONDS = 30.0  # longer, to give the other poller a chance
 _EARLY_PAUSE_SECONDS = 1.0
-_MAX_UPDATES = 100  # in one response: there may be more
-_GATHERING_SECONDS = 0.05  # where messages come one after the other, a poll takes several
+_MAX_UPDATES = 100  # the most in one response, so more updates may be waiting
+_GATHERING_SECONDS = 0.05  # a pause between polls, so that one poll returns several messages
 _MAX_ALERT_CHARS = 200
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
 _SET_WEBHOOK_SECONDS = 300.0
@@ -60,13 +60,13 @@ _decode_update = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
-    """A Telegram bot; close it after sending the last answer."""
+    """A Telegram bot, with its private chats, groups and topics."""
 
     name = "telegram"
     connection_error: str | None = "not connected yet"
 
     def __init__(self, settings: TelegramSettings, context: PlatformContext) -> None:
-        Update.model_rebuild()  # takes a tenth of a second, for which no message should wait
+        Update.model_rebuild()  # at start, because it takes a tenth of a second
         self._context = context
         self._clock = context.clock
         self._api = api.BotApi(settings, context.clock)
@@ -76,7 +76,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         file = settings.webhook_secret_file
         self._secret_file = None if file is None else SecretFile(file, context.clock)
         self.webhook_path = settings.webhook_path
-        self._bot: User | None = None  # once Telegram has said who we are
+        self._bot: User | None = None  # the bot's account, once Telegram has returned it
         self._acknowledging: set[asyncio.Task[None]] = set()
         self._offset_cursor = offset_cursor(context.bot_id)
         self._has_conflict = False
@@ -117,10 +117,10 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 if self._is_catching_up:
                     incomings = self._with_late_marked(incomings)
                 self._is_catching_up = len(updates) >= _MAX_UPDATES
-                # After a quiet week Telegram may continue with a lower id.
+                # After a week without updates, Telegram may continue with a lower id.
                 after = updates[-1]["update_id"] + 1 if updates else offset
                 if after == offset:
-                    if self._is_early:  # some servers ignore the timeout or the offset
+                    if self._is_early:  # the server ignores the timeout or the offset
                         await self._clock.sleep(_EARLY_PAUSE_SECONDS)
                     continue
                 offset = after
@@ -131,7 +131,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             await cancel_and_wait(self._acknowledging)
 
     async def _keep_webhook(self) -> NoReturn:
-        """Set the webhook regularly, since other programs may change it, and on a new secret."""
+        """Set the webhook when a secret changes, and regularly, as other programs may change it."""
         while True:
             known = self._read_secrets()
             await self._until_answered(self._set_webhook)
@@ -140,7 +140,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 await self._clock.sleep(LOOK_EVERY_SECONDS)
 
     def _read_secrets(self) -> tuple[str, str]:
-        """Return the token and the webhook's secret, which may be derived from it."""
+        """Return the current token and webhook secret; read them again if their files changed."""
         token, file = self._api.token, self._secret_file
         if file is not None and file.has_changed():
             mask_from_now_on(file.secrets)
@@ -162,13 +162,13 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                     drop_pending_updates=False,
                 )
             )
-        except errors.Refused as error:  # for example, its servers cannot resolve the name
+        except errors.Refused as error:  # for example, Telegram cannot resolve the host name
             reason = f"{error}; check TROUPE_TELEGRAM__WEBHOOK_URL"
             raise errors.Unreachable(reason) from None
 
     @override
     def admits_call(self, headers: Mapping[str, str]) -> bool:
-        """Compare the secret in constant time, as bytes because texts would have to be ASCII."""
+        """Compare the secret in constant time, and as bytes, because a header need not be ASCII."""
         given = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
         _, secret = self._read_secrets()
         return hmac.compare_digest(given, secret.encode())
@@ -179,12 +179,12 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             update = api.decode_lenient(_decode_update, body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
-        if self._bot is None:  # a process on standby takes calls, too
+        if self._bot is None:  # any process handles calls, even one that `run` was not called in
             self._bot = await self._api.call(GetMe())
         parsed = parse_updates([update])
         cursors = self._chats.note_moves(parsed)
         incomings = self._to_incomings(parsed, self._bot)
-        await self._chats.look_up(incomings, intake)  # another process may know of a move
+        await self._chats.look_up(incomings, intake)  # another process may have stored a move
         incomings = self._with_late_marked(self._chats.to_first(incomings))
         await self._process(incomings, cursors, intake.receive)
         return True
@@ -196,7 +196,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def _process(
         self, incomings: Sequence[Incoming], cursors: Mapping[str, str], store: StoreMessages
     ) -> None:
-        """Store messages and presses unless refused, then acknowledge the presses."""
+        """Store events, except forbidden button presses; then acknowledge all presses."""
         presses = [one for one in incomings if isinstance(one, Pressed)]
         refusals: dict[str, str | None] = {}
 
@@ -204,7 +204,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             refusals[pressed.external_key] = await self._context.press_refusal(pressed)
 
         if presses:
-            async with asyncio.TaskGroup() as group:  # each may have to wait for Telegram
+            async with asyncio.TaskGroup() as group:  # concurrently, as each may query Telegram
                 for one in presses:
                     group.create_task(check(one))
         kept = [one for one in incomings if refusals.get(one.external_key) is None]
@@ -228,9 +228,12 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         task.add_done_callback(self._acknowledging.discard)
 
     async def _get_updates(self, offset: int | None) -> list[dict[str, Any]]:
-        """Poll once; updates stay unparsed, because an invalid one must not hide the others."""
-        # After a failure, notice soon that it is over. In a conflict that would only cut the other
-        # poller off.
+        """Poll once, and return the updates as JSON objects.
+
+        They are parsed one by one later, so that an invalid update does not hide the others.
+        """
+        # After a failure, poll without waiting, to notice soon when it is over; but not in a
+        # conflict, because each poll interrupts the other process.
         is_short = self.connection_error is not None and not self._has_conflict
         timeout = 0 if is_short else self._settings.poll_seconds
         fields = {"offset": offset, "timeout": timeout, "allowed_updates": UPDATE_TYPES}
@@ -247,7 +250,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             incoming = read_update(update, bot, self._context.bot_id, self._context.command_names)
             if incoming is not None:
                 incomings.append(incoming)
-            elif update.callback_query is not None:  # its message is too old
+            elif update.callback_query is not None:  # a press on a message that is too old
                 self._acknowledge(update.callback_query.id)
         return incomings
 
@@ -300,8 +303,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     @override
     async def private_chat(self, person: str) -> Address:
         number = person.removeprefix("telegram:")
-        if not number.isdecimal():  # somebody who writes as a chat has the negative id of that chat
-            raise errors.Refused("who writes as a chat is not known")
+        if not number.isdecimal():  # the negative id of a chat that someone writes as
+            raise errors.Refused("the person who writes as a chat is unknown")
         return Address("telegram", number, bot_id=self._context.bot_id)
 
     @override
@@ -338,7 +341,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
 
 def offset_cursor(bot_id: str) -> str:
-    """Return the name of the cursor for the first update that is not stored yet."""
+    """Return the name of the cursor that stores the id of the next update to receive."""
     return f"{source_name('telegram', bot_id)}:offset"
 
 

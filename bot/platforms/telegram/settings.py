@@ -13,7 +13,7 @@ from bot.platforms.tokens import BotTokenSettings
 from bot.runtime.secret_file import take_from_file
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
-_SECRET_RULE = "use 16 to 256 letters, digits, _ and -"  # noqa: S105 # no secret itself
+_SECRET_RULE = "use 16 to 256 letters, digits, _ and -"  # noqa: S105 # not a secret
 
 
 def is_webhook_secret(text: str) -> bool:
@@ -30,28 +30,28 @@ class TelegramSettings(BotTokenSettings):
         "https://api.telegram.org", description="The address of the Bot API server."
     )
     poll_seconds: int = Field(
-        30, ge=0, le=50, description="How long one request for new messages may wait for some."
+        30, ge=0, le=50, description="How long a request for new messages may wait for one."
     )
 
     mode: Literal["polling", "webhook"] = Field(
         "polling",
-        description="How messages arrive: this service asks Telegram (polling), or Telegram calls"
-        " this service (webhook). The service sets or removes the webhook itself.",
+        description="How messages arrive: `polling`, the service asks Telegram; `webhook`, Telegram"
+        " calls the service. The service sets and removes the webhook itself.",
     )
     webhook_url: str | None = Field(
         None,
-        description="With a webhook, the public address that Telegram calls, such as"
-        " https://bot.example.org/telegram. Its path is served at the port of the console.",
+        description="The public address that Telegram calls in webhook mode, such as"
+        " https://bot.example.org/telegram. The console's port serves its path.",
     )
     webhook_secret: SecretStr | None = Field(
         None,
-        description="What Telegram proves itself by when it calls: 16 to 256 letters, digits, _ and"
-        " -. By default it is derived from the token.",
+        description="The secret that Telegram sends with each webhook call: 16 to 256 letters,"
+        " digits, _ and -. By default it is derived from the token.",
     )
     webhook_secret_file: Path | None = Field(
         None,
-        description="A file with that secret instead, such as a mounted secret. It may be replaced"
-        " while the service runs.",
+        description="A file that contains the webhook secret, such as a mounted secret. It may be"
+        " replaced while the service runs.",
     )
 
     @field_validator("webhook_secret")
@@ -63,7 +63,7 @@ class TelegramSettings(BotTokenSettings):
 
     @model_validator(mode="after")
     def _read_secret_file(self) -> Self:
-        """Read the webhook secret from its file, so that it is masked."""
+        """Set the webhook secret from its file, so that logs mask it; raises `ValueError`."""
         if self.webhook_secret_file is None:
             return self
         found = take_from_file(self.webhook_secret, self.webhook_secret_file, "webhook_secret")
@@ -83,14 +83,14 @@ class TelegramSettings(BotTokenSettings):
 
     @property
     def webhook_path(self) -> str | None:
-        """The webhook's path; None when polling."""
+        """The path of the webhook's URL, or None in polling mode."""
         if self.mode != "webhook":
             return None
         return urlsplit(self.webhook_url or "").path
 
     @property
     def webhook_token(self) -> str:
-        """The webhook's secret, identical in all processes."""
+        """The webhook's secret, the same in all processes."""
         if self.webhook_secret is not None:
             return self.webhook_secret.get_secret_value()
         token = self.token.get_secret_value() if self.token else ""
@@ -98,13 +98,13 @@ class TelegramSettings(BotTokenSettings):
 
     drafts: bool = Field(
         False,
-        description="Whether a growing answer is shown as a draft in private chats, which notifies"
-        " nobody, and is sent when it is complete. Telegram's own button stops it.",
+        description="Whether to show growing answers in private chats as drafts, which notify"
+        " nobody, and send them when complete. Telegram shows its own stop button.",
     )
 
     @property
     @override
     def bot_account(self) -> str:
-        """The number before the token's colon; empty without one."""
+        """The bot's user id, which is the number before the token's colon; "" without a token."""
         number = self.token.get_secret_value().partition(":")[0] if self.token else ""
         return number if number.isdecimal() else ""

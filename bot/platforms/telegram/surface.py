@@ -1,4 +1,4 @@
-"""Answers on Telegram: text without pings, and a search for sends of unknown outcome."""
+"""Send, edit, delete and find messages on Telegram, without notifying anyone by mentions."""
 
 import re
 from collections.abc import Mapping, Set
@@ -31,9 +31,9 @@ from bot.ports import DraftingSurface, Surface
 from bot.runtime.in_process import BoundedDict
 
 _MAX_PROBES = 64
-_MAX_PROBES_BEFORE = 16  # messages between a search and the repeated send
-_MAX_GAP = 8  # so many missing ids mark the end of a group
-_MAX_SEARCHES = 1000  # whose progress is kept; only interrupted ones stay
+_MAX_PROBES_BEFORE = 16  # the most messages expected between a search and the repeated send
+_MAX_GAP = 8  # in a group, as many missing ids in a row mean that there are no more messages
+_MAX_SEARCHES = 1000  # interrupted searches whose progress is kept
 
 
 # https://core.telegram.org/bots/api#reactiontypeemoji
@@ -48,7 +48,10 @@ _ProbeResult: TypeAlias = Literal["ours", "foreign", "nothing"]
 
 
 class TelegramSurface(Surface, DraftingSurface):
-    """Sends to chats and topics; lost messages are found by their text, as they have no key."""
+    """Sends messages to chats and topics.
+
+    Telegram has no idempotency keys, so after a lost response `find` searches for the text.
+    """
 
     def __init__(
         self, api: BotApi, chats: MovedChats | None = None, *, has_drafts: bool = False
@@ -61,9 +64,9 @@ class TelegramSurface(Surface, DraftingSurface):
         )
         link = "https://t.me/c/{chat}/{message}"
         self._supergroup = replace(self._group, message_link=link)
-        self._has_ephemeral = True  # until the server shows one to everybody
+        self._has_ephemeral = True  # False once the server has shown one to the whole chat
         self._searched = BoundedDict[tuple[int, str], int](_MAX_SEARCHES)
-        """By chat and nonce: how far an interrupted search has come."""
+        """The last message id that an interrupted search has ruled out, by chat id and nonce."""
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -81,23 +84,24 @@ class TelegramSurface(Surface, DraftingSurface):
         to: dict[str, Any] = {"chat_id": chat.chat, "message_thread_id": _topic_of(message.address)}
         answered = chat.to_wire(message.reply_to)
         if answered is not None:
-            # Answer even if the question was deleted.
+            # Send the answer even if the question was deleted.
             reply = {"message_id": answered, "allow_sending_without_reply": True}
             to["reply_parameters"] = reply
         try:
             return chat.from_wire(await self._send_to(message, to))
-        except ReplyNotFound:  # some servers answer this although it may be left out
+        except ReplyNotFound:  # some servers ignore `allow_sending_without_reply`
             to.pop("reply_parameters", None)
             return chat.from_wire(await self._send_to(message, to))
 
     async def _open_ephemeral(self, message: OutgoingMessage, reader: str) -> str:
-        """Open a response to an ephemeral command or press, with a text that anybody may read.
+        """Send a placeholder that only one reader sees, in response to a command or button press.
 
-        See https://core.telegram.org/bots/api#ephemeral-messages-and-commands. A server that does
-        not know the parameters shows it to the whole chat: then it is deleted.
+        Return its id. See https://core.telegram.org/bots/api#ephemeral-messages-and-commands. A
+        server that does not know the parameters shows the placeholder to the whole chat; then it is
+        deleted, and `Refused` is raised.
         """
         if message.interaction is None or message.file is not None or not self._has_ephemeral:
-            raise Refused("Telegram cannot show this to one person alone")
+            raise Refused("Telegram cannot show this message to one person alone")
         person, command = reader.partition(":")[2], _EPHEMERAL_ID.fullmatch(message.interaction)
         asked: dict[str, Any] = {"receiver_user_id": int(person)}
         to: dict[str, Any] = {"message_thread_id": _topic_of(message.address)}
@@ -105,7 +109,7 @@ class TelegramSurface(Surface, DraftingSurface):
             to["reply_parameters"] = {"ephemeral_message_id": int(command["id"])}
         else:
             asked["callback_query_id"] = message.interaction
-        # Bot API 10.2 has the fields themselves, and 10.3 has them as parameters.
+        # Bot API 10.2 expects the fields themselves, and 10.3 expects them as parameters.
         to |= {**asked, "ephemeral_message_parameters": asked}
         sent = await self._chats.in_chat(
             message.address,
@@ -129,7 +133,7 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _call_ephemeral(
         self, address: Address, message_id: re.Match[str], content: MessageContent | None
     ) -> None:
-        """Edit an ephemeral message, or delete it if there is no content."""
+        """Edit an ephemeral message, or delete it if `content` is None."""
         ids = {
             "receiver_user_id": int(message_id["person"]),
             "ephemeral_message_id": int(message_id["id"]),
@@ -188,7 +192,7 @@ class TelegramSurface(Surface, DraftingSurface):
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
         text, entities = _render_text(content)
         to = {"chat_id": int(address.chat), "message_thread_id": _topic_of(address)}
-        # The stop button leaves the draft until the message with what was written replaces it.
+        # After the stop button, keep the draft until the final message replaces it.
         stop = {"can_stop": True, "keep_on_stop": True}
         fields = {**to, **stop, "draft_id": draft_id, "text": text, "entities": entities}
         await self._api.send("sendMessageDraft", fields)
@@ -203,15 +207,16 @@ class TelegramSurface(Surface, DraftingSurface):
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        """Search for a message by editing unknown message ids to its text or caption.
+        """Search for a message by trying to edit messages with unknown ids to its text.
 
-        Bots cannot list messages, but Telegram answers an edit differently for our messages,
-        others' messages and missing ones. A chat's messages are sent in order, so the search starts
-        after the newest known one. In groups, ids are consecutive, so a gap ends the search;
-        private chats share one sequence, so only the probe limit does (docs/sources.md#telegram).
-        After a rate limit, the next search continues after the last message by somebody else.
+        Bots cannot list messages, but Telegram's answer to an edit shows whether a message is the
+        bot's, another person's or missing. Messages are sent in order, so the search starts after
+        the newest known message. In groups, ids are consecutive, so a gap ends the search; private
+        chats share one sequence of ids, so the search ends after 64 tries
+        (docs/sources.md#telegram). After a rate limit, the next search continues where this one
+        stopped.
 
-        With `duplicate_of`, it looks for another copy of a known message.
+        With `search.duplicate_of`, search for another copy of a known message.
         """
         return await self._chats.in_chat(
             message.address, lambda chat: self._find(message, chat, search)
@@ -225,7 +230,7 @@ class TelegramSurface(Surface, DraftingSurface):
         if search.duplicate_of is None:
             found = await self._search(message, chat.chat, max([oldest, *known_here]), known_here)
         elif (sent := chat.to_wire(search.duplicate_of)) is None:
-            return None  # it stayed in the group that became a supergroup
+            return None  # the message is in the old group, which became a supergroup
         else:
             found = await self._find_duplicate(message, chat.chat, oldest, known_here, sent)
         return None if found is None else chat.from_wire(found)
@@ -257,12 +262,12 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _find_duplicate(
         self, message: OutgoingMessage, chat: int, oldest: int, known: Set[int], sent: int
     ) -> int | None:
-        """Search for a copy accepted after a message, or just before it."""
+        """Search for a copy of the message `sent`, first after it, then just before it."""
         found = await self._search(message, chat, sent, known)
         if found is not None:
             return found
         before = max([oldest, *(one for one in known if one < sent)])
-        if before == 0:  # older ones may be ours, but forgotten
+        if before == 0:  # older messages may be the bot's, but no longer known
             return None
         for candidate in range(sent - 1, max(before, sent - 1 - _MAX_PROBES_BEFORE), -1):
             if await self._probe(message, chat, candidate) == "ours":
@@ -292,7 +297,7 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _send_text(
         self, method: str, content: MessageContent, fields: Mapping[str, Any]
     ) -> msgspec.Raw:
-        """Send or edit a message; if a link is refused, write out its URL instead."""
+        """Send or edit a message; if Telegram refuses its links, write out the URLs instead."""
         fields = {
             "link_preview_options": {"is_disabled": True},
             "reply_markup": to_keyboard(content.buttons, content.menus),
@@ -309,7 +314,7 @@ class TelegramSurface(Surface, DraftingSurface):
 
 
 def _to_reaction(text: str) -> str:
-    """Return an emoji without skin tone if bots may react with it, else an empty string."""
+    """Return an emoji, without its skin tone, if bots can react with it, or else ""."""
     plain = strip_skin_tone(text)
     return plain if f" {plain} " in _REACTIONS and " " not in plain else ""
 
@@ -325,12 +330,12 @@ def _topic_of(address: Address) -> int | None:
 def _existing(chat: CurrentChat, message_id: str) -> int:
     known = chat.to_wire(message_id)
     if known is None:
-        raise MessageNotFound("the message stayed in the group that became a supergroup")
+        raise MessageNotFound("the message is in the old group, which became a supergroup")
     return known
 
 
 def _render_caption(content: MessageContent) -> dict[str, Any]:
-    """Return a caption's fields; Telegram allows at most 1,024 characters there."""
+    """Return the fields of a file's caption, which may have at most 1,024 characters."""
     text, entities = _render_text(content)
     return {
         "caption": text,

@@ -1,4 +1,4 @@
-"""The terminal where Troupe was started; one user can write as several people."""
+"""Chat in the terminal where Troupe was started; the user can write as several people."""
 
 from bot.platforms.spec import PlatformSpec
 from bot.platforms.terminal.local_chat import OWN_COMMANDS

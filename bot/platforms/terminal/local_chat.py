@@ -1,4 +1,4 @@
-"""Shared parts of both terminal platforms: the chat, and messages printed once."""
+"""Code shared by both terminal platforms: the local chat, and a surface that prints messages."""
 
 import abc
 import uuid
@@ -26,28 +26,31 @@ LIMITS = Limits(
     seconds_between_edits=0.05,
     typing_seconds=0,
     speaker_line="[{}]",
-    closes_code_blocks=False,  # what was printed cannot be changed
+    closes_code_blocks=False,  # printed text cannot be changed
     answers_each_message=True,
     shows_causes=True,
 )
-_MAX_KEPT = 100  # messages whose nonce or text is kept
+_MAX_KEPT = 100  # the number of messages whose nonces and texts are kept
 
 
 class LocalChat:
-    """Turns lines into messages by the current person; a fresh chat lasts for this run only."""
+    """The chat of a terminal; converts lines to messages of the current person.
+
+    A fresh chat has a new name, so that it has no history from earlier runs.
+    """
 
     def __init__(
         self, chat: str = "", locale: str | None = None, *, is_fresh: bool = False
     ) -> None:
         self.run = uuid.uuid4().hex
-        """Makes ids differ from those of earlier runs."""
+        """A random id, which distinguishes message ids from those of earlier runs."""
         if is_fresh:
             chat = f"{chat or 'pipe'}-{self.run[:12]}"
         self.address = Address("terminal", chat or "local")
         self.person = to_person(login_name())
         self.language = language_of(locale)
         self._locale = locale
-        # Settings of a chat with a name end with the run.
+        # The settings of a named chat apply to this run only.
         self._scope = f"{self.address.lane}:{self.run}" if chat else self.address.lane
         self._lines = 0
 
@@ -62,9 +65,9 @@ class LocalChat:
             at=datetime.now(UTC),
             wake=WakeReason.COMMAND if line.startswith("/") else WakeReason.DM,
             scopes=(self._scope,),
-            author_is_admin=True,  # this person can edit the settings anyway
+            author_is_admin=True,  # the person can edit the settings anyway
             is_private=True,
-            is_age_restricted=True,  # an operator's own
+            is_age_restricted=True,  # only the operator reads it
             locale=self._locale,
         )
 
@@ -81,7 +84,7 @@ class LocalChat:
         )
 
     def rename(self, name: str) -> str:
-        """Change the current person; return a sentence with the new name."""
+        """Change the current person's name unless `name` is blank; return a notice of the name."""
         if name.strip():
             self.person = to_person(name.strip())
             told = translatable("Your name is now {name}.", name=self.person.name)
@@ -100,7 +103,7 @@ class PrintingSurface(Surface):
         self._language = language
         self._by_nonce = BoundedDict[str, str](_MAX_KEPT)
         self._texts = BoundedDict[str, str](_MAX_KEPT)
-        """The text of each message, the newest last."""
+        """Texts by message id, the newest last."""
         self._sent = 0
 
     @override
@@ -128,27 +131,27 @@ class PrintingSurface(Surface):
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        """Do nothing, because printed text stays."""
+        """Do nothing, because printed text cannot be removed."""
 
     @override
     async def typing(self, address: Address) -> None:
-        """Do nothing, because the user sees that an answer is in progress."""
+        """Do nothing, because the user already sees that an answer is in progress."""
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        """Return None, so that the last answer is printed again after a crash."""
+        """Return None, so that after a crash, the last answer is printed again."""
         return None
 
     @abc.abstractmethod
     def _show(self, message_id: str, text: str) -> None:
-        """Show a message's text, or its new text, and store it in `_texts`."""
+        """Show the text of a new or edited message, and store it in `_texts`."""
 
     @abc.abstractmethod
     def print_plain(self, text: str) -> None:
-        """Print a text that is not Markdown, below the newest message."""
+        """Print a text that is not Markdown below the newest message."""
 
 
 def _printed_file(file: Attachment, language: str) -> str:
-    """Return a file as text for reading, so that no private file is left behind."""
+    """Return a file's contents for printing; it is not saved, as it may be private."""
     end = translate(translatable("--- end of {name} ---", name=file.name), language)
     return f"--- {file.name} ---\n{file.text.rstrip()}\n{end}"

@@ -1,4 +1,4 @@
-"""A pipe, a file or a dumb terminal as a platform: lines in, plain text out."""
+"""The line-based platform for pipes, files and dumb terminals: reads lines, prints plain text."""
 
 import asyncio
 import contextlib
@@ -18,15 +18,15 @@ from bot.platforms.terminal.local_chat import LocalChat, PrintingSurface
 from bot.ports import Intake, Platform
 from bot.runtime.terminal import strip_control_characters
 
-_LONGEST_LINE = 1_000_001  # characters
+_LONGEST_LINE = 1_000_001  # in characters
 _LINES_AHEAD = 16
 
 
 def make(_settings: None, context: PlatformContext) -> Platform:
-    """Create the chat client for an interactive terminal, else a line reader."""
+    """Create the chat client for an interactive terminal, or else the line-based platform."""
     is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     if is_terminal and is_missing("prompt_toolkit"):
-        sys.stderr.write(f"troupe: {installing('prompt_toolkit')} brings completion and history\n")
+        sys.stderr.write(f"troupe: {installing('prompt_toolkit')} adds completion and history\n")
     elif is_terminal:
         client: Platform | None = import_module("bot.platforms.terminal.screen_platform").make(
             context
@@ -39,7 +39,7 @@ def make(_settings: None, context: PlatformContext) -> Platform:
 
 
 class TerminalPlatform(LocalPlatform):
-    """Reads lines from a file descriptor, and ends once all answers are printed."""
+    """Reads lines from a file descriptor until they end, and waits until all are answered."""
 
     name = "terminal"
     account = "this terminal"
@@ -53,7 +53,7 @@ class TerminalPlatform(LocalPlatform):
         chat: LocalChat | None = None,
     ) -> None:
         self._wait_until_idle = wait_until_idle
-        if source is None and sys.stdin is not None:  # None if the parent process closed it
+        if source is None and sys.stdin is not None:  # stdin is None if the parent closed it
             source = sys.stdin.fileno()
         self._source = source
         self._chat = chat or LocalChat()
@@ -62,7 +62,7 @@ class TerminalPlatform(LocalPlatform):
     @override
     async def run(self, intake: Intake) -> None:
         try:
-            await self._wait_until_idle()  # answers left from an earlier run
+            await self._wait_until_idle()  # prints answers left over from an earlier run
             async for line in read_lines(self._source):
                 if line.strip() == "/quit":
                     break
@@ -82,7 +82,7 @@ class TerminalPlatform(LocalPlatform):
 
 
 class TerminalSurface(PrintingSurface):
-    """Prints messages and the text that edits append; printed text cannot change."""
+    """Prints messages; after an edit, it prints the added text, or the whole text if it changed."""
 
     def __init__(self, screen: TextIO, run: str, language: str = "en") -> None:
         super().__init__(run, language)
@@ -104,7 +104,7 @@ class TerminalSurface(PrintingSurface):
         shown = self._texts[message_id] if message_id == newest else None
         if shown is not None and text.startswith(shown):
             self._write(text[len(shown) :])
-        else:  # its printed text changed, or is not the newest
+        else:  # printed text has changed, or the message is not the newest
             self.print_plain(text)
         self._texts[message_id] = text
 
@@ -118,15 +118,15 @@ class TerminalSurface(PrintingSurface):
             self._screen.flush()
         except OSError as error:  # the other end of the pipe was closed
             self._mid_line = False
-            raise Refused(f"the output cannot be written: {error.strerror}") from None
+            raise Refused(f"cannot write to the output: {error.strerror}") from None
         self._mid_line = not text.endswith("\n")
 
 
 async def read_lines(source: int | None) -> AsyncIterator[str]:
-    """Yield lines from a file descriptor; invalid UTF-8 becomes U+FFFD.
+    """Yield lines from a file descriptor until it ends; invalid UTF-8 becomes U+FFFD.
 
-    A thread reads them, because files and some terminals cannot be polled. It is a daemon with its
-    own buffer, so it never delays the process's exit.
+    A thread reads the lines, because the event loop cannot poll files and some terminals. It is a
+    daemon thread with its own buffer, so it never delays the exit of the process.
     """
     if source is None:
         return

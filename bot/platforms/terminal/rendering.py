@@ -33,12 +33,15 @@ _BLANK_EDGES = re.compile(r"\A(?:(?:\x1b\[[\d;]*m| )*\n)+|(?:\n(?:\x1b\[[\d;]*m|
 _TRAILING_SPACES = re.compile(r" +((?:\x1b\[0m)?)$", re.MULTILINE)
 _SPEAKER_LINE = re.compile(r"\[([^\n]+)\](?:\n|\Z)")
 
-# HTML is text to be read; tables are not part of CommonMark.
+# HTML is shown as text; CommonMark has no strikethrough and no tables.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 
 
 class _PlainCode(CodeBlock):
-    """Code without a background, wrapped only in lists and quotes so that it can be copied."""
+    """A code block without a background; outside lists and quotes, long lines are not wrapped.
+
+    So the code can be copied from the terminal.
+    """
 
     @override
     def __rich_console__(
@@ -58,7 +61,7 @@ class _LeftHeading(Heading):
 
 
 class _ChatMarkdown(Markdown):
-    """Markdown as written in chats, where every line break counts."""
+    """Markdown as in chats, where every line break is kept."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
@@ -78,7 +81,7 @@ class _ChatMarkdown(Markdown):
 
 
 class TextRenderer:
-    """Renders texts as lines with color codes; `columns` returns the terminal's width."""
+    """Renders texts as lines with ANSI color codes; `columns` returns the terminal's width."""
 
     def __init__(self, columns: Callable[[], int]) -> None:
         self._columns = columns
@@ -87,7 +90,7 @@ class TextRenderer:
         )
 
     def answer(self, source: str) -> str:
-        """Render an answer, whose first line may name its speaker: "[Nora]"."""
+        """Render an answer in Markdown, whose first line may be its speaker: "[Nora]"."""
         speaker = _SPEAKER_LINE.match(source)
         if speaker is None:
             return self._markdown(source)
@@ -102,7 +105,7 @@ class TextRenderer:
         return _BLANK_EDGES.sub("", self._render(_ChatMarkdown(source)))
 
     def _render(self, content: RenderableType) -> str:
-        self._console.width = max(self._columns() - 1, 10)  # a full line would wrap in some
+        self._console.width = max(self._columns() - 1, 10)  # some terminals wrap a full line
         with self._console.capture() as captured:
             self._console.print(content, crop=False, markup=False)
         return _TRAILING_SPACES.sub(r"\1", captured.get()).removesuffix("\n")

@@ -1,4 +1,4 @@
-"""The screen of an interactive chat: finished messages, a growing one, and a prompt below."""
+"""The screen of an interactive chat: finished messages, the growing answer, and an input prompt."""
 
 import contextlib
 import os
@@ -25,13 +25,16 @@ from bot.texts.text import looked_up, translatable, translate
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SPINNER_SECONDS = 0.25
-_SECONDS_BEFORE_SPINNER = 0.3  # a command is answered by then
-_ROWS_BESIDE_ANSWER = 4  # of the prompt and what is shown around it
+_SECONDS_BEFORE_SPINNER = 0.3  # most commands take less
+_ROWS_BESIDE_ANSWER = 4  # rows for the prompt, the status and blank lines
 _ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
 
 
 def open_history(file: Path | None, flags: int = 0) -> History:
-    """Open the private file of earlier input lines; fall back to memory if that fails."""
+    """Open the file of earlier input lines, readable by this user only.
+
+    If that fails, or `file` is None, keep the lines in memory. `flags` are added for `os.open`.
+    """
     if file is not None:
         with contextlib.suppress(OSError):
             os.close(os.open(file, os.O_CREAT | os.O_WRONLY | flags, 0o600))
@@ -40,7 +43,7 @@ def open_history(file: Path | None, flags: int = 0) -> History:
 
 
 class CommandCompleter(Completer):
-    """Completes commands, actions, presets and choices after a `/`."""
+    """Completes the names, actions, presets and choices of commands, which start with `/`."""
 
     def __init__(
         self,
@@ -81,7 +84,10 @@ class CommandCompleter(Completer):
 
 
 class ChatScreen:
-    """Reads lines at a prompt and prints texts above it; `on_stop` stops the answer."""
+    """Reads lines at a prompt, and prints texts above the prompt.
+
+    `on_line` is called with each line, and `on_stop` if the user stops the answer with Ctrl-C.
+    """
 
     def __init__(
         self,
@@ -95,7 +101,7 @@ class ChatScreen:
         output: Output | None = None,
     ) -> None:
         self.name = ""
-        """Shown at the prompt."""
+        """The user's name, shown at the prompt."""
         self._on_line = on_line
         self._on_stop = on_stop
         self._language = language
@@ -126,10 +132,10 @@ class ChatScreen:
         return self._output.get_size().columns
 
     async def read(self) -> None:
-        """Read lines until the chat ends; raises `EOFError` if the terminal was closed."""
+        """Read lines until `close` is called; raises `EOFError` if the terminal was closed."""
         try:
             await self._session.prompt_async(set_exception_handler=False, handle_sigint=False)
-        except OSError as error:  # while it drew the prompt
+        except OSError as error:  # the terminal was closed while the prompt was drawn
             raise EOFError("the terminal was closed") from error
 
     def close(self) -> None:
@@ -137,7 +143,7 @@ class ChatScreen:
             self._session.app.exit()
 
     def print(self, text: str) -> None:
-        """Print lines permanently; raises `OSError` if the terminal was closed."""
+        """Print lines above the prompt, for good; raises `OSError` if the terminal was closed."""
         app = self._session.app
         if app.is_running:
             app.renderer.erase()
@@ -189,7 +195,7 @@ class ChatScreen:
     def _accept_line(self, buffer: Buffer) -> bool:
         if buffer.text.strip():
             self._on_line(buffer.text)
-        return False  # the prompt is empty again
+        return False  # clear the prompt
 
     def _forget_ctrl_c(self, _buffer: object) -> None:
         self._ctrl_c_ends = False
@@ -224,7 +230,7 @@ class ChatScreen:
 
 
 def _open_output() -> Output:
-    """Open standard output without cursor queries, which some terminals do not answer."""
+    """Open stdout without cursor position queries, because some terminals do not answer them."""
     output = create_output()
     if isinstance(output, Vt100_Output):
         output.enable_cpr = False

@@ -1,4 +1,4 @@
-"""The terminal as a chat client: a fixed prompt, Markdown, history and completion."""
+"""The chat client for interactive terminals: a prompt, Markdown, input history, completion."""
 
 import asyncio
 from collections import deque
@@ -23,18 +23,21 @@ from bot.runtime.terminal import strip_control_characters
 from bot.texts.text import translatable, translate
 
 HISTORY_FILE = "terminal_history"
-_END_SECONDS = 2.0  # for a stopped answer to be printed
+_END_SECONDS = 2.0  # how long to wait until a stopped answer is printed
 _MAX_RENDERED_CHARS = 3000  # rendering more with each update takes too long
 _WELCOME = translatable(
     "Write a message. /help lists the commands, /as NAME changes your name, /quit ends. "
-    "Alt-Enter begins a new line, Tab completes a command, Ctrl-C stops an answer."
+    "Alt-Enter starts a new line, Tab completes a command, Ctrl-C stops an answer."
 )
 _NOTICE, _QUESTION = "dim", "green"  # styles
 _LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 
 
 class ScreenPlatform(LocalPlatform):
-    """Answers lines one by one; only /stop and Ctrl-C affect an answer in progress."""
+    """Passes lines to the intake one by one: the next line waits until the last one is answered.
+
+    Only /stop and Ctrl-C take effect during an answer.
+    """
 
     name = "terminal"
     account = "this terminal"
@@ -80,12 +83,12 @@ class ScreenPlatform(LocalPlatform):
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
-                    task.result()  # raises what it ended with
-            if reading.done():  # by Ctrl-C, which has stopped the answer already
+                    task.result()  # re-raises the task's error
+            if reading.done():  # ended by Ctrl-C, which has already stopped the answer
                 self._lines.clear()
                 self._queue_line("/quit")
                 await asyncio.wait({answering}, timeout=_END_SECONDS)
-        except EOFError:  # the terminal was closed; what was entered is answered
+        except EOFError:  # the terminal was closed; answer the lines entered before
             self._queue_line("/quit")
             await answering
         finally:
@@ -105,7 +108,7 @@ class ScreenPlatform(LocalPlatform):
 
     async def _answer_lines(self, intake: Intake) -> None:
         await intake.receive([self._chat.to_opening()], {})
-        await self._show_answers()  # also those left from an earlier run
+        await self._show_answers()  # includes answers left over from an earlier run
         while True:
             await self._line_entered.wait()
             while self._lines:
@@ -147,18 +150,18 @@ class ScreenPlatform(LocalPlatform):
 
 
 def make(context: PlatformContext) -> Platform | None:
-    """Create the client; None for a dumb terminal."""
+    """Create the chat client, or return None for a dumb terminal."""
     return None if is_dumb_terminal() else ScreenPlatform(context)
 
 
 class ScreenSurface(PrintingSurface):
-    """Shows the newest message while it grows, and prints it when complete."""
+    """Shows the newest message above the prompt while it grows, and prints it when complete."""
 
     def __init__(self, screen: ChatScreen, run: str, language: str = "en") -> None:
         super().__init__(run, language)
         self._screen = screen
         self._renderer = TextRenderer(lambda: screen.columns)
-        self._growing: str | None = None  # the id of the newest message
+        self._growing: str | None = None  # id of the newest message until it is printed
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -166,13 +169,13 @@ class ScreenSurface(PrintingSurface):
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        """Remove a message that was not printed yet."""
+        """Remove the growing message; printed messages stay."""
         if message_id == self._growing:
             self._growing = None
             self._screen.show_growing(())
 
     def end_message(self) -> None:
-        """Print the newest message, which is now complete."""
+        """Print the growing message, if there is one, because it is complete."""
         if self._growing is None:
             return
         text, self._growing = self._texts[self._growing], None
@@ -200,4 +203,4 @@ class ScreenSurface(PrintingSurface):
         try:
             self._screen.print(text)
         except OSError as error:  # the terminal was closed
-            raise Refused(f"the output cannot be written: {error.strerror}") from None
+            raise Refused(f"cannot write to the output: {error.strerror}") from None

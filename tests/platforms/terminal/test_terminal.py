@@ -155,7 +155,7 @@ async def test_closed_output_is_refused() -> None:
     os.close(source)
     screen = os.fdopen(sink, "w")
 
-    with pytest.raises(Refused, match="cannot be written"):
+    with pytest.raises(Refused, match="cannot write to the output"):
         await send(TerminalSurface(screen, "run"), "Hello", "n1")
     with pytest.raises(BrokenPipeError):
         screen.close()
