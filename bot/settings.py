@@ -45,10 +45,10 @@ from bot.platforms.registry import register as register_platform
 from bot.platforms.spec import PlatformSettings, PlatformSpec
 from bot.runtime import plugins
 from bot.runtime.addresses import HttpAddress
-from bot.runtime.secret_file import read_secrets_at_start, take_from_file
-from bot.runtime.validation_errors import describe_problem
+from bot.runtime.secret_file import read_setting_secrets, resolve_secret
+from bot.runtime.validation_errors import describe_validation_error
 from bot.storage.codec import TextEncryption
-from bot.telemetry.secret_masker import passwords_in
+from bot.telemetry.secret_masker import find_passwords
 from bot.tool_servers.settings import McpServerSettings
 from bot.turn.limits.rate_limits import LimitSettings
 
@@ -99,7 +99,7 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        self.api_key = take_from_file(self.api_key, self.api_key_file, "api_key")
+        self.api_key = resolve_secret(self.api_key, self.api_key_file, "api_key")
         needed = {"openai": ("base_url", "model"), "gguf": ("model_path",), "onnx": ("model_path",)}
         for name in needed.get(self.kind, ()):
             if getattr(self, name) is None:
@@ -225,7 +225,7 @@ class ConsoleSettings(BaseModel, extra="forbid"):
 
     @model_validator(mode="after")
     def _check_token_and_safety(self) -> Self:
-        self.token = take_from_file(self.token, self.token_file, "token")
+        self.token = resolve_secret(self.token, self.token_file, "token")
         if self.token is not None and not is_api_token(self.token.get_secret_value()):
             problem = "should contain exactly one token of 20 to 200 characters"
             raise ValueError(f"{self.token_file} {problem}")
@@ -529,7 +529,7 @@ class Settings(BaseSettings):
     def _read_encryption_keys(self) -> Self:
         """Add the key file's keys to the others, so that every key is masked in logs."""
         if self.encryption_keys_file is not None:
-            lines = read_secrets_at_start(self.encryption_keys_file, "the keys")
+            lines = read_setting_secrets(self.encryption_keys_file, "the keys")
             known = {key.get_secret_value() for key in self.encryption_keys}
             new = (SecretStr(line) for line in lines if line not in known)
             self.encryption_keys = (*self.encryption_keys, *new)
@@ -639,7 +639,7 @@ def _error_line(problem: ErrorDetails) -> str:
         case "string_type" if isinstance(problem["input"], dict):
             return f"{name}: this has one value and no parts; end the name here"
         case _:
-            return f"{name}: {describe_problem(problem)}"
+            return f"{name}: {describe_validation_error(problem)}"
 
 
 def _variable_name(path: Iterable[str]) -> str:
@@ -672,7 +672,7 @@ def collect_secrets(settings: object) -> set[str]:
         case SecretStr():
             return {settings.get_secret_value()}
         case str() if "://" in settings:
-            return passwords_in(settings)
+            return find_passwords(settings)
         case BaseModel():
             return collect_secrets(tuple(each for _, each in settings))
         case dict():

@@ -27,9 +27,9 @@ from bot.platforms.registry import make_account_setup, platform_specs
 from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest, PlatformSpec
 from bot.ports import Backend
 from bot.runtime.tasks import cancel_and_wait
-from bot.runtime.validation_errors import describe_problem
+from bot.runtime.validation_errors import describe_validation_error
 from bot.settings import Settings, set_in_environment
-from bot.telemetry.secret_masker import mask_from_now_on
+from bot.telemetry.secret_masker import register_secrets
 from bot.templates.renderer import Renderer
 from bot.texts.text import Text, text_of, translatable
 from bot.value_class import value_class
@@ -200,7 +200,7 @@ async def _open_backend(choice: ModelChoice) -> AsyncIterator[Backend]:
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = "".join(str(part) for part in problem["loc"]).upper()
-        raise SettingsError(f"{where}: {describe_problem(problem)}") from None
+        raise SettingsError(f"{where}: {describe_validation_error(problem)}") from None
     except ValueError as error:
         raise SettingsError(str(error)) from None
     async with Renderer() as renderer:
@@ -326,7 +326,7 @@ class SetupSteps:
         """Return a model's short answer, and store the choice; raise like `try_model`."""
         if choice.provider not in SERVICE_TITLES:
             raise UserError(translatable("There is no such provider."))
-        mask_from_now_on([choice.api_key] if choice.api_key else [])
+        register_secrets([choice.api_key] if choice.api_key else [])
         answer = await try_model(choice)
         self.model = choice
         return answer

@@ -30,7 +30,7 @@ from bot.storage.data_dir import create_data_dir
 from bot.storage.database import database_exists
 from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.logs import configure_logs, log_crash, open_log_stream
-from bot.telemetry.metrics import count_unanswered, start_traces
+from bot.telemetry.metrics import count_unanswered_messages, start_tracing
 
 _GC_THRESHOLDS = (2_000, 500, 2)
 """The garbage collector's thresholds for its three generations of objects.
@@ -148,13 +148,13 @@ def serve(
         secrets=collect_secrets(settings),
         stream=open_log_stream(log_file),
     )
-    end_traces = None if settings.traces_url is None else start_traces(settings.traces_url)
+    end_traces = None if settings.traces_url is None else start_tracing(settings.traces_url)
     try:
         call_in_large_chunk(lambda: run_async(_serve(settings, platforms, options)))
     finally:
         if end_traces is not None:
             end_traces()
-    if uses_terminal and not sys.stdin.isatty() and count_unanswered("terminal"):
+    if uses_terminal and not sys.stdin.isatty() and count_unanswered_messages("terminal"):
         raise typer.Exit(1)
 
 

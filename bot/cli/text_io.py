@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bot.errors import UserError
 from bot.media.text_decoding import decode_text
-from bot.runtime.shipped_files import writable_presets_folder
+from bot.runtime.shipped_files import prepare_presets_folder
 from bot.runtime.terminal import escape_control_characters
 
 
@@ -80,7 +80,7 @@ def write_private_text(file: Path, text: str) -> None:
 def open_presets_folder(chosen: Path | None) -> Path:
     """Return the folder for new presets; print a line if it was just created."""
     try:
-        folder, is_new = writable_presets_folder(chosen)
+        folder, is_new = prepare_presets_folder(chosen)
     except OSError as error:
         raise UserError(f"presets/ cannot be created here: {error.strerror or error}") from None
     if is_new:

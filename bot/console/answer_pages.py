@@ -35,7 +35,7 @@ from bot.prompting.fit import prompt_tokens, tokens_by_section
 from bot.storage.operation import SqlMessageNotes
 from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.reports import AnswerLog
-from bot.telemetry.logs import ERROR_NOTES, read_failures
+from bot.telemetry.logs import ERROR_NOTES, parse_failure_notes
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
@@ -193,7 +193,7 @@ class AnswerPages(RouteGroup):
     async def list_page(self, request: ConsoleRequest, query: ListQuery) -> Page:
         if query.state:
             notes = await self.notes.newest_of_kind(ERROR_NOTES, _MAX_ERRORS)
-            return Page("errors.html", {"errors": read_failures(notes)})
+            return Page("errors.html", {"errors": parse_failure_notes(notes)})
         found = await self.list_answers(query)
         before = found["next_before"]
         older = urlencode({**dict(request.http.query), "before": before})

@@ -16,7 +16,7 @@ from bot.ports import Clock, RateLimits
 from bot.runtime.secret_file import SecretFile
 from bot.settings import ConsoleSettings, is_api_token
 from bot.storage.tokens import ConsoleTokens
-from bot.telemetry.secret_masker import mask_from_now_on
+from bot.telemetry.secret_masker import register_secrets
 from bot.texts.text import translatable
 
 _log = structlog.get_logger(__name__)
@@ -123,13 +123,13 @@ class ConsoleLogins:
         return Caller(f"token {found.name}", scopes, channels=found.channels)
 
     def _read_changed_file(self) -> None:
-        if self._token_file is None or not self._token_file.has_changed():
+        if self._token_file is None or not self._token_file.reload_if_changed():
             return
         *others, token = self._token_file.secrets
         if others or not is_api_token(token):
             _log.error("console_token_not_usable")
             return
-        mask_from_now_on([token])
+        register_secrets([token])
         self._set_digest = token_digest(token)
         _log.info("token_replaced", of="the console")
 

@@ -29,7 +29,7 @@ from bot.ports import Backend, Clock, RateLimits
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
 from bot.storage.reports import ServiceState
-from bot.telemetry.logs import RecentEvents, find_failure
+from bot.telemetry.logs import RecentEvents, find_failed_message
 from bot.telemetry.metrics import withheld_answers
 from bot.texts.text import translatable, translate
 from bot.value_class import value_class
@@ -216,7 +216,9 @@ class OperationPage(RouteGroup):
         ]
 
     async def _find_failed(self, error_id: str) -> FailedMessage | None:
-        found = self.events.failure(error_id) or await find_failure(self.notes.newest, error_id)
+        found = self.events.failure(error_id) or await find_failed_message(
+            self.notes.newest, error_id
+        )
         if found is not None:
             return found
         others = await self._others(await self.nodes.nodes())

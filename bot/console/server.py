@@ -27,8 +27,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 
 from bot.errors import PlatformError, SettingsError, StoreError, TroupeError
 from bot.ports import Intake, WebhookReceiver
-from bot.runtime.head_timeout import HeadTimeout
-from bot.runtime.tasks import cancel_and_wait, finish_within
+from bot.runtime.head_timeout import HeaderTimeout
+from bot.runtime.tasks import cancel_and_wait, wait_or_abandon
 from bot.settings import ConsoleSettings
 
 _log = structlog.get_logger(__name__)
@@ -70,7 +70,7 @@ async def serve_http(
     serve = cast("web.Server", runner.server)
     try:
         server = await _listen(
-            lambda: HeadTimeout(serve, head_seconds),
+            lambda: HeaderTimeout(serve, head_seconds),
             console,
             tls,
             any_port=any_port or "port" not in console.model_fields_set,
@@ -182,7 +182,7 @@ async def _healthz(_: web.Request) -> web.Response:
 
 async def _run_probe(probe: Probe, seconds: float) -> str:
     try:
-        return await finish_within(seconds, probe()) or "ok"
+        return await wait_or_abandon(seconds, probe()) or "ok"
     except TimeoutError:
         return f"no answer within {seconds:g} s"
     except TroupeError as error:

@@ -16,7 +16,7 @@ import structlog
 from bot.chat.outgoing import OutboxRow
 from bot.errors import PlatformError, Refused, StoreError
 from bot.ports import Clock, Surface
-from bot.runtime.http_client import write_only_if
+from bot.runtime.http_client import send_only_if
 from bot.runtime.in_process import BoundedDict
 from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import BoundTurn
@@ -128,7 +128,7 @@ class LateDuplicates:
         if held is None:
             return False
         try:
-            with write_only_if(lambda: self.clock.monotonic() <= latest):
+            with send_only_if(lambda: self.clock.monotonic() <= latest):
                 return await self._delete_copies(repeated)
         finally:
             await self.outbox.release_lane(lane, held)
@@ -144,7 +144,7 @@ class LateDuplicates:
             found = await self.find(row, sent_as)
             if found is None:
                 break
-            with write_only_if(lambda: True):  # a deletion is never too late
+            with send_only_if(lambda: True):  # a deletion is never too late
                 await self.surfaces[row.address.source].delete(row.address, found)
             _log.warning("late_duplicate_deleted", row=row.id, lane=row.address.lane)
         return True

@@ -47,7 +47,7 @@ from bot.errors import (
     WordsRefused,
 )
 from bot.ports import Clock, Delivery, PrivateChats, Signals, Surface
-from bot.runtime.http_client import write_only_if
+from bot.runtime.http_client import send_only_if
 from bot.runtime.in_process import BoundedDict
 from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import BoundTurn
@@ -207,7 +207,7 @@ class Sender:
         following: OutboxRow | None = None
         wait: float | None = None  # seconds until the row is tried again; None: the row is done
         try:
-            with write_only_if(lambda: self.clock.monotonic() <= write_before):
+            with send_only_if(lambda: self.clock.monotonic() <= write_before):
                 following = await self._attempt(row)
         except RateLimited as error:
             outcome = "rate_limited"
@@ -320,7 +320,7 @@ class Sender:
         if row.external_id is None:
             return
         try:
-            with write_only_if(lambda: True):  # a deletion is never too late
+            with send_only_if(lambda: True):  # a deletion is never too late
                 await self.surfaces[row.address.source].delete(row.address, row.external_id)
         except PlatformError as error:  # continue, or else the new message would be sent again
             _log.warning("replaced_message_not_deleted", row=row.id, reason=str(error))

@@ -26,7 +26,7 @@ from bot.errors import PlatformError, TroupeError
 from bot.extras import is_missing
 from bot.media.fetching import FetchFailed, FetchRefused
 from bot.media.text_decoding import decode_text
-from bot.runtime.operating_system import OWN_SESSION, bare_environment
+from bot.runtime.operating_system import OWN_SESSION, minimal_environment
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import Text, translatable
 
@@ -184,7 +184,7 @@ async def convert(kind: Conversion, data: bytes) -> bytes:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env=bare_environment(_PACKAGE_FOLDER),
+            env=minimal_environment(_PACKAGE_FOLDER),
             **OWN_SESSION,
         )
         try:

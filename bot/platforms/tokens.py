@@ -10,8 +10,8 @@ from typing_extensions import override
 from bot.errors import TokenRejected
 from bot.platforms.spec import PlatformSettings
 from bot.ports import Clock
-from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile, take_from_file
-from bot.telemetry.secret_masker import mask_from_now_on
+from bot.runtime.secret_file import CHECK_INTERVAL_SECONDS, SecretFile, resolve_secret
+from bot.telemetry.secret_masker import register_secrets
 
 _RETRY_SECONDS = 30.0  # how long to wait after a token was rejected, if its file has no new one
 _log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ class BotTokenSettings(PlatformSettings):
 
     @model_validator(mode="after")
     def _read_token_file(self) -> Self:
-        self.token = take_from_file(self.token, self.token_file, "token")
+        self.token = resolve_secret(self.token, self.token_file, "token")
         return self
 
 
@@ -54,7 +54,7 @@ class BotToken(Generic[SettingsT]):
         The token's file is checked for a new token every five seconds, or now if `at_once`. A new
         token that belongs to a different bot is ignored.
         """
-        if self._file is not None and self._file.has_changed(at_once=at_once):
+        if self._file is not None and self._file.reload_if_changed(at_once=at_once):
             self._use_token(self._file.secrets[-1])
         return self.settings.token.get_secret_value().strip() if self.settings.token else ""
 
@@ -64,10 +64,10 @@ class BotToken(Generic[SettingsT]):
         _log.error("token_rejected", reason=str(error), retry=f"every 30 s{hint}")
         until = self._clock.monotonic() + _RETRY_SECONDS
         while self.read() == rejected and self._clock.monotonic() < until:
-            await self._clock.sleep(LOOK_EVERY_SECONDS)
+            await self._clock.sleep(CHECK_INTERVAL_SECONDS)
 
     def _use_token(self, token: str) -> None:
-        mask_from_now_on([token])
+        register_secrets([token])
         changed = self.settings.model_copy(update={"token": SecretStr(token)})
         if changed.bot_account != self.settings.bot_account:
             _log.error("token_of_another_bot_ignored", bot=self.settings.bot_account)

@@ -129,11 +129,11 @@ async def generate_answer(
     stop = stop or StopFlag()
     if check is not None:
         show, replace_shown = check.filtered(show, replace_shown)
-    shows = (show, stop.note_words)
+    shows = (show, stop.count_text)
     answer = _AnswerBuilder(prompt, shows, replace_shown, show_wait, clock, limit, provider, check)
     try:
         if not stop.requested:
-            with stop.ends_block():
+            with stop.stoppable_block():
                 await _stream(backend, prompt, answer, may_continue, tools)
     except BackendInterrupted as error:
         if not answer.has_text:

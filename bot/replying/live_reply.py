@@ -19,7 +19,7 @@ from bot.ports import Clock, Delivery, DraftingSurface, Surface
 from bot.replying.answer_parts import PartPlaces, stop_button
 from bot.replying.cut_points import close_unfinished
 from bot.replying.split import split
-from bot.runtime.http_client import write_only_if
+from bot.runtime.http_client import send_only_if
 from bot.storage.conversations import Conversations
 from bot.texts.text import Text, language_of, translatable, translate
 
@@ -199,7 +199,7 @@ class LiveReply:
                 if not self.may_edit():
                     return
                 content = MessageContent(parts[-1], self.face)
-                with write_only_if(self.may_edit):
+                with send_only_if(self.may_edit):
                     await surface.draft(self.address, self.places.first_part + 1, content)
                 self.shown_at.append(self.clock.now())
 
@@ -212,7 +212,7 @@ class LiveReply:
                 if not self.may_edit():
                     return
                 content = self._content(part, text)
-                with write_only_if(self.may_edit):
+                with send_only_if(self.may_edit):
                     await self.surface.edit(
                         self.address, self._message_ids[part], content, interaction=None
                     )

@@ -18,7 +18,7 @@ def is_http_address(address: str) -> bool:
     return has_host and not any(char.isspace() for char in address)
 
 
-def check_http_address(address: str) -> str:
+def validate_http_address(address: str) -> str:
     """Return an address if it is a valid http(s) URL; raises `ValueError`."""
     if not is_http_address(address):
         raise ValueError("should be a URL such as http://127.0.0.1:8080/v1")
@@ -34,7 +34,7 @@ def _is_link_local(host: str) -> bool:
         return False
 
 
-def is_near_address(address: str) -> bool:
+def is_local_network_address(address: str) -> bool:
     host = urlsplit(address).hostname or ""
     try:
         return ipaddress.ip_address(host).is_private
@@ -42,7 +42,7 @@ def is_near_address(address: str) -> bool:
         return "." not in host or host.endswith((".local", ".internal", ".lan", ".localhost"))
 
 
-HttpAddress: TypeAlias = Annotated[str, AfterValidator(check_http_address)]
+HttpAddress: TypeAlias = Annotated[str, AfterValidator(validate_http_address)]
 
 
 def split_credentials(address: str) -> tuple[str, str]:
@@ -52,7 +52,7 @@ def split_credentials(address: str) -> tuple[str, str]:
     return urlunsplit(parts._replace(netloc=host)), unquote(credentials)
 
 
-def require_encoded_login(address: str, *, may_have_at: bool = False) -> None:
+def require_escaped_password(address: str, *, may_have_at: bool = False) -> None:
     """Raise `ValueError` if the password in a URL contains an unescaped @, /, ? or #.
 
     Without this check, the rest of the password would be parsed as the host name and appear in

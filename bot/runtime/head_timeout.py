@@ -10,7 +10,7 @@ _END = b"\r\n\r\n"
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-class HeadTimeout(asyncio.Protocol):
+class HeaderTimeout(asyncio.Protocol):
     """Wraps a server's protocol until the headers of the first request have arrived.
 
     On a timeout, a client that has sent a part of the headers gets status 408, and the connection

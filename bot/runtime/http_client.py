@@ -23,7 +23,7 @@ from yarl import URL
 
 from bot import __version__
 from bot.errors import TroupeError
-from bot.runtime.tasks import wake_ups
+from bot.runtime.tasks import resume_limiter
 
 
 class ConnectionFailed(TroupeError):
@@ -50,7 +50,7 @@ _may_write: ContextVar[Callable[[], bool] | None] = ContextVar("may_write", defa
 
 
 @contextmanager
-def write_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
+def send_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
     """Make requests in the block fail unless `may_write` returns true just before each is sent."""
     token = _may_write.set(may_write)
     try:
@@ -59,19 +59,19 @@ def write_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
         _may_write.reset(token)
 
 
-def check_write() -> None:
-    """Raise `ConnectionFailed` if the check set by `write_only_if` forbids sending now."""
+def require_may_send() -> None:
+    """Raise `ConnectionFailed` if the check set by `send_only_if` forbids sending now."""
     may_write = _may_write.get()
     if may_write is not None and not may_write():
         raise ConnectionFailed("it is too late to send the request", sent=False)
 
 
-STOOD_STILL_SECONDS = 1.0
+PROCESS_PAUSE_SECONDS = 1.0
 """A timer that fires this late shows that this process was paused, not that the server is slow."""
 
-_LAST_LOOK_SECONDS = 0.1  # extra time after a deadline to read data that has already arrived
+_FINAL_READ_SECONDS = 0.1  # extra time after a deadline to read data that has already arrived
 _IDLE_SECONDS = 30.0  # a firewall may drop a connection that was idle longer
-_GRID_SECONDS = 0.05  # all pauses end at multiples of this, so one wake-up reads many streams
+_PAUSE_GRID_SECONDS = 0.05  # all pauses end at multiples of this, so one wake-up reads many streams
 _MAX_HEADER_BYTES = 64 * 1024
 _MAX_ADDRESSES = 1000  # cached URL objects, because parsing a URL is slow
 _EXACT = 1e9  # aiohttp rounds timeouts above this to whole seconds
@@ -122,7 +122,7 @@ class HttpClient:
         """
         attempt = _Attempt()
         try:
-            session = self._session or self._open()
+            session = self._session or self._open_session()
             sent = {**self._headers, **(headers or {})}  # not sent with a proxy's CONNECT
             if content_type is not None:
                 sent["Content-Type"] = content_type
@@ -130,7 +130,7 @@ class HttpClient:
                 response = HttpResponse(
                     await session.request(
                         method,
-                        self._address(path),
+                        self._build_url(path),
                         data=body,
                         headers=sent,
                         allow_redirects=False,
@@ -144,9 +144,9 @@ class HttpClient:
             reason = f"no connection to {self._url.host}:{self._url.port} in time"
             raise ConnectionFailed(reason, sent=False) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _failure(error, attempt) from None
+            raise _to_connection_failed(error, attempt) from None
         try:
-            await wake_ups().wait_turn()
+            await resume_limiter().wait_turn()
         except BaseException:
             await response.close()
             raise
@@ -160,7 +160,7 @@ class HttpClient:
         if session is not None:
             await session.close()
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         """Create the aiohttp session; raises `InvalidAddress` if the base URL is not valid."""
         try:
             url = URL(self.base_url)
@@ -173,18 +173,18 @@ class HttpClient:
             self._headers["Authorization"] = basic
         self._url = url
         self._session = aiohttp.ClientSession(
-            connector=self._connector(url),
+            connector=self._create_connector(url),
             headers=_DEFAULT_HEADERS,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             max_field_size=_MAX_HEADER_BYTES,
-            proxy=_environment_proxy(url) if self.uses_proxy else None,
+            proxy=_find_environment_proxy(url) if self.uses_proxy else None,
             timeout=aiohttp.ClientTimeout(connect=self.connect_seconds, ceil_threshold=_EXACT),
             trace_configs=[_TRACES],
         )
         return self._session
 
-    def _connector(self, url: URL) -> aiohttp.BaseConnector:
+    def _create_connector(self, url: URL) -> aiohttp.BaseConnector:
         closes = self._headers.get("Connection") == "close"
         idle_seconds = None if closes else _IDLE_SECONDS
         if self.unix_socket is not None:
@@ -201,7 +201,7 @@ class HttpClient:
             resolver=resolver, force_close=closes, keepalive_timeout=idle_seconds, limit=0
         )
 
-    def _address(self, path: str) -> URL:
+    def _build_url(self, path: str) -> URL:
         """Return the full URL for a path; percent-encoded characters stay as they are."""
         if (known := self._addresses.get(path)) is not None:
             return known
@@ -241,12 +241,12 @@ class HttpResponse:
                 return data
             timeout = _Deadline(deadline)
             if pause_seconds > 0:
-                await self._pause(pause_seconds)
+                await self._pause_reading(pause_seconds)
             with timeout:
                 data = await content.readany()
         except aiohttp.ClientError as error:
-            raise _failure(error, _Attempt(is_sent=True)) from error
-        await wake_ups().wait_turn()
+            raise _to_connection_failed(error, _Attempt(is_sent=True)) from error
+        await resume_limiter().wait_turn()
         return data
 
     async def read_all(self, deadline: float, max_bytes: int) -> bytes:
@@ -269,7 +269,7 @@ class HttpResponse:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _pause(self, seconds: float) -> None:
+    async def _pause_reading(self, seconds: float) -> None:
         """Stop reading from the socket for some seconds; pauses of all responses end together."""
         connection = self._response.connection
         transport = None if connection is None else connection.transport
@@ -277,7 +277,7 @@ class HttpResponse:
             return
         transport.pause_reading()
         now = asyncio.get_running_loop().time()
-        ends_at = math.ceil((now + seconds) / _GRID_SECONDS) * _GRID_SECONDS
+        ends_at = math.ceil((now + seconds) / _PAUSE_GRID_SECONDS) * _PAUSE_GRID_SECONDS
         try:
             await asyncio.sleep(ends_at - now)
         finally:
@@ -291,7 +291,7 @@ class _Deadline:
     def __init__(self, at: float) -> None:
         self._at = at
         self._loop = asyncio.get_running_loop()
-        self._is_last_look = at <= self._loop.time()  # or else keep-alives could extend it forever
+        self._is_final_read = at <= self._loop.time()  # or else keep-alives could extend it forever
         self._has_expired = False
 
     def __enter__(self) -> None:
@@ -309,14 +309,14 @@ class _Deadline:
     def _on_timer(self) -> None:
         now = self._loop.time()
         late = now - self._at
-        if late > STOOD_STILL_SECONDS:
+        if late > PROCESS_PAUSE_SECONDS:
             # This process was suspended, or the machine was asleep: the server may have answered
             # in time, and its data is still in the kernel.
             self._at = again_at = now + late
-        elif not self._is_last_look:
+        elif not self._is_final_read:
             # The event loop may have been too busy to read data that arrived in time.
-            self._is_last_look = True
-            again_at = now + _LAST_LOOK_SECONDS
+            self._is_final_read = True
+            again_at = now + _FINAL_READ_SECONDS
         else:
             self._has_expired = True
             self._task.cancel()
@@ -331,17 +331,19 @@ class _Attempt:
     is_on_idle_connection: bool = False
 
 
-async def _note_reuse(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
+async def _record_connection_reuse(
+    _: aiohttp.ClientSession, context: SimpleNamespace, __: object
+) -> None:
     context.trace_request_ctx.is_on_idle_connection = True
 
 
 async def _check_write(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
-    check_write()
+    require_may_send()
     context.trace_request_ctx.is_sent = True
 
 
 _TRACES = aiohttp.TraceConfig()
-_TRACES.on_connection_reuseconn.append(_note_reuse)
+_TRACES.on_connection_reuseconn.append(_record_connection_reuse)
 # Despite its name, aiohttp calls this before it writes the headers. An exception raised here closes
 # the connection, unlike exceptions raised in the connection's own signals.
 _TRACES.on_request_headers_sent.append(_check_write)
@@ -367,7 +369,7 @@ class _CheckingResolver(aiohttp.ThreadedResolver):
             raise AddressRefused(reason, sent=False)
 
 
-def _environment_proxy(url: URL) -> str | None:
+def _find_environment_proxy(url: URL) -> str | None:
     """Return the proxy URL from the environment for a URL, or None for a direct connection.
 
     aiohttp's own option, `trust_env`, would start a thread for each request.
@@ -379,12 +381,14 @@ def _environment_proxy(url: URL) -> str | None:
     return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
-def _failure(error: Exception, attempt: _Attempt) -> ConnectionFailed:
+def _to_connection_failed(error: Exception, attempt: _Attempt) -> ConnectionFailed:
     match error:
         case aiohttp.ClientHttpProxyError():
             reason = f"the proxy answered with status {error.status}"
         case aiohttp.ClientConnectorError():
-            reason = f"no connection to {error.host}:{error.port} ({_reason(error.os_error)})"
+            reason = (
+                f"no connection to {error.host}:{error.port} ({_describe_os_error(error.os_error)})"
+            )
         case aiohttp.InvalidURL():
             return InvalidAddress()
         case ValueError():
@@ -399,7 +403,7 @@ def _failure(error: Exception, attempt: _Attempt) -> ConnectionFailed:
     return ConnectionFailed(reason, sent=attempt.is_sent, was_idle=was_idle)
 
 
-def _reason(error: OSError) -> str:
+def _describe_os_error(error: OSError) -> str:
     match error:
         case socket.gaierror(errno=socket.EAI_AGAIN):
             return "the host name cannot be resolved now; is the network down?"

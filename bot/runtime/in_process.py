@@ -36,7 +36,7 @@ class InProcessRateLimits(RateLimits):
         if begin - now <= max_wait_seconds:
             for rate, at in zip(rates, arrivals, strict=True):
                 self._next_arrival[rate.key] = max(at, begin) + rate.interval
-            self._forget_past(now)
+            self._drop_expired(now)
         return begin - now
 
     @override
@@ -52,12 +52,12 @@ class InProcessRateLimits(RateLimits):
         holders = self._holders[key]
         for one in [one for one, until in holders.items() if until <= now]:
             del holders[one]
-        if holder not in holders and not self._has_turn(key, limit - len(holders), waiter, now):
+        if holder not in holders and not self._admit_waiter(key, limit - len(holders), waiter, now):
             return 0
         holders[holder] = now + lease_seconds
         return len(holders)
 
-    def _has_turn(self, key: str, free: int, waiter: Waiter | None, now: float) -> bool:
+    def _admit_waiter(self, key: str, free: int, waiter: Waiter | None, now: float) -> bool:
         """Return whether a waiter gets one of the free slots; if not, add the waiter to the queue.
 
         Without a waiter, return whether any slot is free.
@@ -83,7 +83,7 @@ class InProcessRateLimits(RateLimits):
     @override
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
         now = self._clock.monotonic()
-        if (wait := self._seconds_until_all(scopes, now)) > 0:
+        if (wait := self._seconds_until_allowed(scopes, now)) > 0:
             return wait
         for scope in scopes:
             for window in scope.windows:
@@ -92,35 +92,35 @@ class InProcessRateLimits(RateLimits):
                     calls = deque(calls or (), window.count)
                     self._calls[scope.key, window.seconds] = calls
                 calls.append(now)
-        self._forget_past(now)
+        self._drop_expired(now)
         return 0.0
 
     @override
     async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
-        return self._seconds_until_all(scopes, self._clock.monotonic())
+        return self._seconds_until_allowed(scopes, self._clock.monotonic())
 
     @override
     async def refuse_calls(self, scope: str, seconds: float) -> None:
         now = self._clock.monotonic()
         self._refused_until[scope] = max(self._refused_until.get(scope, now), now + seconds)
         self._learned_until[scope] = now + LEARNED_SECONDS
-        self._forget_past(now)
+        self._drop_expired(now)
 
     @override
     async def refusals(self) -> Sequence[RefusedCalls]:
         now = self._clock.monotonic()
         waits = {scope: until - now for scope, until in self._refused_until.items() if until > now}
-        return longest_first(waits)
+        return longest_refusals(waits)
 
-    def _seconds_until_all(self, scopes: Sequence[CallScope], now: float) -> float:
+    def _seconds_until_allowed(self, scopes: Sequence[CallScope], now: float) -> float:
         longest = 0.0
         for scope in scopes:
             longest = max(longest, self._refused_until.get(scope.key, now) - now)
             for window in scope.windows:
-                longest = max(longest, self._seconds_until_free(scope.key, window, now))
+                longest = max(longest, self._seconds_until_window_allows(scope.key, window, now))
         return longest
 
-    def _seconds_until_free(self, key: str, window: CallWindow, now: float) -> float:
+    def _seconds_until_window_allows(self, key: str, window: CallWindow, now: float) -> float:
         """Return the seconds until enough calls have left the sliding window to allow another."""
         if window.is_learned and self._learned_until.get(key, now) <= now:
             return 0.0
@@ -128,7 +128,7 @@ class InProcessRateLimits(RateLimits):
         allowed = window.count - window.reserved
         return 0.0 if len(calls) < allowed else calls[-allowed] + window.seconds - now
 
-    def _forget_past(self, now: float) -> None:
+    def _drop_expired(self, now: float) -> None:
         if len(self._next_arrival) > _MAX_KEYS:
             self._next_arrival = {key: at for key, at in self._next_arrival.items() if at > now}
         for ends in (self._refused_until, self._learned_until):
@@ -141,7 +141,7 @@ class InProcessRateLimits(RateLimits):
                     del self._calls[log]
 
 
-def longest_first(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
+def longest_refusals(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
     longest = sorted(waits.items(), key=lambda one: -one[1])[:_MAX_SHOWN]
     return [RefusedCalls(scope, seconds) for scope, seconds in longest]
 

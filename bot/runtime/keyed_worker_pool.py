@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 _POLL_SECONDS = 2.0
 _POLL_WITHOUT_SIGNALS_SECONDS = 0.5  # so that a message waits 3 s at most (docs/delivery.md)
 _MAX_KEYS_POLLED = 1000
-_LEAVE_SECONDS = 0.1  # ample time for another process to claim the keys that it woke
+_DELAY_SECONDS = 0.1  # ample time for another process to claim the keys that it woke
 _MAX_CLAIMED = 32  # keys in one query; more would block the event loop when they all start
 _MAX_URGENT = 10_000
 
@@ -44,7 +44,7 @@ def wake_keys(
     signals.publish(queue, keys)
 
 
-def _hold_nothing(_key: str) -> float:
+def _never_hold(_key: str) -> float:
     return 0.0
 
 
@@ -63,32 +63,32 @@ class KeyedWorkerPool(Generic[Item]):
     max_concurrent: int
     """The number of keys that may be processed at the same time."""
     clock: Clock
-    hold: Callable[[str], float] = _hold_nothing
+    hold: Callable[[str], float] = _never_hold
     """Returns the seconds to wait before a key may be claimed, or 0; ignored for urgent keys."""
     wakes_keys: bool = False
     """Whether every process wakes keys. If so, each process waits a moment before it claims keys
     that another process woke, so that they do not all compete for the same keys."""
-    urgent_beside: int = 0
+    extra_urgent: int = 0
     """The number of urgent keys that may be processed beyond `max_concurrent`."""
 
     def __post_init__(self) -> None:
         self._held: dict[str, None] = {}  # woken keys on hold, in the order of their wake-ups
         self._held_until = math.inf  # when `hold` is called again for all of them
-        self._call_off_release: Callable[[], None] = lambda: None
+        self._cancel_release: Callable[[], None] = lambda: None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._woken: dict[str, None] = {}  # in the order of their wake-ups
         self._urgent: set[str] = set()
-        self._left: dict[str, None] = {}  # keys left for the process that woke them
+        self._delayed: dict[str, None] = {}  # keys left for the process that woke them
         self._next_items: dict[str, Item] = {}  # items claimed while their key is in progress
         self._changed = asyncio.Event()
         self._claiming = asyncio.Lock()
         self.stopping = False
         self._is_drained = False
         KEYS_IN_PROGRESS.labels(self.queue).set_function(lambda: len(self._tasks))
-        leave = self._leave_to_others if self.wakes_keys else None
-        self.signals.subscribe(self.queue, self._wake_here, leave)
-        if self.urgent_beside:
-            self.signals.subscribe(urgent_topic(self.queue), self._note_urgent)
+        leave = self._delay_woken_elsewhere if self.wakes_keys else None
+        self.signals.subscribe(self.queue, self._add_woken, leave)
+        if self.extra_urgent:
+            self.signals.subscribe(urgent_topic(self.queue), self._mark_urgent)
 
     @property
     def busy_count(self) -> int:
@@ -108,14 +108,14 @@ class KeyedWorkerPool(Generic[Item]):
         if key in self._tasks:
             self._next_items[key] = item
             return
-        task = asyncio.create_task(self._process_one(key, item), name=f"{self.queue}: {key}")
+        task = asyncio.create_task(self._process_item(key, item), name=f"{self.queue}: {key}")
         self._tasks[key] = task
-        task.add_done_callback(lambda done: self._on_done(key, done))
+        task.add_done_callback(lambda done: self._on_task_done(key, done))
 
     async def run(self) -> None:
         """Claim and process ready keys until cancelled; call `drain` to end those in progress."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._claim_woken(), name=f"{self.queue}: claim")
+            group.create_task(self._claim_woken_keys(), name=f"{self.queue}: claim")
             group.create_task(self._poll(), name=f"{self.queue}: poll")
 
     async def drain(self, seconds: float) -> None:
@@ -130,32 +130,32 @@ class KeyedWorkerPool(Generic[Item]):
         self._is_drained = True
         await cancel_and_wait(self._tasks.values())
 
-    def _note_urgent(self, keys: Sequence[str]) -> None:
+    def _mark_urgent(self, keys: Sequence[str]) -> None:
         if len(self._urgent) >= _MAX_URGENT:  # keys that this process was never asked to wake
             self._urgent.clear()
         self._urgent.update(keys)
 
-    def _wake_here(self, keys: Sequence[str]) -> None:
+    def _add_woken(self, keys: Sequence[str]) -> None:
         self._woken.update(dict.fromkeys(keys))
         self._changed.set()
 
-    def _leave_to_others(self, keys: Sequence[str]) -> None:
-        if not self._left:
-            self.clock.call_later(_LEAVE_SECONDS, self._wake_left)
-        self._left.update(dict.fromkeys(keys))
+    def _delay_woken_elsewhere(self, keys: Sequence[str]) -> None:
+        if not self._delayed:
+            self.clock.call_later(_DELAY_SECONDS, self._wake_delayed)
+        self._delayed.update(dict.fromkeys(keys))
 
-    def _wake_left(self) -> None:
-        keys, self._left = list(self._left), {}
-        self._wake_here(keys)
+    def _wake_delayed(self) -> None:
+        keys, self._delayed = list(self._delayed), {}
+        self._add_woken(keys)
 
-    async def _claim_woken(self) -> None:
+    async def _claim_woken_keys(self) -> None:
         while not self.stopping:
             await self._changed.wait()
             self._changed.clear()
-            keys = self._next_keys(self.max_concurrent - len(self._tasks))
+            keys = self._select_next_keys(self.max_concurrent - len(self._tasks))
             if keys and not self.stopping:
                 await self._claim_and_start(keys)
-                if self.hold is not _hold_nothing:
+                if self.hold is not _never_hold:
                     await asyncio.sleep(0)  # an item that starts may put other keys on hold
                 self._notify_claimer()  # other processes may have claimed these keys first
 
@@ -163,17 +163,17 @@ class KeyedWorkerPool(Generic[Item]):
         if self._woken:
             self._changed.set()
 
-    def _next_keys(self, free: int) -> list[str]:
+    def _select_next_keys(self, free: int) -> list[str]:
         """Return the keys to claim next: first the urgent ones, then the others as woken."""
         urgent: list[str] = []
         if self._urgent:
-            most = min(free + self.urgent_beside, _MAX_CLAIMED)
+            most = min(free + self.extra_urgent, _MAX_CLAIMED)
             woken = (key for key in self._woken if key in self._urgent and key not in self._tasks)
             urgent = list(itertools.islice(woken, max(0, most)))
         others = [key for key in self._woken if key not in urgent] if urgent else self._woken
-        return urgent + self._unheld_keys(others, min(free, _MAX_CLAIMED) - len(urgent))
+        return urgent + self._select_unheld_keys(others, min(free, _MAX_CLAIMED) - len(urgent))
 
-    def _unheld_keys(self, woken: Iterable[str], most: int) -> list[str]:
+    def _select_unheld_keys(self, woken: Iterable[str], most: int) -> list[str]:
         """Return up to `most` woken keys that are not on hold; move keys on hold to `_held`."""
         if most <= 0:
             return []
@@ -192,15 +192,15 @@ class KeyedWorkerPool(Generic[Item]):
             del self._woken[key]
             self._held[key] = None
         if held:
-            self._release_after(min(held.values()))
+            self._schedule_release(min(held.values()))
         return keys
 
-    def _release_after(self, seconds: float) -> None:
+    def _schedule_release(self, seconds: float) -> None:
         until = self.clock.monotonic() + seconds
         if until < self._held_until:
-            self._call_off_release()
+            self._cancel_release()
             self._held_until = until
-            self._call_off_release = self.clock.call_later(seconds, self._release_held)
+            self._cancel_release = self.clock.call_later(seconds, self._release_held)
 
     def _release_held(self) -> None:
         self._woken = {**self._held, **self._woken}
@@ -229,11 +229,11 @@ class KeyedWorkerPool(Generic[Item]):
             except StoreError as error:
                 _log.warning("poll_failed", queue=self.queue, reason=str(error))
             else:
-                self._wake_here([key for key in keys if key not in self._tasks])
+                self._add_woken([key for key in keys if key not in self._tasks])
             has_signals = self.signals.reaches_others
             await self.clock.sleep(_POLL_SECONDS if has_signals else _POLL_WITHOUT_SIGNALS_SECONDS)
 
-    def _on_done(self, key: str, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, key: str, task: asyncio.Task[None]) -> None:
         del self._tasks[key]
         self._notify_claimer()
         if key in self._next_items:
@@ -241,7 +241,7 @@ class KeyedWorkerPool(Generic[Item]):
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("work_failed", queue=self.queue, key=key, exc_info=error)
 
-    async def _process_one(self, key: str, item: Item) -> None:
+    async def _process_item(self, key: str, item: Item) -> None:
         try:
             await self.process(item)
         except StoreError as error:

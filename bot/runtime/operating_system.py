@@ -108,7 +108,7 @@ def limit_cpu(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def call_on_end(loop: Any, end: Callable[[], object]) -> None:
+def call_on_termination(loop: Any, end: Callable[[], object]) -> None:
     """Call `end` in the event loop on Ctrl-C or on a termination signal."""
     if sys.platform == "win32":
         for number in (signal.SIGINT, signal.SIGBREAK):
@@ -124,7 +124,7 @@ def ignore_hang_up(loop: Any) -> None:
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
 
 
-def bare_environment(packages: Path) -> dict[str, str]:
+def minimal_environment(packages: Path) -> dict[str, str]:
     """Return environment variables, without secrets, for a Python child that imports `bot`.
 
     `packages` is the folder that contains the package.

@@ -54,7 +54,7 @@ def enable(names: Iterable[str], register: Mapping[str, Callable[[Any], None]]) 
             known = ", ".join(sorted(installed)) or "none"
             problems[name] = f"no plug-in {name!r} is installed; installed plug-ins: {known}"
         for one in found:
-            if (problem := _load(one, register)) is not None:
+            if (problem := _load_plugin(one, register)) is not None:
                 package = one.dist.name if one.dist else one.value
                 problems[name] = f"the plug-in {name!r} of {package} {problem}"
 
@@ -92,7 +92,7 @@ async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext
         parts = hook(context)
         if isinstance(parts, str):  # or each character would become a part
             raise TypeError
-        return [_storable(one) for one in islice(parts, _MAX_PARTS)]
+        return [_clean_hook_text(one) for one in islice(parts, _MAX_PARTS)]
 
     return await call_in_thread(name, run, _HOOK_SECONDS)
 
@@ -106,20 +106,22 @@ async def check_answer(name: str, hook: Callable[..., Any], text: str) -> str | 
     def run() -> str | Refusal:
         checked = hook(text)
         if not isinstance(checked, Refusal):
-            return _storable(checked)
+            return _clean_hook_text(checked)
         reason: object = checked.reason
-        return Refusal(_storable(reason) if isinstance(reason, str) and reason.strip() else "")
+        return Refusal(
+            _clean_hook_text(reason) if isinstance(reason, str) and reason.strip() else ""
+        )
 
     return await call_in_thread(name, run, _HOOK_SECONDS)
 
 
-def _storable(text: object) -> str:
+def _clean_hook_text(text: object) -> str:
     if not isinstance(text, str) or not text.strip():
         raise TypeError
     return mask_pasted_tokens(to_storable_text(text))
 
 
-def _load(one: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> str | None:
+def _load_plugin(one: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> str | None:
     group = one.group.removeprefix("troupe.")
     try:
         value = one.load()

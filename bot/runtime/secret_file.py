@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from bot.ports import Clock
 
-LOOK_EVERY_SECONDS = 5.0
+CHECK_INTERVAL_SECONDS = 5.0
 """The interval at which files are checked for changes."""
 _log = structlog.get_logger(__name__)
 
@@ -18,7 +18,7 @@ def read_secrets(file: Path) -> list[str]:
     return list(dict.fromkeys(file.read_text("utf-8").split()))
 
 
-def read_secrets_at_start(file: Path, what: str) -> list[str]:
+def read_setting_secrets(file: Path, what: str) -> list[str]:
     """Return the secrets in a file; raises `ValueError`, with `what` as their name in its text."""
     try:
         return read_secrets(file)
@@ -27,25 +27,25 @@ def read_secrets_at_start(file: Path, what: str) -> list[str]:
         raise ValueError(f"{what} in {file} cannot be read: {reason}") from None
 
 
-def read_one_secret(file: Path, name: str) -> str:
+def read_single_secret(file: Path, name: str) -> str:
     """Return the secret in a file that must contain exactly one; `name` is its name in errors.
 
     Raises `ValueError`.
     """
-    found = read_secrets_at_start(file, f"the {name}")
+    found = read_setting_secrets(file, f"the {name}")
     if len(found) != 1:
         raise ValueError(f"{file} should contain exactly one {name}, but contains {len(found)}")
     return found[0]
 
 
-def take_from_file(given: SecretStr | None, file: Path | None, field: str) -> SecretStr | None:
+def resolve_secret(given: SecretStr | None, file: Path | None, field: str) -> SecretStr | None:
     """Return a setting's secret from its value, or from its file if one is set.
 
     `field` is the name of the setting in errors. Raises `ValueError`.
     """
     if file is None:
         return given
-    found = SecretStr(read_one_secret(file, field.replace("_", " ")))
+    found = SecretStr(read_single_secret(file, field.replace("_", " ")))
     if given not in {None, found}:
         raise ValueError(f"{field} and {field}_file are both set; remove one of them")
     return found
@@ -59,14 +59,14 @@ class SecretFile:
         self._version = self._read_version()
         self.secrets: Sequence[str] = self._read() or []
 
-    def has_changed(self, *, at_once: bool = False) -> bool:
+    def reload_if_changed(self, *, at_once: bool = False) -> bool:
         """Read the file again and return whether `secrets` changed.
 
         Return False without reading if the last check was less than five seconds ago, except with
         `at_once`.
         """
         now = self._clock.monotonic()
-        if not at_once and now - self._looked_at < LOOK_EVERY_SECONDS:
+        if not at_once and now - self._looked_at < CHECK_INTERVAL_SECONDS:
             return False
         self._looked_at = now
         version = self._read_version()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 
-def shipped_folder(name: Literal["migrations", "presets"]) -> Path:
+def find_shipped_folder(name: Literal["migrations", "presets"]) -> Path:
     """Return the path of a shipped folder: in `bot/_data` of a wheel, or at the checkout's root."""
     package = Path(str(files("bot")))
     packaged = package / "_data" / name
@@ -18,10 +18,10 @@ def presets_folder(chosen: Path | None) -> Path:
     if chosen is not None:
         return chosen
     own = Path("presets")
-    return own if own.is_dir() else shipped_folder("presets")
+    return own if own.is_dir() else find_shipped_folder("presets")
 
 
-def writable_presets_folder(chosen: Path | None) -> tuple[Path, bool]:
+def prepare_presets_folder(chosen: Path | None) -> tuple[Path, bool]:
     """Return the folder to write presets to, and whether it was just created; raises `OSError`.
 
     A new ./presets starts as a copy of the shipped presets, because they are no longer read once
@@ -30,5 +30,5 @@ def writable_presets_folder(chosen: Path | None) -> tuple[Path, bool]:
     folder = Path("presets") if chosen is None else chosen
     is_new = chosen is None and not folder.is_dir()
     if is_new:
-        shutil.copytree(shipped_folder("presets"), folder)
+        shutil.copytree(find_shipped_folder("presets"), folder)
     return folder, is_new

@@ -101,7 +101,7 @@ class SupervisedProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=child_environment(),
+                env=environment_without_secrets(),
                 preexec_fn=DIE_WITH_PARENT,
                 **OWN_SESSION,
             )
@@ -182,7 +182,7 @@ if sys.platform == "linux":  # other systems do not guarantee it
 """A `preexec_fn` that lets the kernel kill the child when this process dies; Linux only."""
 
 
-def child_environment() -> dict[str, str]:
+def environment_without_secrets() -> dict[str, str]:
     """Return this process's environment variables, except Troupe's settings and secrets."""
     ours = os.environ  # noqa: TID251 -- no setting is read
     return {name: value for name, value in ours.items() if not _SECRET_NAME.search(name)}

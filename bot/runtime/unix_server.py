@@ -48,7 +48,7 @@ async def unix_server(
             unix_socket = folder / _SOCKET
             place = {"socket": unix_socket}
         else:
-            place = {"port": _free_port(), "key": secrets.token_urlsafe()}
+            place = {"port": _find_free_port(), "key": secrets.token_urlsafe()}
             url = f"http://127.0.0.1:{place['port']}"
             headers["Authorization"] = f"Bearer {place['key']}"
         client = HttpClient(
@@ -82,7 +82,7 @@ async def unix_server(
             await client.close()  # a request in progress would delay the child's exit
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 

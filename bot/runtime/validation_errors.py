@@ -35,7 +35,7 @@ _WORDS: Final = {
 """Texts by pydantic's error type; the names in braces come from the error's context."""
 
 
-def describe_problem(problem: ErrorDetails) -> str:
+def describe_validation_error(problem: ErrorDetails) -> str:
     """Describe an error, as in "should be a number"; the value is omitted, as it may be secret."""
     if problem["type"] == "string_too_short":
         return translatable_count(

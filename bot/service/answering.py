@@ -262,7 +262,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             max_concurrent=self.settings.limits.conversations_at_once,
             clock=self.clock,
             wakes_keys=Role.GATEWAY in self.options.roles,
-            urgent_beside=_COMMANDS_BESIDE,
+            extra_urgent=_COMMANDS_BESIDE,
         )
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:

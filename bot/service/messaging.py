@@ -328,7 +328,7 @@ class MessagingContainer(StorageContainer, ABC):
             claim=self._sender.take,
             process=self._sender.work,
             max_concurrent=_MAX_LANES,
-            urgent_beside=_URGENT_BESIDE,
+            extra_urgent=_URGENT_BESIDE,
             hold=self._sender.hold,
             clock=self.clock,
         )

@@ -10,7 +10,7 @@ import structlog
 
 from bot.errors import PlatformError, PlatformFatal, StoreError
 from bot.ports import Clock, Intake, Platform
-from bot.runtime.operating_system import call_on_end
+from bot.runtime.operating_system import call_on_termination
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
 
@@ -49,7 +49,7 @@ class PlatformSupervisor:
         After a signal they stay connected until `close`, as some send answers that way.
         """
         stop = asyncio.Event()
-        call_on_end(asyncio.get_running_loop(), stop.set)
+        call_on_termination(asyncio.get_running_loop(), stop.set)
         stopped = asyncio.create_task(stop.wait())
         tasks = {one.name: asyncio.create_task(self._keep_running(one)) for one in self.platforms}
         self._tasks = set(tasks.values())

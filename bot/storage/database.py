@@ -24,7 +24,7 @@ from sqlalchemy.schema import Column
 from bot.errors import SettingsError, StoreError, Undecodable, UnknownEncryptionKey
 from bot.extras import import_extra
 from bot.ports import Clock
-from bot.runtime.addresses import require_encoded_login
+from bot.runtime.addresses import require_escaped_password
 from bot.storage.codec import StoredAsIs, TextCodec, TextEncryption
 from bot.storage.column_types import encryptable_columns
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
@@ -311,7 +311,7 @@ def parse_url(url: str) -> URL:
     """
     if not url.startswith("sqlite"):
         try:
-            require_encoded_login(url)
+            require_escaped_password(url)
         except ValueError as error:
             raise SettingsError(f"TROUPE_DATABASE_URL: {error}") from None
     scheme, _, rest = url.partition("://")

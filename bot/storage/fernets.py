@@ -15,7 +15,7 @@ from typing_extensions import override
 from bot.errors import SettingsError, Undecodable
 from bot.runtime.secret_file import read_secrets
 from bot.storage.codec import TextCodec, TextEncryption
-from bot.telemetry.secret_masker import mask_from_now_on
+from bot.telemetry.secret_masker import register_secrets
 
 _log = structlog.get_logger(__name__)
 _KEY_ID = re.compile("[0-9a-f]{8}")
@@ -75,7 +75,7 @@ class FernetCodec(TextCodec):
             return
         try:
             new = [key for key in read_secrets(self._keys_file) if key not in self._keys]
-            mask_from_now_on(new)
+            register_secrets(new)
             self._use_keys([*new, *self._keys])
         except (OSError, UnicodeDecodeError, SettingsError) as error:
             _log.warning("secret_file_not_read", reason=type(error).__name__)

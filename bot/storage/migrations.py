@@ -6,7 +6,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection
 
 from bot.errors import SettingsError
-from bot.runtime.shipped_files import shipped_folder
+from bot.runtime.shipped_files import find_shipped_folder
 
 _ADVISORY_LOCK = 0x7472_6F75_7065  # "troupe" in ASCII
 
@@ -14,7 +14,7 @@ _ADVISORY_LOCK = 0x7472_6F75_7065  # "troupe" in ASCII
 def make_alembic_config() -> Config:
     """Return the configuration for the shipped migrations."""
     config = Config()
-    config.set_main_option("script_location", str(shipped_folder("migrations")))
+    config.set_main_option("script_location", str(find_shipped_folder("migrations")))
     return config
 
 

@@ -30,7 +30,7 @@ from bot.storage.statements import (
     decoded,
     to_store_error,
 )
-from bot.telemetry.secret_masker import mask_from_now_on
+from bot.telemetry.secret_masker import register_secrets
 
 T = TypeVar("T")
 MAX_CONNECTIONS = 8
@@ -231,7 +231,7 @@ def read_password(file: Path, url: URL) -> str:
     for line in filter(None, lines):
         *fields, password = [_ESCAPED.sub(r"\1", one) for one in line.groups()]
         if all(one in {"*", *known} for one, known in zip(fields, wanted, strict=True)):
-            mask_from_now_on([password])
+            register_secrets([password])
             return password
     searched = ":".join(",".join(sorted(one)) for one in wanted)
     raise SettingsError(f"no line of the password file {file} is for {searched}")

@@ -21,9 +21,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from typing_extensions import override
 
 from bot.errors import SettingsError
-from bot.runtime.addresses import require_encoded_login
-from bot.runtime.secret_file import read_one_secret
-from bot.telemetry.secret_masker import mask_from_now_on
+from bot.runtime.addresses import require_escaped_password
+from bot.runtime.secret_file import read_single_secret
+from bot.telemetry.secret_masker import register_secrets
 
 SIGNALS_CHANNEL = "troupe:signals"
 ANSWER_SECONDS = 1.0
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 def open_client(url: str) -> Redis:
     """Return a client that connects on first use; raises `SettingsError` for a bad address."""
     try:
-        require_encoded_login(url, may_have_at=True)
+        require_escaped_password(url, may_have_at=True)
         url, password = _take_password_file(url)
         redis = Redis.from_url(
             url,
@@ -116,8 +116,8 @@ class _PasswordFile(CredentialProvider):
         return (*self._user, self._password)  # type: ignore[return-value]
 
     def _read(self) -> str:
-        found = read_one_secret(self._file, "password")
-        mask_from_now_on([found])
+        found = read_single_secret(self._file, "password")
+        register_secrets([found])
         return found
 
 

@@ -22,7 +22,7 @@ from typing_extensions import override
 from bot.chat.operation import RefusedCalls
 from bot.chat.rate import CallScope, Rate, Waiter
 from bot.ports import Clock, RateLimits
-from bot.runtime.in_process import LEARNED_SECONDS, InProcessRateLimits, longest_first
+from bot.runtime.in_process import LEARNED_SECONDS, InProcessRateLimits, longest_refusals
 from bot.storage.redis_client import open_client
 from bot.storage.statements import read_sections
 
@@ -159,7 +159,7 @@ class RedisRateLimits(RateLimits):
             return waits
 
         found = await self._ask(find)
-        return await self._here.refusals() if found is None else longest_first(found)
+        return await self._here.refusals() if found is None else longest_refusals(found)
 
     def _refusal_keys(self, scope: str) -> list[str]:
         return [f"{self._prefix}refused:{scope}", f"{self._prefix}learned:{scope}"]

@@ -27,7 +27,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 from typing_extensions import override
 
-from bot.runtime.tasks import wake_ups
+from bot.runtime.tasks import resume_limiter
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import attach_codec
 from bot.storage.data_dir import restrict_to_owner
@@ -168,7 +168,7 @@ def _rows_of(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
 
 
 def _deliver(outcomes: Sequence[_Outcome]) -> None:
-    gate = wake_ups()
+    gate = resume_limiter()
     for outcome in outcomes:
         gate.wake(functools.partial(_wake_caller, *outcome))
 
@@ -252,7 +252,7 @@ class SqliteThreadPool(ConnectionPool):
 
     async def _run_in_reader(self, work: Callable[[], T]) -> T:
         found = await asyncio.get_running_loop().run_in_executor(self._reading, work)
-        await wake_ups().wait_turn()
+        await resume_limiter().wait_turn()
         return found
 
     @override

@@ -48,7 +48,7 @@ def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> 
 
 @dataclass(slots=True)
 class _Repeats:
-    written: float
+    written_at: float
     """When a record was last written."""
     newest: logging.LogRecord | None = None
     count: int = 0
@@ -79,7 +79,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
         key = _repeat_key(record) if record.levelno >= logging.WARNING else None
         if key is not None and key in self._seen:
             self._seen[key].add(record)
-        self._write_counts(now, now - _REPEAT_SECONDS)
+        self._write_repeats(now, now - _REPEAT_SECONDS)
         if key is None:
             super().emit(record)
         elif key not in self._seen:
@@ -88,13 +88,13 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
     @override
     def close(self) -> None:
-        self._write_counts(math.inf, math.inf)
+        self._write_repeats(math.inf, math.inf)
         super().close()
 
-    def _write_counts(self, now: float, before: float) -> None:
+    def _write_repeats(self, now: float, before: float) -> None:
         """Log the repeats of records that were last written up to `before`; forget the others."""
         for key, repeats in list(self._seen.items()):
-            if repeats.written > before:
+            if repeats.written_at > before:
                 continue
             del self._seen[key]
             if (record := repeats.newest) is None:
@@ -254,24 +254,24 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(FailedMessage).decode
 
 
-def describe_failure(events: RecentEvents, turn: str) -> MessageNote:
+def create_failure_note(events: RecentEvents, turn: str) -> MessageNote:
     """Return a note for the database that contains the log of a failed message."""
     error_id = short_error_id(turn)
     failed = events.failure(error_id) or FailedMessage(error_id, turn, ())
-    return MessageNote(_key(error_id), _encode(failed).decode())
+    return MessageNote(_note_key(error_id), _encode(failed).decode())
 
 
-async def find_failure(
+async def find_failed_message(
     read_notes: Callable[[str, int], Awaitable[Sequence[str]]], error_id: str
 ) -> FailedMessage | None:
     """Return the failed message with an error id, from the notes of all processes, or None.
 
     Raises `StoreError`.
     """
-    return next(iter(read_failures(await read_notes(_key(error_id), 1))), None)
+    return next(iter(parse_failure_notes(await read_notes(_note_key(error_id), 1))), None)
 
 
-def read_failures(notes: Iterable[str]) -> Sequence[FailedMessage]:
+def parse_failure_notes(notes: Iterable[str]) -> Sequence[FailedMessage]:
     """Parse notes into failed messages; skip notes that another version of Troupe wrote."""
     found = []
     for one in notes:
@@ -283,7 +283,7 @@ def read_failures(notes: Iterable[str]) -> Sequence[FailedMessage]:
 ERROR_NOTES = "error:"
 
 
-def _key(error_id: str) -> str:
+def _note_key(error_id: str) -> str:
     return f"{ERROR_NOTES}{error_id}"
 
 

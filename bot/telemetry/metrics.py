@@ -114,7 +114,7 @@ def withheld_answers() -> int:
     return sum(int(one.value) for one in withheld if one.name.endswith("_total"))
 
 
-def count_unanswered(platform: str) -> int:
+def count_unanswered_messages(platform: str) -> int:
     """Return the number of messages on a platform that got a notice instead of an answer."""
     labels = ({"platform": platform, "outcome": one} for one in ("failed", "told", "set_aside"))
     found = (REGISTRY.get_sample_value("troupe_finished_total", each) for each in labels)
@@ -126,7 +126,7 @@ ROOT = "message"
 """The name of a turn's root span, which contains its other spans."""
 
 
-class TurnIds:
+class TurnIdGenerator:
     """Generates OpenTelemetry ids; those of a root span are derived from its turn."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class TurnIds:
 class MessageTraces:
     """Records spans with an OpenTelemetry tracer whose id generator is `ids`."""
 
-    def __init__(self, tracer: Any, ids: TurnIds) -> None:
+    def __init__(self, tracer: Any, ids: TurnIdGenerator) -> None:
         self._tracer, self._ids = tracer, ids
         self._api = import_module("opentelemetry.trace")
 
@@ -202,7 +202,7 @@ def record_span(name: str, turn: str | None, began: float, ended: float, **more:
             traces.record(name, of_turn, began, ended, **more)
 
 
-def start_traces(url: str) -> Callable[[], None]:
+def start_tracing(url: str) -> Callable[[], None]:
     """Start to export spans to a URL by OTLP over HTTP; return a function that ends the export.
 
     Raises `SettingsError` if the libraries are not installed.
@@ -215,7 +215,7 @@ def start_traces(url: str) -> Callable[[], None]:
         )
     )
     about = {"service.name": "troupe", "service.version": __version__}
-    ids = type("SdkTurnIds", (TurnIds, id_generator.IdGenerator), {})()
+    ids = type("SdkTurnIds", (TurnIdGenerator, id_generator.IdGenerator), {})()
     provider = sdk.TracerProvider(resource=resources.Resource.create(about), id_generator=ids)
     exporter = otlp.OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces")
     provider.add_span_processor(export.BatchSpanProcessor(exporter))

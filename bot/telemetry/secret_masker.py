@@ -84,14 +84,14 @@ _NEWER: set[str] = set()
 """Secrets added after the settings were read, in every encoding they may appear in."""
 
 
-def mask_from_now_on(secrets: Iterable[str]) -> None:
+def register_secrets(secrets: Iterable[str]) -> None:
     """Make all maskers mask these secrets, too; for files of secrets that were replaced."""
     for one in secrets:
         if len(one) >= _MIN_SECRET_CHARS:
-            _NEWER.update(_encodings(one))
+            _NEWER.update(_list_encodings(one))
 
 
-def passwords_in(address: str) -> set[str]:
+def find_passwords(address: str) -> set[str]:
     """Return the password in a URL or in "name:password", as written and percent-decoded."""
     found = _PASSWORD.search(address)
     password = (found[1] or found[2]) if found else ""
@@ -102,8 +102,10 @@ class SecretMasker:
     """A structlog processor that masks secrets; of long ones, the last four characters stay."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        known = {each for one in secrets for each in (one, *passwords_in(one))}
-        forms = {form for one in known if len(one) >= _MIN_SECRET_CHARS for form in _encodings(one)}
+        known = {each for one in secrets for each in (one, *find_passwords(one))}
+        forms = {
+            form for one in known if len(one) >= _MIN_SECRET_CHARS for form in _list_encodings(one)
+        }
         self._secrets = sorted(forms, key=len, reverse=True)
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -112,10 +114,10 @@ class SecretMasker:
     def mask(self, text: str) -> str:
         """Return a text with every secret in it masked."""
         for secret in (*self._secrets, *sorted(_NEWER, key=len, reverse=True)):
-            text = text.replace(secret, _masked(secret))
-        text = _TOKEN_FORMATS.sub(lambda found: _masked(found[0]), text)
-        text = _NAMED_SECRET.sub(lambda found: found["name"] + _masked(found["value"]), text)
-        return _BASE64.sub(_mask_base64, text)
+            text = text.replace(secret, _mask_secret(secret))
+        text = _TOKEN_FORMATS.sub(lambda found: _mask_secret(found[0]), text)
+        text = _NAMED_SECRET.sub(lambda found: found["name"] + _mask_secret(found["value"]), text)
+        return _BASE64.sub(_mask_base64_token, text)
 
     def _mask_value(self, value: Any) -> Any:
         match value:
@@ -140,9 +142,9 @@ def mask_pasted_tokens(text: str) -> str:
     bare = text if text.isascii() else text.translate(_ZERO_WIDTH)
     masked = bare
     if _MAY_BE_PASTED.search(bare):
-        masked = _TOKEN_FORMATS.sub(_mask_pasted, masked)
+        masked = _TOKEN_FORMATS.sub(_mask_pasted_token, masked)
     if _MAY_BE_NAMED.search(bare):
-        masked = _NAMED_SECRET.sub(_mask_named, masked)
+        masked = _NAMED_SECRET.sub(_mask_named_secret, masked)
     return text if masked == bare else masked
 
 
@@ -168,13 +170,13 @@ class TokenFilter:
     def feed(self, text: str) -> str:
         """Add text, and return the text that can be shown now."""
         self._held += text
-        return self._release(self._safe_length())
+        return self._release(self._releasable_length())
 
     def finish(self) -> str:
         """Return the text that is still held back, at the end of the stream."""
         return self._release(len(self._held))
 
-    def _safe_length(self) -> int:
+    def _releasable_length(self) -> int:
         """Return how many characters can be released because they cannot grow into a token."""
         held, after_keys = self._held, 0
         while begin := _KEY_BEGIN.search(held, after_keys):
@@ -202,40 +204,40 @@ class TokenFilter:
             return released
         masked: list[str] = []
         for found in _TOKEN_FORMATS.finditer(whole, at):
-            masked += [whole[at : found.start()], _mask_pasted(found)]
+            masked += [whole[at : found.start()], _mask_pasted_token(found)]
             at = found.end()
         return "".join([*masked, whole[at:]])
 
 
-def _mask_pasted(found: re.Match[str]) -> str:
+def _mask_pasted_token(found: re.Match[str]) -> str:
     word = found[0]
     if found.string[: found.start()].endswith("://") or word.startswith("-----BEGIN"):
         return "***"
     is_token = len(word) >= _MIN_PASTED_CHARS and any(char.isdigit() for char in word)
-    return _masked(word) if is_token else word
+    return _mask_secret(word) if is_token else word
 
 
-def _mask_named(found: re.Match[str]) -> str:
+def _mask_named_secret(found: re.Match[str]) -> str:
     value = found["value"]
     has_both = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
     is_secret = len(value) >= _MIN_NAMED_CHARS and has_both and not value.startswith("***")
-    return found["name"] + _masked(value) if is_secret else found[0]
+    return found["name"] + _mask_secret(value) if is_secret else found[0]
 
 
-def _encodings(secret: str) -> set[str]:
+def _list_encodings(secret: str) -> set[str]:
     """Return the forms in which a secret may appear: plain, URL-quoted, base64."""
     return {secret, quote(secret, safe=""), b64encode(secret.encode()).decode().rstrip("=")}
 
 
-def _mask_base64(found: re.Match[str]) -> str:
+def _mask_base64_token(found: re.Match[str]) -> str:
     """Return a base64 word masked if it decodes to a Telegram token, else unchanged."""
     word = found[0].rstrip("=").replace("+", "-").replace("/", "_")
     try:
         decoded = urlsafe_b64decode(word + "=" * (-len(word) % 4)).decode("ascii")
     except ValueError:
         return found[0]
-    return _masked(found[0]) if re.search(_TELEGRAM, decoded) else found[0]
+    return _mask_secret(found[0]) if re.search(_TELEGRAM, decoded) else found[0]
 
 
-def _masked(secret: str) -> str:
+def _mask_secret(secret: str) -> str:
     return f"***{secret[-4:]}" if len(secret) >= _MIN_CHARS_TO_SHOW_TAIL else "***"

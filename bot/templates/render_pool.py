@@ -23,7 +23,7 @@ from bot.runtime.operating_system import (
     CRASH_EXIT_CODES,
     HAS_CPU_LIMIT,
     OWN_SESSION,
-    bare_environment,
+    minimal_environment,
 )
 from bot.templates.control_tokens import TextSpan
 from bot.templates.jinja_template import MAX_SOURCE_BYTES, Message
@@ -223,7 +223,7 @@ async def _start_process() -> _RenderProcess:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env=bare_environment(PACKAGE_FOLDER),
+        env=minimal_environment(PACKAGE_FOLDER),
         **OWN_SESSION,
     )
     pipes = cast(tuple[asyncio.StreamWriter, asyncio.StreamReader], (process.stdin, process.stdout))

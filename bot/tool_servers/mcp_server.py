@@ -27,8 +27,8 @@ from bot.chat.prompt import ToolSpec
 from bot.errors import ToolServerError
 from bot.ports import Clock, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text
-from bot.runtime.secret_file import read_one_secret
-from bot.telemetry.secret_masker import mask_from_now_on, mask_pasted_tokens
+from bot.runtime.secret_file import read_single_secret
+from bot.telemetry.secret_masker import mask_pasted_tokens, register_secrets
 from bot.tool_servers.settings import McpServerSettings
 from bot.tool_servers.transports import LOGIN_REFUSED, NOT_ANSWERED, NOT_REACHED, BoundedTransport
 
@@ -241,11 +241,11 @@ class McpServer(ToolServer):
         given = self._settings
         if given.token_file is not None:
             try:
-                token = read_one_secret(given.token_file, "token")
+                token = read_single_secret(given.token_file, "token")
             except ValueError as error:
                 _log.warning("secret_file_not_read", server=self._name, reason=str(error))
             else:
-                mask_from_now_on([token])
+                register_secrets([token])
                 self._token = token
         return self._token
 

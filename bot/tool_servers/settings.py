@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, m
 from pydantic_settings import NoDecode
 
 from bot.runtime.addresses import HttpAddress
-from bot.runtime.secret_file import take_from_file
+from bot.runtime.secret_file import resolve_secret
 
 
 def _split_command(given: object) -> object:
@@ -76,7 +76,7 @@ class McpServerSettings(BaseModel):
     def _check_way(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise ValueError("set either __COMMAND or __URL")
-        self.token = take_from_file(self.token, self.token_file, "token")
+        self.token = resolve_secret(self.token, self.token_file, "token")
         if self.url is None and self.token is not None:
             raise ValueError("__TOKEN needs __URL; a process gets its secrets from __ENVIRONMENT")
         return self

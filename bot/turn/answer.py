@@ -201,7 +201,7 @@ class AnswerPipeline:
         of_answer = {one for one in messages_of(opened) if one >= context.first_part}
         shown = of_answer.difference(context.opened)
         if shown:
-            stop.write_again(max(shown))
+            stop.resume_until_text(max(shown))
             await self._generate_answers(speakers, context, stop)
 
     def _refuse(
@@ -232,7 +232,7 @@ class AnswerPipeline:
             face,
             can_stop=preset.buttons,
         ) as live_reply:
-            stop.begin_part(first_part)
+            stop.start_part(first_part)
             request = AnswerRequest(speaker, line, context, live_reply, stop)
             receipt = await self.models.generate(request)
         context.opened.extend(live_reply.opened)

@@ -113,7 +113,7 @@ class Commands:
             raise UserError(PAUSED)
         result = CommandResult(_RECAP_STOPPED)
         async with stages.stops.answering(group.claim, group.message, message) as stop:
-            with stop.ends_block():
+            with stop.stoppable_block():
                 result = await stages.commands.handle(request)
         return await self.finish(group, request, replace(result, is_private=True))
 

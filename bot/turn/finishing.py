@@ -26,7 +26,7 @@ from bot.routing.presets import ActiveCharacters, PresetResolver
 from bot.routing.speakers import Dice
 from bot.storage.conversations import Conversations
 from bot.storage.operation import SqlMessageNotes
-from bot.telemetry.logs import RECENT_EVENTS, describe_failure
+from bot.telemetry.logs import RECENT_EVENTS, create_failure_note
 from bot.texts.text import Text, language_of, translatable, translatable_count, translate
 from bot.turn.answer import AnswerPipeline
 from bot.turn.limits.rate_limits import CommandLimits, NoticeLimiter
@@ -186,7 +186,7 @@ class TurnFinisher:
         message = group.message
         number = message.error_id
         text = translatable("⚠ {problem} (error {number})", problem=problem, number=number)
-        await self.stages.notes.add([describe_failure(RECENT_EVENTS, message.turn)])
+        await self.stages.notes.add([create_failure_note(RECENT_EVENTS, message.turn)])
         return await self.finish_asking(group, text, retry_button)
 
     async def finish_asking(
@@ -356,7 +356,7 @@ class QuestionAnswers:
                 if not stop.is_superseded:
                     return None if stop.is_withdrawn else result
                 first_part = result.next_part
-                stop.begin_again()
+                stop.reset()
                 await gathering.gather_until_quiet()
 
 

@@ -51,7 +51,7 @@ from bot.routing.decide import (
     describe_silence,
 )
 from bot.routing.presets import ActiveCharacters
-from bot.runtime.tasks import WakeUps
+from bot.runtime.tasks import ResumeLimiter
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, ROOT, SECONDS_TO_FINISH, record_span
 from bot.texts.text import translatable, translatable_count
@@ -99,7 +99,7 @@ class ConversationWorker:
         self.leases = leases or LeaseKeeper(stages.conversations, stages.clock)
         """Renews the leases of all conversations in progress."""
         self._gate = IsolationGate(stages.clock)
-        self._starts = WakeUps()
+        self._starts = ResumeLimiter()
         self._finisher = TurnFinisher(stages)
         self._answers = QuestionAnswers(stages, self._finisher)
         self._edits = Edits(stages)

@@ -50,7 +50,7 @@ async def renderer() -> AsyncIterator[Renderer]:
 @pytest.fixture
 def is_never_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine this process may stand still for a second, which is not tested here."""
-    monkeypatch.setattr(request_runner, "STOOD_STILL_SECONDS", 60.0)
+    monkeypatch.setattr(request_runner, "PROCESS_PAUSE_SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from bot.runtime.clock import SystemClock
 from bot.storage.operation import SqlMessageNotes
 from bot.storage.presets import PresetVersions
 from bot.storage.tables import feedback
-from bot.telemetry.logs import RecentEvents, describe_failure
+from bot.telemetry.logs import RecentEvents, create_failure_note
 from tests.attacks import expanded, with_ours
 from tests.support.console import (
     ConsoleUnderTest,
@@ -59,7 +59,7 @@ async def test_list_shows_answers_and_keeps_the_filter(console: ConsoleUnderTest
 async def test_errors_of_earlier_runs_are_listed(console: ConsoleUnderTest) -> None:
     events, turn = RecentEvents(), "telegram:5:1"
     events(None, "warning", {"event": "not_answered", "turn": turn, "reason": "503 <b>"})
-    notes = [describe_failure(events, turn), MessageNote("error:new", "{}")]
+    notes = [create_failure_note(events, turn), MessageNote("error:new", "{}")]
     await SqlMessageNotes(console.database, console.clock).add(notes)
     await console.log_in()
     page = await console.page("/answers?state=errors")

@@ -20,7 +20,7 @@ from bot.storage.inbox import SqlInbox
 from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
 from bot.storage.reports import ServiceState
 from bot.storage.tables import node
-from bot.telemetry.logs import RecentEvents, describe_failure
+from bot.telemetry.logs import RecentEvents, create_failure_note
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming, mask_secret
 from tests.support.console import ConsoleUnderTest, MakeParts, hidden_fields
@@ -151,7 +151,7 @@ async def test_error_is_shown_that_another_process_has_told_a_person(
 ) -> None:
     other = Parts()
     other.log("warning", "not_answered", reason="503")
-    await SqlMessageNotes(console.database, CLOCK).add([describe_failure(other.events, TURN)])
+    await SqlMessageNotes(console.database, CLOCK).add([create_failure_note(other.events, TURN)])
     await console.log_in()
     assert "503" in await console.page(f"/operation/errors/{short_error_id(TURN)}")
 

@@ -278,7 +278,7 @@ async def test_engine_on_a_port_answers_only_with_its_key(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     monkeypatch.setattr("bot.runtime.unix_server.HAS_UNIX_SOCKETS", False)
-    monkeypatch.setattr("bot.runtime.unix_server._free_port", lambda: port)
+    monkeypatch.setattr("bot.runtime.unix_server._find_free_port", lambda: port)
 
     async with running_engine(config) as engine, ClientSession() as stranger:
         assert (await ask(engine, ASKED.format("Hi"), 0, most=2)).text

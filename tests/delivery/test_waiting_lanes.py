@@ -108,7 +108,7 @@ class Process:
             max_concurrent=4000,
             clock=clock,
             hold=sender.hold,
-            urgent_beside=1,
+            extra_urgent=1,
         )
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvloop
 
-from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse, write_only_if
+from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse, send_only_if
 from tests.runtime.http_server import Step, byte_server
 from tests.waiting import wait_until
 
@@ -89,7 +89,7 @@ async def test_request_that_may_not_leave_any_more_is_not_written(is_connected: 
         if is_connected:
             assert await read(client) == b"ok"
         earlier = len(server.requests)
-        with write_only_if(may_write), pytest.raises(ConnectionFailed) as failed:
+        with send_only_if(may_write), pytest.raises(ConnectionFailed) as failed:
             await ask(client)
         assert not failed.value.sent
         assert answers_asked == [False]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import bot.runtime.tasks
-from bot.runtime.tasks import cancel_and_wait, finish_within
+from bot.runtime.tasks import cancel_and_wait, wait_or_abandon
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -57,7 +57,7 @@ async def test_work_that_ends_late_after_its_cancellation_is_not_waited_for() ->
             raise OSError("nobody hears it")
 
     with pytest.raises(TimeoutError):
-        await finish_within(0.01, slow())
+        await wait_or_abandon(0.01, slow())
     assert not ended.is_set()
     may_end.set()
     await ended.wait()
@@ -67,14 +67,14 @@ async def test_work_that_ends_in_time_says_what_it_returns_and_raises() -> None:
     async def broken() -> None:
         raise OSError("broken")
 
-    assert await finish_within(60, asyncio.sleep(0, "done")) == "done"
+    assert await wait_or_abandon(60, asyncio.sleep(0, "done")) == "done"
     with pytest.raises(OSError, match="broken"):
-        await finish_within(60, broken())
+        await wait_or_abandon(60, broken())
 
 
 async def test_work_is_cancelled_with_who_waits_for_it() -> None:
     working = asyncio.ensure_future(asyncio.Event().wait())
-    waiting = asyncio.create_task(finish_within(60, working))
+    waiting = asyncio.create_task(wait_or_abandon(60, working))
     await asyncio.sleep(0)
     await cancel_and_wait([waiting])
     await asyncio.wait({working})

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 
 from bot.runtime.http_client import HttpClient
-from bot.runtime.tasks import wake_ups
+from bot.runtime.tasks import resume_limiter
 from tests.runtime.http_server import byte_server
 from tests.waiting import wait_until
 
@@ -55,20 +55,20 @@ def in_seconds(seconds: float) -> float:
 
 
 async def test_hundred_turns_are_given_in_order_and_few_in_a_pass() -> None:
-    async with counting([wake_ups().wait_turn() for _ in range(100)]) as passes:
+    async with counting([resume_limiter().wait_turn() for _ in range(100)]) as passes:
         pass
     assert passes.order == list(range(100))
     assert max(passes.ended) <= IN_ONE_PASS
 
 
 async def test_few_turns_are_given_at_once() -> None:
-    task = asyncio.create_task(wake_ups().wait_turn())
+    task = asyncio.create_task(resume_limiter().wait_turn())
     await asyncio.sleep(0)
     assert task.done()
 
 
 async def test_turn_whose_task_was_cancelled_holds_up_nobody() -> None:
-    tasks = [asyncio.create_task(wake_ups().wait_turn()) for _ in range(100)]
+    tasks = [asyncio.create_task(resume_limiter().wait_turn()) for _ in range(100)]
     await asyncio.sleep(0)
     for task in tasks[:50]:
         task.cancel()
@@ -107,6 +107,6 @@ async def test_response_that_waits_for_its_turn_is_not_late() -> None:
         asking = asyncio.create_task(client.request("GET", "/", None, in_seconds(0.2)))
         await wait_until(lambda: bool(server.requests))
         for _ in range(80):  # ten passes, each longer than what is waited after a deadline
-            wake_ups().wake(lambda: time.sleep(0.015))
+            resume_limiter().wake(lambda: time.sleep(0.015))
         assert (await asking).status == 200
         await client.close()

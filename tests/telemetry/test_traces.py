@@ -15,7 +15,7 @@ from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.telemetry import metrics
-from bot.telemetry.metrics import ROOT, MessageTraces, TurnIds, record_span, start_traces
+from bot.telemetry.metrics import ROOT, MessageTraces, TurnIdGenerator, record_span, start_tracing
 from tests.fakes import CallingFakeBackend
 from tests.samples import make_incoming
 from tests.turn.setup import Setup
@@ -45,7 +45,7 @@ class RecordedSpan:
 
 @dataclass
 class RecordingTracer:
-    ids: TurnIds = field(default_factory=TurnIds)
+    ids: TurnIdGenerator = field(default_factory=TurnIdGenerator)
     spans: list[RecordedSpan] = field(default_factory=list)
 
     def start_span(
@@ -142,4 +142,4 @@ def test_nothing_of_opentelemetry_is_needed_without_the_setting(
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     record_span("answer", "telegram:5:1", 1.0, 2.0)
     with pytest.raises(SettingsError, match=r"troupe-bot\[traces\]"):
-        start_traces("http://127.0.0.1:4318")
+        start_tracing("http://127.0.0.1:4318")

@@ -14,7 +14,7 @@ from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.ports import Clock
 from bot.runtime.http_client import HttpResponse
 from bot.runtime.secret_file import SecretFile
-from bot.telemetry.secret_masker import mask_from_now_on
+from bot.telemetry.secret_masker import register_secrets
 
 _log = structlog.get_logger(__name__)
 _WRONG_KEY_SECONDS = 3600.0
@@ -125,10 +125,10 @@ class KeyRotation(Generic[C]):
         return True
 
     def _read_changed_file(self) -> None:
-        if self._file is None or not self._file.has_changed():
+        if self._file is None or not self._file.reload_if_changed():
             return
         keys = list(dict.fromkeys([*self._fixed, *self._file.secrets]))
         new = [key for key in keys if key not in self._connections]
-        mask_from_now_on(new)
+        register_secrets(new)
         self._connect_keys(keys)
         _log.info("keys_reloaded", keys=len(keys), new=len(new))

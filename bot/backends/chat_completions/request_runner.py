@@ -42,7 +42,12 @@ from bot.chat.prompt import (
 from bot.errors import BackendInterrupted, BackendUnavailable, ContextExceeded, TroupeError
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
-from bot.runtime.http_client import STOOD_STILL_SECONDS, ConnectionFailed, HttpClient, HttpResponse
+from bot.runtime.http_client import (
+    PROCESS_PAUSE_SECONDS,
+    ConnectionFailed,
+    HttpClient,
+    HttpResponse,
+)
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
@@ -124,12 +129,12 @@ class Timeouts:
         late = now - self._until
         self._count_wait(start, now, late)
         if isinstance(error, TimeoutError):
-            if late > STOOD_STILL_SECONDS:
+            if late > PROCESS_PAUSE_SECONDS:
                 raise errors.timed_out_while_suspended(self._endpoint) from None
             raise self._timeout_error(now) from None
 
     def _count_wait(self, start: float, now: float, late: float) -> None:
-        if late > STOOD_STILL_SECONDS:  # this process was suspended; do not count that
+        if late > PROCESS_PAUSE_SECONDS:  # this process was suspended; do not count that
             self._deadline += late
             now -= late
         if now > start:

@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from bot.backends.spec import ProviderSettings
 from bot.runtime.addresses import HttpAddress, is_http_address, split_credentials
-from bot.runtime.secret_file import read_secrets_at_start
+from bot.runtime.secret_file import read_setting_secrets
 
 
 class HttpProviderSettings(ProviderSettings):
@@ -66,7 +66,7 @@ class HttpProviderSettings(ProviderSettings):
         """Add the key file's keys to `api_keys`, so that logs mask every key."""
         if self.api_key_file is None:
             return self
-        lines = read_secrets_at_start(self.api_key_file, "the keys")
+        lines = read_setting_secrets(self.api_key_file, "the keys")
         if not lines:
             raise ValueError(f"there is no key in {self.api_key_file}")
         known = {key.get_secret_value() for key in self.keys}

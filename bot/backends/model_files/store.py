@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bot.backends.spec import ModelFileSettings
 from bot.errors import SettingsError
-from bot.runtime.subprocesses import child_environment
+from bot.runtime.subprocesses import environment_without_secrets
 
 DEFAULT_FILE = "smollm2-135m-instruct-q4_1.gguf"
 DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -179,7 +179,7 @@ async def run_command(*command: str) -> tuple[bool, str]:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env=child_environment(),
+        env=environment_without_secrets(),
     )
     try:
         output, _ = await process.communicate()

@@ -15,7 +15,7 @@ from bot.backends.openai_compatible.services import (
     read_azure_address,
 )
 from bot.backends.spec import FREE
-from bot.runtime.addresses import is_near_address
+from bot.runtime.addresses import is_local_network_address
 
 _NEAR_SECONDS = {"first_token_seconds": 300.0, "total_seconds": 600.0}
 _SESSION_HEADER = "X-Session-ID"
@@ -90,7 +90,7 @@ class OpenAISettings(HttpProviderSettings):
             found["sees"] = "images" if service.sees_images else "text"
         if provider in KEYLESS:
             found["prices"] = {"*": FREE}  # self-hosted models have no price per token
-        if provider in KEYLESS or is_near_address(base_url):
+        if provider in KEYLESS or is_local_network_address(base_url):
             found |= _NEAR_SECONDS
         given = {name: getattr(self, name) for name in self.model_fields_set}
         found |= {name: each for name, each in given.items() if each is not None}

@@ -34,10 +34,10 @@ from bot.platforms.telegram.moved_chats import MovedChats
 from bot.platforms.telegram.settings import TelegramSettings, is_webhook_secret
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import FileSource, Intake, Platform, PrivateChats, WebhookReceiver
-from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile
+from bot.runtime.secret_file import CHECK_INTERVAL_SECONDS, SecretFile
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS
-from bot.telemetry.secret_masker import mask_from_now_on
+from bot.telemetry.secret_masker import register_secrets
 from bot.texts.text import Text, translatable
 
 Response = TypeVar("Response")
@@ -137,13 +137,13 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             await self._until_answered(self._set_webhook)
             again_at = self._clock.monotonic() + _SET_WEBHOOK_SECONDS
             while self._read_secrets() == known and self._clock.monotonic() < again_at:
-                await self._clock.sleep(LOOK_EVERY_SECONDS)
+                await self._clock.sleep(CHECK_INTERVAL_SECONDS)
 
     def _read_secrets(self) -> tuple[str, str]:
         """Return the current token and webhook secret; read them again if their files changed."""
         token, file = self._api.token, self._secret_file
-        if file is not None and file.has_changed():
-            mask_from_now_on(file.secrets)
+        if file is not None and file.reload_if_changed():
+            register_secrets(file.secrets)
             if len(file.secrets) == 1 and is_webhook_secret(file.secrets[0]):
                 secret = {"webhook_secret": SecretStr(file.secrets[0])}
                 token.settings = token.settings.model_copy(update=secret)

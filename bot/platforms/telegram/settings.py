@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from typing_extensions import override
 
 from bot.platforms.tokens import BotTokenSettings
-from bot.runtime.secret_file import take_from_file
+from bot.runtime.secret_file import resolve_secret
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
 _SECRET_RULE = "use 16 to 256 letters, digits, _ and -"  # noqa: S105 # not a secret
@@ -66,7 +66,7 @@ class TelegramSettings(BotTokenSettings):
         """Set the webhook secret from its file, so that logs mask it; raises `ValueError`."""
         if self.webhook_secret_file is None:
             return self
-        found = take_from_file(self.webhook_secret, self.webhook_secret_file, "webhook_secret")
+        found = resolve_secret(self.webhook_secret, self.webhook_secret_file, "webhook_secret")
         if found is None or not is_webhook_secret(found.get_secret_value()):
             raise ValueError(f"the webhook secret in {self.webhook_secret_file}: {_SECRET_RULE}")
         self.webhook_secret = found

@@ -18,8 +18,8 @@ from bot.prompting.presets.fields import Parameters, name_problem, preset_id
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.prompting.text.preset_folder import is_lorebook, json_files, path_inside, read_preset_text
-from bot.runtime.shipped_files import writable_presets_folder
-from bot.runtime.validation_errors import describe_problem
+from bot.runtime.shipped_files import prepare_presets_folder
+from bot.runtime.validation_errors import describe_validation_error
 from bot.texts.text import Text, joined, marked, text_of, translatable, translatable_count
 from bot.value_class import value_class
 
@@ -192,7 +192,7 @@ def find_preset(
 def open_presets_folder(chosen: Path | None) -> Path:
     """Return the folder for new presets; raise `UserError` if it cannot be created."""
     try:
-        return writable_presets_folder(chosen)[0]
+        return prepare_presets_folder(chosen)[0]
     except OSError as error:
         raise UserError(f"presets/ cannot be created here: {error.strerror or error}") from None
 
@@ -306,9 +306,11 @@ def _describe(problem: ErrorDetails) -> Text:
         case "missing":
             return translatable("the key {key} is missing", key=repr(key))
         case "value_error":
-            return translatable("{key}: {reason}", key=key, reason=describe_problem(problem))
+            return translatable(
+                "{key}: {reason}", key=key, reason=describe_validation_error(problem)
+            )
         case _:
-            message = describe_problem(problem)
+            message = describe_validation_error(problem)
             return translatable(
                 "{key}: {message}, not {given}",
                 key=key,

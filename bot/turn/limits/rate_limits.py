@@ -113,7 +113,7 @@ class AnswerLimits:
         _log.info("limited", conversation=conversation, by=by, seconds=wait)
         notice = await self._limit_notice(message, rates, wait, is_refused=is_refused)
         if not is_refused and not stop.requested:
-            with stop.ends_block():
+            with stop.stoppable_block():
                 await self.clock.sleep(wait)
         return not is_refused, notice
 

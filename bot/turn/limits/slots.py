@@ -190,7 +190,7 @@ class ProviderSlots:
         asked = SlotRequest(provider, limit, chat, urgency)
         try:
             if not stop.requested:
-                with stop.ends_block():
+                with stop.stoppable_block():
                     await self._acquire(asked, show_position)
             yield
         finally:

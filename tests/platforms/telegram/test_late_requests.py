@@ -17,7 +17,7 @@ from bot.delivery.pacing import RateLimitedSurface
 from bot.delivery.sender import Sender
 from bot.errors import Unreachable
 from bot.ports import Surface
-from bot.runtime.http_client import write_only_if
+from bot.runtime.http_client import send_only_if
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
@@ -117,7 +117,7 @@ async def test_late_message_is_unsent(rig: Rig, surface: Surface, file: Attachme
     message = OutgoingMessage(
         Address("telegram", str(ALICE)), MessageContent("answer"), "nonce", file=file
     )
-    with write_only_if(lambda: False), pytest.raises(Unreachable):
+    with send_only_if(lambda: False), pytest.raises(Unreachable):
         await surface.send(message)
     assert not rig.telegram.texts(ALICE)
     await surface.send(message)
