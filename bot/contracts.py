@@ -22,7 +22,7 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import MessageContent, MessageSearch, OutgoingMessage
 from bot.chat.prompt import Delta, Finish, GenerationEvent, Message, Prompt
 from bot.errors import MessageNotFound
-from bot.platforms.registry import make_platform
+from bot.platforms.registry import create_platform
 from bot.platforms.spec import PlatformContext
 from bot.ports import Backend, Surface
 from bot.runtime.plugins import enabled, problems
@@ -66,7 +66,7 @@ async def backend(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[
 @pytest_asyncio.fixture
 async def surface(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[Surface]:
     spec, settings = _find(pytestconfig, "platforms")
-    platform = make_platform(spec, settings.platform(spec), PlatformContext(data_dir=tmp_path))
+    platform = create_platform(spec, settings.platform(spec), PlatformContext(data_dir=tmp_path))
     yield platform.surface
     await platform.close()
 

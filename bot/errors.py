@@ -59,7 +59,7 @@ ToolFailed                                                          tools.py
 
 from typing import Literal, Self, TypeAlias
 
-from bot.texts.text import text_of, translatable
+from bot.texts.text import error_text, translatable
 
 RefusedScope: TypeAlias = Literal["route", "chat", "bot"]
 """The scope of a rate limit: one kind of call in a chat, the whole chat, or the whole bot."""
@@ -75,7 +75,7 @@ class TroupeError(Exception):
 
     def within(self, place: object) -> Self:
         """Return a copy of the error whose text starts with a file or key, as in "file: text"."""
-        return self.translatable("{file}: {problem}", file=place, problem=text_of(self))
+        return self.translatable("{file}: {problem}", file=place, problem=error_text(self))
 
 
 class SettingsError(TroupeError):
@@ -190,9 +190,9 @@ class Unreachable(PlatformError):
 
 
 class OutcomeUnknown(PlatformError):
-    def __init__(self, message: str, *, is_over: bool = False) -> None:
+    def __init__(self, message: str, *, has_ended: bool = False) -> None:
         super().__init__(message)
-        self.is_over = is_over
+        self.has_ended = has_ended
         """Whether the request has ended, so the platform cannot accept it later."""
 
 

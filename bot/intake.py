@@ -42,7 +42,7 @@ from bot.telemetry.metrics import MESSAGES_RECEIVED, record_span
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _MAX_MESSAGES = 10_000
-_OF_ALL = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
+_SINGLE_HISTORY_SCOPES = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
 """The history scopes with a single history per channel or thread; None is the default scope."""
 
 T = TypeVar("T", IncomingMessage, Pressed, Deleted)
@@ -65,7 +65,7 @@ class HistoryRouter:
         self._index = index
         # Histories by channel and message id, for messages that may not be stored in one yet.
         self._received = BoundedDict[tuple[str, str], str](_MAX_MESSAGES)
-        self._begun_threads = BoundedDict[str, None](_MAX_MESSAGES)  # whose history exists
+        self._started_threads = BoundedDict[str, None](_MAX_MESSAGES)  # whose history exists
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -75,19 +75,23 @@ class HistoryRouter:
         The block must store the events, because the next events are routed after it.
         """
         if any(isinstance(event, Reacted) for event in events):
-            placed = [await self._place(event) for event in events]
+            placed = [await self._locate_reaction(event) for event in events]
             events = [event for event in placed if event is not None]
-        scopes = [await self._scope_of(event.scopes, _author_to_answer(event)) for event in events]
+        scopes = [
+            await self._scope_of(event.scopes, _answerable_author_id(event)) for event in events
+        ]
         for event, scope in zip(events, scopes, strict=True):
-            if isinstance(event, IncomingMessage) and scope in _OF_ALL:
-                await self._begin_thread(event)
+            if isinstance(event, IncomingMessage) and scope in _SINGLE_HISTORY_SCOPES:
+                await self._start_thread_history(event)
         if not any(scopes):
             yield events
             return
         async with self._lock:
             routed: list[Incoming] = []
             for event, scope in zip(events, scopes, strict=True):
-                routed += [event] if scope is None else await self._route(event, scope, routed)
+                routed += (
+                    [event] if scope is None else await self._route_event(event, scope, routed)
+                )
             yield routed
 
     async def route_press(self, pressed: Pressed) -> Pressed:
@@ -98,16 +102,16 @@ class HistoryRouter:
 
     async def route_command(self, message: IncomingMessage) -> IncomingMessage:
         """Return a command, assigned to the history it applies to; works before it is stored."""
-        scope = await self._scope_of(message.scopes, _author_to_answer(message))
+        scope = await self._scope_of(message.scopes, _answerable_author_id(message))
         if scope is None:
             return message
-        return _in_history(message, await self._history_of_command(message, scope))
+        return _with_history(message, await self._find_command_history(message, scope))
 
-    async def _begin_thread(self, message: IncomingMessage) -> None:
+    async def _start_thread_history(self, message: IncomingMessage) -> None:
         if message.opened_from is None or len(message.scopes) < 2:
             return
         key = message.address.conversation
-        if key in self._begun_threads:
+        if key in self._started_threads:
             return
         parent = parse_address(message.scopes[1])
         places = await self._index.find(parent, [message.opened_from])
@@ -115,30 +119,30 @@ class HistoryRouter:
             return  # the answer is still being written
         if places:
             await self._index.begin_branch(key, places[0])
-        self._begun_threads[key] = None
+        self._started_threads[key] = None
 
     async def preview_route(self, message: IncomingMessage) -> IncomingMessage | None:
         """Return a message with the history it would get, or None if it would start a branch.
 
         Nothing is stored.
         """
-        scope = await self._scope_of(message.scopes, _author_to_answer(message))
+        scope = await self._scope_of(message.scopes, _answerable_author_id(message))
         if scope is None:
             return message
         if scope is not HistoryScope.REPLIES or _is_command(message):
-            return _in_history(message, await self._history_of(message, scope, ()))
+            return _with_history(message, await self._find_history(message, scope, ()))
         quoted = message.quote.message_id if message.quote is not None else None
         places = await self._index.find(message.address, [quoted]) if quoted is not None else ()
         if not places:
-            return _in_history(message, _own_chain(message))
+            return _with_history(message, _new_reply_chain(message))
         found = next((one for one in places if one.is_last), None)
         if found is None and places[0].turn is None:
             found = places[0]
         if found is None:
             return None
-        return _in_history(message, parse_address(found.conversation).history)
+        return _with_history(message, parse_address(found.conversation).history)
 
-    async def _place(self, event: Incoming) -> Incoming | None:
+    async def _locate_reaction(self, event: Incoming) -> Incoming | None:
         """Return a reaction with the history of its message, or None if we have no such message.
 
         Other events are returned unchanged.
@@ -152,15 +156,15 @@ class HistoryRouter:
         topic = () if address.channel in event.scopes else (address.channel,)
         return replace(event, address=address, scopes=(*topic, *event.scopes))
 
-    async def _route(
+    async def _route_event(
         self, event: Incoming, scope: HistoryScope, before: Sequence[Incoming]
     ) -> Sequence[Incoming]:
         match event:
             case IncomingMessage():
-                history = await self._history_of(event, scope, before)
+                history = await self._find_history(event, scope, before)
                 if event.message_id is not None:
                     self._received[event.address.channel, event.message_id] = history
-                return [_in_history(event, history)]
+                return [_with_history(event, history)]
             case Edited(said=message):
                 return await self._route_edit(event, message, scope)
             case Deleted():
@@ -170,42 +174,44 @@ class HistoryRouter:
             case Reacted() | Joined() | ForgetRequested() | SayRequested():
                 return [event]
 
-    async def _history_of(
+    async def _find_history(
         self, message: IncomingMessage, scope: HistoryScope, before: Sequence[Incoming]
     ) -> str:
         if _is_command(message):
-            return await self._history_of_command(message, scope)
+            return await self._find_command_history(message, scope)
         match scope:
             case HistoryScope.USER:
-                return _history_of_person(message)
+                return _personal_history(message)
             case HistoryScope.SHARED | HistoryScope.THREAD:
                 return ""
             case HistoryScope.REPLIES:
-                return await self._history_of_reply(message, before)
+                return await self._find_reply_history(message, before)
 
-    async def _history_of_command(self, message: IncomingMessage, scope: HistoryScope) -> str:
+    async def _find_command_history(self, message: IncomingMessage, scope: HistoryScope) -> str:
         """Return the history of the message a command replies to, or else the author's newest."""
         # With personal histories, /new must not end the history of another person.
-        is_own = scope is HistoryScope.USER and _begins_anew(message)
+        is_own = scope is HistoryScope.USER and _is_new_command(message)
         if not is_own and message.quote is not None and message.quote.message_id is not None:
-            found = await self._find(message.address, message.quote.message_id)
+            found = await self._find_message_history(message.address, message.quote.message_id)
             if found is not None:
                 return found
         if scope is HistoryScope.USER:
-            return _history_of_person(message)
+            return _personal_history(message)
         if scope is HistoryScope.REPLIES:
             newest = await self._index.newest_of(message.address, message.author.id)
             return parse_address(newest).history if newest else ""
         return ""
 
-    async def _find(self, address: Address, message_id: str) -> str | None:
+    async def _find_message_history(self, address: Address, message_id: str) -> str | None:
         places = await self._index.find(address, [message_id])
         if places:
             return parse_address(places[0].conversation).history
         return self._received.get((address.channel, message_id))
 
-    async def _history_of_reply(self, message: IncomingMessage, before: Sequence[Incoming]) -> str:
-        own = _own_chain(message)
+    async def _find_reply_history(
+        self, message: IncomingMessage, before: Sequence[Incoming]
+    ) -> str:
+        own = _new_reply_chain(message)
         quoted = message.quote.message_id if message.quote is not None else None
         if quoted is None:
             return own
@@ -236,20 +242,20 @@ class HistoryRouter:
         histories: Sequence[str] = ()
         if message.message_id is not None:
             places = await self._index.find(message.address, [message.message_id])
-            histories = _histories_of(places)
+            histories = _list_histories(places)
         if not histories:
             known = self._received.get((message.address.channel, message.message_id or ""))
             if known is None:  # the original message was never stored
-                known = await self._history_of(replace(message, quote=None), scope, ())
+                known = await self._find_history(replace(message, quote=None), scope, ())
             histories = [known]
         first, *copies = histories
         return [
-            replace(edited, said=_in_history(message, first)),
+            replace(edited, said=_with_history(message, first)),
             *(
                 replace(
                     edited,
                     external_key=f"{edited.external_key}@{one}",
-                    said=replace(_in_history(message, one), is_late=True),
+                    said=replace(_with_history(message, one), is_late=True),
                 )
                 for one in copies
             ),
@@ -259,11 +265,11 @@ class HistoryRouter:
         ids, channel = deleted.message_ids, deleted.address.channel
         places = await self._index.find(deleted.address, ids, with_copies=True)
         received = [self._received[channel, one] for one in ids if (channel, one) in self._received]
-        first, *others = dict.fromkeys([*_histories_of(places), *received]) or [""]
+        first, *others = dict.fromkeys([*_list_histories(places), *received]) or [""]
         return [
-            _in_history(deleted, first),
+            _with_history(deleted, first),
             *(
-                replace(_in_history(deleted, one), external_key=f"{deleted.external_key}@{one}")
+                replace(_with_history(deleted, one), external_key=f"{deleted.external_key}@{one}")
                 for one in others
             ),
         ]
@@ -274,35 +280,37 @@ class HistoryRouter:
             key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
             found = await self._index.find_received(address, key)
             if found is not None:
-                return _in_history(pressed, parse_address(found).history)
+                return _with_history(pressed, parse_address(found).history)
         if pressed.message_id is not None:
-            return _in_history(pressed, await self._find(address, pressed.message_id) or "")
+            return _with_history(
+                pressed, await self._find_message_history(address, pressed.message_id) or ""
+            )
         return pressed
 
 
-def _author_to_answer(event: Incoming) -> str | None:
+def _answerable_author_id(event: Incoming) -> str | None:
     return (
         event.author.id if isinstance(event, IncomingMessage) and event.wake is not None else None
     )
 
 
-def _in_history(event: T, history: str) -> T:
+def _with_history(event: T, history: str) -> T:
     return replace(event, address=replace(event.address, history=history))
 
 
-def _histories_of(places: Sequence[MessagePlace]) -> list[str]:
+def _list_histories(places: Sequence[MessagePlace]) -> list[str]:
     return list(dict.fromkeys(parse_address(one.conversation).history for one in places))
 
 
-def _history_of_person(message: IncomingMessage) -> str:
+def _personal_history(message: IncomingMessage) -> str:
     return f"{PERSON_HISTORY_PREFIX}{message.author.id.partition(':')[2]}"
 
 
-def _own_chain(message: IncomingMessage) -> str:
+def _new_reply_chain(message: IncomingMessage) -> str:
     return f"replies={message.message_id or message.external_key}"
 
 
-def _begins_anew(message: IncomingMessage) -> bool:
+def _is_new_command(message: IncomingMessage) -> bool:
     return message.text[1:].partition(" ")[0].lower() == "new"
 
 
@@ -325,16 +333,16 @@ class InboxIntake(Intake):
     router: HistoryRouter | None = None
     """Assigns histories; None if events already contain their history."""
     keep: Callable[[Incoming], Incoming | None] = lambda message: message
-    people_off: Callable[[Sequence[Incoming]], Awaitable[Collection[str]]] | None = None
+    find_opted_out: Callable[[Sequence[Incoming]], Awaitable[Collection[str]]] | None = None
     """Returns the ids of people in these events who opted out; None if nobody can opt out."""
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         began = time.time()
-        off = await self.people_off(messages) if self.people_off is not None else ()
-        readable = [one for each in messages if (one := withhold(each, off)) is not None]
+        opted_out = await self.find_opted_out(messages) if self.find_opted_out is not None else ()
+        readable = [one for each in messages if (one := redact_event(each, opted_out)) is not None]
         kept = [one for each in readable if (one := self.keep(each)) is not None]
-        storable = [with_storable_text(one) for one in kept]
+        storable = [to_storable_event(one) for one in kept]
         if self.router is None:
             await self.inbox.receive(storable, cursors)
         else:
@@ -368,55 +376,55 @@ def _beside_answers(event: Incoming) -> Incoming:
     return replace(event, address=event.address.of_recaps) if is_recap else event
 
 
-_OWN_COMMANDS = (
+_COMMANDS_AFTER_OPT_OUT = (
     *(f"settings me {one}" for one in (*Consent, "reset")),
     *("settings me", "forget me", "privacy show", "privacy", "export", "help"),
 )
 """Commands about their own data that people can still use after they have opted out."""
 
 
-def withhold(event: Incoming, off: Collection[str]) -> Incoming | None:
+def redact_event(event: Incoming, opted_out: Collection[str]) -> Incoming | None:
     """Remove the words of people who opted out from an event.
 
-    `off` contains their ids. Return None if nothing is left of the event.
+    `opted_out` contains their ids. Return None if nothing is left of the event.
     """
-    if not off:
+    if not opted_out:
         return event
     if isinstance(event, Pressed | Reacted):
-        event = _without_title(event, off)
+        event = _without_title(event, opted_out)
     match event:
         case IncomingMessage():
-            return withhold_message(event, off)
-        case Edited(said=message) if message.author.id in off:
+            return redact_message(event, opted_out)
+        case Edited(said=message) if message.author.id in opted_out:
             return None
         case Edited(said=message):
-            return replace(event, said=_without_words_of(message, off))
-        case Pressed(author=Person(id=person)) if person in off:
+            return replace(event, said=_without_words_by(message, opted_out))
+        case Pressed(author=Person(id=person)) if person in opted_out:
             button = parse_button(event)
             is_form = button is not None and button.action in FORM_ACTIONS
             values = () if is_form else event.values
             return replace(event, author=replace(event.author, name=""), values=values)
-        case Joined(author=Person(id=person)) if person in off:
+        case Joined(author=Person(id=person)) if person in opted_out:
             return replace(event, author=None)
-        case Reacted(author=Person(id=person)) if person in off:
+        case Reacted(author=Person(id=person)) if person in opted_out:
             return None
         case _:
             return event
 
 
-def withhold_message(message: IncomingMessage, off: Collection[str]) -> IncomingMessage | None:
+def redact_message(message: IncomingMessage, opted_out: Collection[str]) -> IncomingMessage | None:
     """Remove the words of people who opted out from a message.
 
     Return None if the author opted out and the message is not addressed to the bot.
     """
     author, quote = message.author, message.quote
-    if author.id not in off:
-        return _without_words_of(message, off)
+    if author.id not in opted_out:
+        return _without_words_by(message, opted_out)
     if quote is not None:  # only the history knows whether the webhook is the bot's own
         quote = Quote(None, quote.message_id, "", by_webhook=True) if quote.by_webhook else None
     if message.wake is None and quote is None:
         return None
-    command = _own_command(message)
+    command = _find_own_command(message)
     return replace(
         message,
         author=replace(author, name=""),
@@ -432,23 +440,27 @@ def withhold_message(message: IncomingMessage, off: Collection[str]) -> Incoming
     )
 
 
-def _without_words_of(message: IncomingMessage, off: Collection[str]) -> IncomingMessage:
-    message, quote = _without_title(message, off), message.quote
-    if quote is not None and quote.author is not None and quote.author.id in off:
+def _without_words_by(message: IncomingMessage, opted_out: Collection[str]) -> IncomingMessage:
+    message, quote = _without_title(message, opted_out), message.quote
+    if quote is not None and quote.author is not None and quote.author.id in opted_out:
         unnamed = replace(quote.author, name="")
         message = replace(message, quote=replace(quote, author=unnamed, text="", attachments=()))
-    elif quote is not None and quote.forwarded_from in off:
+    elif quote is not None and quote.forwarded_from in opted_out:
         message = replace(message, quote=replace(quote, text="", attachments=()))
-    return replace(message, text="", attachments=()) if message.forwarded_from in off else message
+    return (
+        replace(message, text="", attachments=())
+        if message.forwarded_from in opted_out
+        else message
+    )
 
 
-def _without_title(event: InThread, off: Collection[str]) -> InThread:
-    is_theirs = event.thread_title is not None and event.thread_title.person in off
+def _without_title(event: InThread, opted_out: Collection[str]) -> InThread:
+    is_theirs = event.thread_title is not None and event.thread_title.person in opted_out
     return replace(event, thread_title=None) if is_theirs else event
 
 
-def _own_command(message: IncomingMessage) -> str:
-    """Return the command in a message if `_OWN_COMMANDS` contains it, or else "".
+def _find_own_command(message: IncomingMessage) -> str:
+    """Return the command in a message if `_COMMANDS_AFTER_OPT_OUT` contains it, or else "".
 
     Only the command's known words are kept.
     """
@@ -461,20 +473,25 @@ def _own_command(message: IncomingMessage) -> str:
     if words[:2] == ["privacy", "edit"]:
         return ""
     return next(
-        (f"/{one}" for one in _OWN_COMMANDS if words[: one.count(" ") + 1] == one.split()), ""
+        (
+            f"/{one}"
+            for one in _COMMANDS_AFTER_OPT_OUT
+            if words[: one.count(" ") + 1] == one.split()
+        ),
+        "",
     )
 
 
-def with_storable_text(incoming: Incoming) -> Incoming:
+def to_storable_event(incoming: Incoming) -> Incoming:
     """Return an event with its texts cleaned for storage.
 
     Characters that databases cannot store are removed, and pasted tokens are masked.
     """
     match incoming:
         case IncomingMessage():
-            return storable_message(incoming)
+            return to_storable_message(incoming)
         case Edited():
-            return replace(incoming, said=storable_message(incoming.said))
+            return replace(incoming, said=to_storable_message(incoming.said))
         case Pressed():
             values = tuple(to_storable_text(value) for value in incoming.values)
             masked = tuple(map(mask_pasted_tokens, values))
@@ -498,8 +515,8 @@ def with_storable_text(incoming: Incoming) -> Incoming:
             return incoming
 
 
-def storable_message(message: IncomingMessage) -> IncomingMessage:
-    """Return a message with its texts cleaned for storage, as in `with_storable_text`."""
+def to_storable_message(message: IncomingMessage) -> IncomingMessage:
+    """Return a message with its texts cleaned for storage, as in `to_storable_event`."""
     quote = message.quote
     if quote is not None:
         quote = replace(

@@ -152,13 +152,13 @@ class HistoryReader(Protocol):
     async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
         """Return up to `limit` messages before `said`, oldest first; raises `PlatformError`."""
 
-    async def read_start(self, message: IncomingMessage) -> IncomingMessage | None:
+    async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
         """Return the message that the thread of `said` was started from.
 
         Return None if `said` is not in such a thread; raises `PlatformError`.
         """
 
-    async def read_roles(self, asked: Request) -> tuple[str, ...]:
+    async def read_author_roles(self, asked: Request) -> tuple[str, ...]:
         """Return the ids of the author's roles; raises `PlatformError`.
 
         Use this for messages read from the channel's history and for events replayed after an
@@ -176,7 +176,7 @@ class PrivateChats(Protocol):
         Raises `Refused` if the person does not allow one, or another `PlatformError`.
         """
 
-    async def how_to_open(self, person: str) -> Text:
+    async def private_chat_instructions(self, person: str) -> Text:
         """Return a text for a group that explains to a person how to open a private chat.
 
         Raises `PlatformError`.
@@ -201,7 +201,7 @@ class PictureHost(Protocol):
         The same picture always gets the same URL.
         """
 
-    async def drop_pictures(self, kept: Collection[str]) -> None:
+    async def delete_unused_pictures(self, kept: Collection[str]) -> None:
         """Delete hosted pictures, except recent ones and URLs in `kept`; raises `PlatformError`."""
 
 
@@ -288,7 +288,7 @@ class Backend(Protocol):
         """Return whether a model accepts images in a prompt."""
         return False
 
-    def is_sample(self, model: str) -> bool:
+    def is_sample_model(self, model: str) -> bool:
         """Return whether a model is a tiny sample, good enough only for trying out the service."""
         return False
 
@@ -361,7 +361,7 @@ class ToolServer(Protocol):
     def call_seconds(self) -> float:
         """The time limit for a call."""
 
-    async def wait_until_tried(self) -> None:
+    async def wait_for_first_attempt(self) -> None:
         """Wait until the first connection attempt has ended, but at most a few seconds."""
 
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
@@ -540,13 +540,13 @@ class RateLimits(Protocol):
     async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
         """Return the seconds until a call is allowed, like `take_call`, but count nothing."""
 
-    async def refuse_calls(self, scope: str, seconds: float) -> None:
+    async def block_calls(self, scope: str, seconds: float) -> None:
         """Block a scope in which the platform refused a call; `seconds` is how long.
 
         For an hour, the scope's approximate windows also apply under learned pacing.
         """
 
-    async def refusals(self) -> Sequence[RefusedCalls]:
+    async def blocked_calls(self) -> Sequence[RefusedCalls]:
         """Return up to a hundred scopes that are blocked now, longest wait first."""
 
 

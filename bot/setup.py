@@ -23,15 +23,15 @@ from bot.backends.openai_compatible.services import KEYLESS, SERVICES, WELL_KNOW
 from bot.backends.registry import backend_spec, default_spec
 from bot.chat.prompt import Delta, Message, Prompt
 from bot.errors import BackendUnavailable, PlatformError, SettingsError, TroupeError, UserError
-from bot.platforms.registry import make_account_setup, platform_specs
-from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest, PlatformSpec
+from bot.platforms.registry import create_account_setup, platform_specs
+from bot.platforms.spec import AccountSetup, BotAccount, CodeInstructions, PlatformSpec
 from bot.ports import Backend
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.validation_errors import describe_validation_error
 from bot.settings import Settings, set_in_environment
 from bot.telemetry.secret_masker import register_secrets
 from bot.templates.renderer import Renderer
-from bot.texts.text import Text, text_of, translatable
+from bot.texts.text import Text, error_text, translatable
 from bot.value_class import value_class
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
@@ -228,7 +228,7 @@ async def open_account(
     given, account = settings.platform(spec), None
     if given is not None:
         given = given.model_copy(update={"token": SecretStr(token)})
-        account = make_account_setup(spec, given)
+        account = create_account_setup(spec, given)
     if account is None:
         raise SettingsError(f"bots on {spec.kind} have no token")
     try:
@@ -237,10 +237,10 @@ async def open_account(
         await account.close()
 
 
-async def where_from(spec: PlatformSpec, settings: Settings) -> Text:
+async def token_source(spec: PlatformSpec, settings: Settings) -> Text:
     """Return where to get a bot's token on a platform."""
     async with open_account(spec, settings, "") as account:
-        return account.where_from
+        return account.token_source
 
 
 async def inspect_account(spec: PlatformSpec, settings: Settings, token: str) -> BotAccount:
@@ -275,7 +275,7 @@ class BotStep:
     """The bot's account, or None if the token was not checked."""
     code: str = ""
     """The code that the first admin must send; "" if no one was asked yet."""
-    request: CodeRequest | None = None
+    request: CodeInstructions | None = None
     admin: str | None = None
     """The person who sent the code, such as "telegram:5"."""
     problem: str = ""
@@ -305,7 +305,7 @@ class SetupSteps:
         return [
             {
                 "kind": spec.kind,
-                "where_from": await where_from(spec, settings),
+                "token_source": await token_source(spec, settings),
                 "is_configured": spec in settings.configured_platforms,
             }
             for spec in platforms_with_tokens()
@@ -340,7 +340,9 @@ class SetupSteps:
             await cancel_and_wait([step.waiting])
         step.code, step.admin, step.problem = make_code(), None, ""
         async with open_account(step.spec, self._settings, step.token) as account:
-            step.request = account.request_code(step.account or await account.inspect(), step.code)
+            step.request = account.code_instructions(
+                step.account or await account.inspect(), step.code
+            )
         step.waiting = asyncio.create_task(self._wait_for_code(step))
 
     async def _wait_for_code(self, step: BotStep) -> None:
@@ -353,7 +355,7 @@ class SetupSteps:
         except TimeoutError:
             step.problem = translatable("Nobody sent the code in time.")
         except PlatformError as error:
-            step.problem = text_of(error)
+            step.problem = error_text(error)
 
     async def forget(self, kind: str) -> None:
         """Remove a bot from the choices."""

@@ -16,7 +16,7 @@ from bot.backends.registry import backend_specs
 from bot.chat.command import CommandOption, CommandSpec
 from bot.commands.handlers import COMMANDS
 from bot.settings import settings_model
-from bot.texts.text import looked_up
+from bot.texts.text import to_translatable
 from bot.tool_servers.settings import McpServerSettings
 from tests.checkout import CHECKOUT
 
@@ -131,7 +131,7 @@ def _command_rows(spec: CommandSpec, language: str, group: str = "") -> Iterator
             yield from _command_rows(action, language, f"{spec.name} ")
         return
     words = " ".join([f"/{group}{spec.name}", *map(_usage, spec.options)])
-    summary = looked_up(spec.summary).translate_to(language)
+    summary = to_translatable(spec.summary).translate_to(language)
     yield f"| `{words}` | {summary} |".replace("\\|", "|")
 
 

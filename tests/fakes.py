@@ -204,7 +204,7 @@ class FakePrivateChats(PrivateChats):
         return Address(platform, f"dm-{number}")
 
     @override
-    async def how_to_open(self, person: str) -> Text:
+    async def private_chat_instructions(self, person: str) -> Text:
         return translatable("Open a chat with me.")
 
 

@@ -39,7 +39,7 @@ from bot.errors import (
 )
 from bot.extras import import_extra
 from bot.importers.character_files import read_character_folder
-from bot.platforms.registry import make_account_setup, make_platform
+from bot.platforms.registry import create_account_setup, create_platform
 from bot.platforms.spec import AccountSetup, BotAccount, PlatformContext, PlatformSpec
 from bot.ports import Backend, Embedder, Platform
 from bot.prompting.compose.compose import template_of
@@ -248,14 +248,14 @@ async def _test_signals(settings: Settings) -> str:
 
 async def _test_platform(spec: PlatformSpec, settings: Settings) -> str:
     given = settings.platform(spec)
-    account_setup = None if given is None else make_account_setup(spec, given)
+    account_setup = None if given is None else create_account_setup(spec, given)
     if account_setup is not None:  # needs no platform library, which takes seconds to import
         async with _close_after(account_setup):
             account = await account_setup.inspect()
         if not account.can_receive:
             raise PlatformFatal(describe_account(account))
         return describe_account(account)
-    async with _close_after(make_platform(spec, given, PlatformContext())) as platform:
+    async with _close_after(create_platform(spec, given, PlatformContext())) as platform:
         return await platform.check()
 
 

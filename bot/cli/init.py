@@ -41,8 +41,8 @@ from bot.setup import (
     open_account,
     platforms_with_tokens,
     read_variable_names,
+    token_source,
     try_model,
-    where_from,
     write_variables,
 )
 from bot.telemetry.logs import only_warnings_logged
@@ -351,7 +351,7 @@ def _choose_bots(
 def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> BotStep | None:
     """Ask for a bot's token until one works; return None if skipped."""
     name = spec.kind.capitalize()
-    print_line(f"\n{name}: get a bot's token from {asyncio.run(where_from(spec, settings))}")
+    print_line(f"\n{name}: get a bot's token from {asyncio.run(token_source(spec, settings))}")
     while True:
         token = _ask(f"Token for {name} (it is not shown; Enter: skip):", is_secret=True)
         if not token:
@@ -395,8 +395,8 @@ def _choose_first_admin(
 async def _find_admin(bot: BotStep, settings: Settings) -> str:
     async with open_account(bot.spec, settings, bot.token) as account:
         code = make_code()
-        request = account.request_code(bot.account or await account.inspect(), code)
-        print_line(f"  {request.words}")
+        request = account.code_instructions(bot.account or await account.inspect(), code)
+        print_line(f"  {request.text}")
         if request.link:
             print_line(f"  {request.link}")
             _print_qr_code(request.link)

@@ -21,7 +21,7 @@ from bot.errors import UserError
 from bot.ports import ChatSettings, Clock
 from bot.routing.decide import PAIRING, Access, AccessRules
 from bot.routing.presets import ADULTS_KEY, INSTALLATION
-from bot.texts.text import Text, joined, marked, translatable
+from bot.texts.text import Text, join_texts, marked, translatable
 
 _CHANGE = translatable("change who may use me")
 _EVERYWHERE = "everywhere"
@@ -124,7 +124,9 @@ class AccessHandlers:
         ]
         if not lines:
             lines = [translatable("Everybody may use me here.")]
-        return CommandResult(joined([*lines, describe(await self.rules.find(message), message)]))
+        return CommandResult(
+            join_texts([*lines, describe(await self.rules.find(message), message)])
+        )
 
     @command("access allow", marked("let nobody but these use me (admins)"), _TARGET, _WHERE)
     async def _allow(self, request: CommandRequest) -> CommandResult:
@@ -301,7 +303,7 @@ class AccessHandlers:
         if "allow" in (await self.rules.load([scope]))[scope].values():
             place = _place(scope, request.incoming)
             lines.append(translatable("Nobody else may use me now ({place}).", place=place))
-        return CommandResult(joined(lines))
+        return CommandResult(join_texts(lines))
 
     async def _switch(self, request: CommandRequest, value: str | None) -> CommandResult:
         _, where = _split_place(request.argument)

@@ -26,7 +26,7 @@ from bot.routing.decide import AccessRules, first_chars
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.storage.conversations import Conversations
 from bot.storage.inbox import SqlInbox
-from bot.texts.text import Text, language_of, marked, translatable, translate
+from bot.texts.text import Text, marked, supported_language, translatable, translate
 from bot.value_class import value_class
 
 READS_HISTORY = ("retry", "undo", "forget", "start")
@@ -204,15 +204,15 @@ class AnswerButtons:
         try:
             excess = await self.limit(pressed) if self.limit is not None else None
             if excess is not None:
-                return translate(excess, language_of(pressed.locale))
+                return translate(excess, supported_language(pressed.locale))
             if data is not None and data.action is ButtonAction.STOP:
                 await self._check_stop(pressed, data)
             elif data is not None:
                 await self.find(pressed, data)
                 if data.action in FORM_ACTIONS and not pressed.values:  # there is no form
-                    return translate(HOW_TO_TYPE[data.action], language_of(pressed.locale))
+                    return translate(HOW_TO_TYPE[data.action], supported_language(pressed.locale))
         except UserError as error:
-            return translate(error.text, language_of(pressed.locale))
+            return translate(error.text, supported_language(pressed.locale))
         except StoreError:  # it is checked again before anything is done
             return None
         return None

@@ -14,7 +14,7 @@ from bot.errors import PlatformError, PrivateError, UserError
 from bot.ports import ChatSettings, Clock
 from bot.runtime.in_process import BoundedDict
 from bot.storage.operation import AuditLog
-from bot.texts.text import Text, joined, marked, translatable
+from bot.texts.text import Text, join_texts, marked, translatable
 
 _KEY = "anonymous_admins"
 _VALUES = {"on": "on", "off": None}
@@ -173,7 +173,7 @@ class AdminCheck:
         is_anonymous = writes_as_the_group(incoming)
         if not allowed:
             problem = translatable("Only an admin can {action}.", action=action)
-            raise PrivateError(joined([problem, _ANONYMOUS], " ") if is_anonymous else problem)
+            raise PrivateError(join_texts([problem, _ANONYMOUS], " ") if is_anonymous else problem)
         if is_anonymous and needs_name:
             raise PrivateError(
                 translatable(

@@ -25,7 +25,7 @@ from bot.prompting.text.confusables import skeleton
 from bot.routing.presets import PresetResolver, owner_of
 from bot.runtime.addresses import is_http_address
 from bot.storage.presets import PresetVersions
-from bot.texts.text import joined, language_of, marked, text_of, translatable
+from bot.texts.text import error_text, join_texts, marked, supported_language, translatable
 
 _log = structlog.get_logger(__name__)
 CHARACTER = CommandSpec(
@@ -93,7 +93,7 @@ class CharacterHandlers:
         active = request.active.names
         owned = await self.resolver.characters.descriptions(owner_of(request.incoming))
         lines = [listed(name, about, active) for name, about in owned.items()]
-        return CommandResult(joined(lines) if lines else _NONE)
+        return CommandResult(join_texts(lines) if lines else _NONE)
 
     @command(
         "character add",
@@ -264,7 +264,7 @@ class CharacterHandlers:
         except Unconvertible:
             raise UserError(_DAMAGED) from None
         if "problem" in found:
-            raise UserError(found["problem"][language_of(message.locale)])
+            raise UserError(found["problem"][supported_language(message.locale)])
         if len(found["preset"].encode()) > self.card_bytes:
             raise UserError(_DAMAGED)
         preset = await asyncio.to_thread(parse_preset, found["preset"], "card")
@@ -353,7 +353,7 @@ def validated(preset: Preset, changes: Mapping[str, object]) -> Preset:
     try:
         return validate_preset({**kept, **changed}, preset.name)
     except PresetError as error:
-        raise UserError(text_of(error)) from None
+        raise UserError(error_text(error)) from None
 
 
 def _looks(name: str) -> str:

@@ -35,7 +35,7 @@ from bot.prompting.prompters import ask_usage
 from bot.routing.decide import AccessRules
 from bot.routing.presets import ActiveCharacters, HistoryScopes, PresetResolver
 from bot.storage.dead_letters import DeadLetters
-from bot.texts.text import Text, joined, looked_up, marked, translatable
+from bot.texts.text import Text, join_texts, marked, to_translatable, translatable
 
 _MAX_GREETING_DIGITS = 3
 SETTINGS = CommandSpec(
@@ -118,7 +118,7 @@ class CommandHandlers:
         if arrival.opens_chat or (notice := await self.privacy_notice.of_arrival(arrival)) is None:
             return greeting
         texts = [greeting.text, notice] if greeting.text else [notice]
-        return replace(greeting, text=joined(texts, "\n\n"))
+        return replace(greeting, text=join_texts(texts, "\n\n"))
 
     async def _greeting(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
         preset, characters = active.first.preset, len(active.presets)
@@ -145,7 +145,7 @@ class CommandHandlers:
         if not (request.decisions or refusals):
             raise UserError(translatable("I have seen no messages here lately."))
         scope = await self._history_scope.describe(request.incoming.scopes)
-        return CommandResult(joined([scope, *request.decisions, *refusals]))
+        return CommandResult(join_texts([scope, *request.decisions, *refusals]))
 
     @command(
         "new",
@@ -275,7 +275,7 @@ class CommandHandlers:
         if len(preset.greetings_among(len(request.active.members))) > 1:
             how = translatable("/help lists what I can do, /new 2 begins with another greeting.")
         introduction = _introduction(preset, is_private=request.incoming.is_private)
-        result = CommandResult(joined([introduction, how, *_form_usage(preset)]))
+        result = CommandResult(join_texts([introduction, how, *_form_usage(preset)]))
         is_begun = not all(turn.observed for turn in request.recent)
         return result if is_begun else await self._with_greeting(result, request)
 
@@ -286,11 +286,13 @@ class CommandHandlers:
         lines = [
             _introduction(preset, is_private=request.incoming.is_private),
             *(
-                translatable("/{name} – {summary}", name=spec.name, summary=looked_up(spec.summary))
+                translatable(
+                    "/{name} – {summary}", name=spec.name, summary=to_translatable(spec.summary)
+                )
                 for spec in commands
             ),
         ]
-        return CommandResult(joined([*lines, *_form_usage(preset)]))
+        return CommandResult(join_texts([*lines, *_form_usage(preset)]))
 
 
 def _form_usage(preset: Preset) -> Sequence[Text]:

@@ -44,9 +44,9 @@ from bot.storage.conversations import Conversations
 from bot.storage.memories import SqlMemories
 from bot.texts.text import (
     Text,
-    joined,
-    language_of,
+    join_texts,
     marked,
+    supported_language,
     translatable,
     translatable_count,
     translate,
@@ -384,7 +384,7 @@ class MemoryHandlers:
                     name=file.chat.character,
                 )
             )
-        return CommandResult(joined(lines), new_session=bool(turns), turns=turns)
+        return CommandResult(join_texts(lines), new_session=bool(turns), turns=turns)
 
     async def _import_memories(self, request: CommandRequest, file: MemoryFile) -> list[str]:
         """Store the memories of a file; return lines on how many, and on what was left out."""
@@ -574,7 +574,7 @@ class MemoryHandlers:
         message = request.incoming
         made = translatable("from what was said") if one.is_derived else translatable("by hand")
         day = f"{datetime.fromtimestamp(one.since, UTC):%Y-%m-%d}"
-        labels = joined([*_labels(message, one), made], _COMMA)
+        labels = join_texts([*_labels(message, one), made], _COMMA)
         lines = [
             *([heading] if heading else []),
             f"{one.id}. {one.text}",
@@ -585,9 +585,9 @@ class MemoryHandlers:
         options = [(pin, "p"), (translatable("🗑 Forget it"), "f")]
         if one.said_by == message.author.id and not one.place.is_private:
             options.append((translatable("The whole server may know it"), "w"))
-        language = language_of(message.locale)
+        language = supported_language(message.locale)
         shown = [MenuOption(translate(label, language), _value(key, one)) for label, key in options]
-        return self._with_menu(request, CommandResult(joined(lines)), shown, back=True)
+        return self._with_menu(request, CommandResult(join_texts(lines)), shown, back=True)
 
     def _page(
         self,
@@ -606,7 +606,7 @@ class MemoryHandlers:
         options = [
             MenuOption(f"{one.id}. {one.text}"[:_LABEL_CHARS], _value(action, one)) for one in shown
         ]
-        result = CommandResult(joined([heading, *lines]))
+        result = CommandResult(join_texts([heading, *lines]))
         result = self._with_menu(request, result, options)
         buttons = page_buttons(ButtonAction.MEMORY, request.part, page, pages)
         return replace(result, buttons=buttons) if result.menus else result
@@ -621,7 +621,7 @@ class MemoryHandlers:
     ) -> CommandResult:
         if not _has_menus(request):
             return result
-        title = translate(translatable("Choose one"), language_of(request.incoming.locale))
+        title = translate(translatable("Choose one"), supported_language(request.incoming.locale))
         menu = Menu(encode_button(ButtonAction.MEMORY, request.part), title, tuple(options))
         buttons = (back_button(request),) if back else ()
         return replace(result, menus=(menu,) if options else (), buttons=buttons)
@@ -644,7 +644,7 @@ def line_of_choice(values: Sequence[str], asked: str) -> str:
 
 def back_button(request: CommandRequest) -> Button:
     """Return the button that leads back to the list."""
-    label = translate(translatable("‹ Back"), language_of(request.incoming.locale))
+    label = translate(translatable("‹ Back"), supported_language(request.incoming.locale))
     return Button(label, encode_button(ButtonAction.MEMORY, request.part))
 
 
@@ -733,7 +733,7 @@ def _cut(text: str) -> str:
 
 def _line(message: Request, one: Memory) -> Text:
     number = f"{one.id} 📌" if one.is_pinned else one.id
-    labels, text = joined(_labels(message, one), _COMMA), _cut(one.text)
+    labels, text = join_texts(_labels(message, one), _COMMA), _cut(one.text)
     return translatable("{number}. {text} ({labels})", number=number, text=text, labels=labels)
 
 

@@ -13,7 +13,15 @@ from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
 from bot.routing.presets import SCOPE_DESCRIPTIONS, HistoryScopes, PresetResolver
-from bot.texts.text import Text, joined, language_of, looked_up, marked, translatable, translate
+from bot.texts.text import (
+    Text,
+    join_texts,
+    marked,
+    supported_language,
+    to_translatable,
+    translatable,
+    translate,
+)
 
 _PAGE_SIZE = 20
 _VALUE_CHARS = 10
@@ -92,9 +100,9 @@ class SettingMenus:
             for name, about in shown
         )
         data = encode_button(choose, request.part, page)
-        menu = Menu(data, translate(title, language_of(request.incoming.locale)), options)
+        menu = Menu(data, translate(title, supported_language(request.incoming.locale)), options)
         turns = page_buttons(turn_page, request.part, page, pages)
-        text = joined([*await self._who_answers(request), hint])
+        text = join_texts([*await self._who_answers(request), hint])
         return CommandResult(text, menus=(menu,), buttons=(*turns, *buttons))
 
     async def settings(self, request: CommandRequest) -> CommandResult:
@@ -115,7 +123,7 @@ class SettingMenus:
             _button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, number=1),
             _button(translatable("✏ About me"), ButtonAction.ABOUT, request),
         )
-        return CommandResult(joined(lines), menus=(observing_menu, scope_menu), buttons=buttons)
+        return CommandResult(join_texts(lines), menus=(observing_menu, scope_menu), buttons=buttons)
 
     async def _description_line(self, request: CommandRequest) -> Text:
         message = request.incoming
@@ -143,7 +151,7 @@ class SettingMenus:
         for each in (scopes, scopes[1:]):
             found.append(await self.history_scopes.setting(each))
             values.append(await self.history_scopes.find(each) or HistoryScope.SHARED)
-        labels = {one.value: looked_up(label) for one, label in SCOPE_DESCRIPTIONS.items()}
+        labels = {one.value: to_translatable(label) for one, label in SCOPE_DESCRIPTIONS.items()}
         labels[INHERIT] = _OBSERVE_LABELS["inherit"]
         title = translatable("Who shares a conversation here")
         return _setting_menu(request, ButtonAction.SCOPE, title, labels, found, values)
@@ -192,13 +200,13 @@ class SettingMenus:
         active, scopes = request.active, request.incoming.scopes
         line = translatable(
             "Who answers here: {names} ({origin})",
-            names=joined([one.shown_name for one in active.presets], _NAMES_SEPARATOR),
+            names=join_texts([one.shown_name for one in active.presets], _NAMES_SEPARATOR),
             origin=origin(active.first.scope, scopes),
         )
         if active.first.scope != scopes[0]:
             return [line]
         around = await self.resolver.resolve(scopes[1:])
-        names = joined([one.shown_name for one in around.presets], _NAMES_SEPARATOR)
+        names = join_texts([one.shown_name for one in around.presets], _NAMES_SEPARATOR)
         return [line, _inherited_line(names, around.first.scope, scopes)]
 
 
@@ -235,7 +243,7 @@ def _setting_menu(
 
     `found` (stored) and `values` (in effect) are pairs: this channel's, then the inherited one.
     """
-    scopes, language = request.incoming.scopes, language_of(request.incoming.locale)
+    scopes, language = request.incoming.scopes, supported_language(request.incoming.locale)
     (own, around), (value, inherited) = found, values
     where = origin(own.scope if own is not None else None, scopes)
     lines = [
@@ -267,7 +275,7 @@ def _hash_for_button(name: str) -> str:
 def _button(
     label: Text, action: ButtonAction, request: CommandRequest, *, number: int = 0, row: int = 0
 ) -> Button:
-    shown = translate(label, language_of(request.incoming.locale))
+    shown = translate(label, supported_language(request.incoming.locale))
     return Button(shown, encode_button(action, request.part, number), row=row)
 
 
@@ -297,7 +305,9 @@ class HistoryScopeHandlers:
         name = request.argument.lower()
         if not name:
             choices = [_describe_scope(one, one) for one in HistoryScope]
-            return CommandResult(joined([await self.describe(request.incoming.scopes), *choices]))
+            return CommandResult(
+                join_texts([await self.describe(request.incoming.scopes), *choices])
+            )
         if name not in {*HistoryScope, INHERIT}:
             names = " | ".join([*HistoryScope, INHERIT])
             raise UserError(translatable("Use /settings scope {names}.", names=names))
@@ -306,7 +316,7 @@ class HistoryScopeHandlers:
         by, audited = request.incoming.author.id, request.is_audited
         await self.scopes.set(request.scope, chosen, by, audited=audited)
         holds = await self.scopes.find(request.incoming.scopes) or HistoryScope.SHARED
-        described = looked_up(SCOPE_DESCRIPTIONS[holds])
+        described = to_translatable(SCOPE_DESCRIPTIONS[holds])
         return CommandResult(
             translatable(
                 "From the next message on, {description}. Earlier messages stay where they are.",
@@ -323,5 +333,5 @@ class HistoryScopeHandlers:
 
 def _describe_scope(scope: HistoryScope, name: str) -> Text:
     return translatable(
-        "{name} – {description}", name=name, description=looked_up(SCOPE_DESCRIPTIONS[scope])
+        "{name} – {description}", name=name, description=to_translatable(SCOPE_DESCRIPTIONS[scope])
     )

@@ -16,7 +16,7 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.decide import Unreadable, decide
 from bot.routing.presets import ActivePreset, PresetResolver
 from bot.routing.speakers import SpeakerCandidate
-from bot.texts.text import Text, joined, looked_up, marked, translatable
+from bot.texts.text import Text, join_texts, marked, to_translatable, translatable
 
 _MAX_LISTED_CHARS = 100
 _CHANGE = translatable("change who answers here")
@@ -116,7 +116,7 @@ class PresetHandlers:
         if origin and active.is_group:
             lines = [listed(one.name, one.description, active.names) for one in active.presets]
             more = translatable("/preset show NAME shows one of them.")
-            return CommandResult(joined([*lines, _active_here(origin), more]))
+            return CommandResult(join_texts([*lines, _active_here(origin), more]))
         model = translatable(
             "model: {provider} / {model}", provider=preset.provider, model=preset.model
         )
@@ -128,7 +128,7 @@ class PresetHandlers:
         if preset.system and await self.admins.may_see_prompts(request.incoming):
             await self.admins.note(request.incoming, "read instructions")
             lines.append(translatable("instructions: {text}", text=preset.system))
-        return CommandResult(joined(line for line in lines if line))
+        return CommandResult(join_texts(line for line in lines if line))
 
     @command(
         "preset who",
@@ -144,7 +144,7 @@ class PresetHandlers:
         decision = decide(message, request.active, request.recent, dice=dice, now=request.now)
         if isinstance(decision, Command | Unreadable):
             return CommandResult(translatable("That is a command: no character answers it."))
-        return CommandResult(joined(_candidate_line(one) for one in decision.candidates))
+        return CommandResult(join_texts(_candidate_line(one) for one in decision.candidates))
 
     @command("preset list", marked("list all presets and mark the active ones"))
     async def _list(self, request: CommandRequest) -> CommandResult:
@@ -158,7 +158,7 @@ class PresetHandlers:
             for name, reason in sorted(self.resolver.disabled.items())
         ]
         lines.append(_active_here(_origin_of(active.first, request.incoming)))
-        return CommandResult(joined(lines))
+        return CommandResult(join_texts(lines))
 
     @command("preset menu", marked("show who answers here, and choose from a list"))
     async def _menu(self, request: CommandRequest) -> CommandResult:
@@ -197,13 +197,13 @@ async def with_greeting(
     try:
         await resolver.check_adults(preset, where)
     except UserError as error:
-        text = joined(filter(None, [result.text, error.text]))
+        text = join_texts(filter(None, [result.text, error.text]))
         return replace(result, text=text, asks_age=isinstance(error, AgeUnconfirmed))
     return replace(result, greeting=greeting, greeter=preset.name) if greeting else result
 
 
 def _candidate_line(one: SpeakerCandidate) -> Text:
-    reasons = joined(map(looked_up, one.reasons), translatable(", "))
+    reasons = join_texts(map(to_translatable, one.reasons), translatable(", "))
     figures = {"name": shown_name(one.preset), "score": f"{one.score:.1f}", "reasons": reasons}
     if one.chosen:
         return translatable("→ {name} answers (score {score}): {reasons}", **figures)

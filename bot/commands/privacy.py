@@ -31,7 +31,14 @@ from bot.storage.forgetting import PersonalData
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.memories import SqlMemories
 from bot.texts.caches import clear_text_caches
-from bot.texts.text import Text, joined, looked_up, marked, translatable, translatable_count
+from bot.texts.text import (
+    Text,
+    join_texts,
+    marked,
+    to_translatable,
+    translatable,
+    translatable_count,
+)
 from bot.value_class import value_class
 
 
@@ -315,7 +322,7 @@ class PrivacyNotice:
                 until=self._until(),
                 days=f"{policy.receipt_days:g}",
                 encrypted=_ENCRYPTED if policy.is_encrypted else _NOT_ENCRYPTED,
-                scope=looked_up(SCOPE_DESCRIPTIONS[scope]),
+                scope=to_translatable(SCOPE_DESCRIPTIONS[scope]),
             ),
             translatable(
                 "• To answer, I send it to: {providers}.", providers=self._sent_to(active)
@@ -323,7 +330,7 @@ class PrivacyNotice:
             _HOW_TO_OPT_OUT,
             *await self._sentence(scopes),
         ]
-        return joined(lines)
+        return join_texts(lines)
 
     async def of_arrival(self, arrival: Joined) -> Text | None:
         """Return the short notice for a server that the bot joins; None if it had one today."""
@@ -344,7 +351,7 @@ class PrivacyNotice:
             until=self._until(),
             providers=self._sent_to(active),
         )
-        return joined([short, *await self._sentence(scopes)])
+        return join_texts([short, *await self._sentence(scopes)])
 
     async def set_sentence(self, request: CommandRequest, sentence: str) -> None:
         """Store or, if it is empty, remove what the server itself says."""
@@ -375,7 +382,7 @@ class PrivacyNotice:
         shown += dict.fromkeys(servers)
         if self.policy.embedding_service and any(each.character for each in active.presets):
             shown.append(self.policy.embedding_service)
-        return joined(shown, _COMMA)
+        return join_texts(shown, _COMMA)
 
 
 @dataclass(eq=False)
@@ -475,7 +482,7 @@ class PrivacyHandlers:
         value, message = request.argument.lower(), request.incoming
         if not value:
             found = await self.resolver.consent_of(message.author.id)
-            return CommandResult(joined([_CONSENTS[found or Consent.HERE], _HOW_TO_CHOOSE]))
+            return CommandResult(join_texts([_CONSENTS[found or Consent.HERE], _HOW_TO_CHOOSE]))
         if value not in {*Consent, _RESET}:
             raise UserError(_HOW_TO_CHOOSE)
         if writes_as_the_group(message):
@@ -488,7 +495,7 @@ class PrivacyHandlers:
             await self.forgetting.request_person_deletion(message)
             return CommandResult(_OFF_FROM_NOW)
         if chosen is None:
-            return CommandResult(joined([_WAS_RESET, _CONSENTS[Consent.HERE]], " "))
+            return CommandResult(join_texts([_WAS_RESET, _CONSENTS[Consent.HERE]], " "))
         return CommandResult(_CONSENTS[chosen])
 
     @command(

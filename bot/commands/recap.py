@@ -16,7 +16,7 @@ from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import BackendError, UserError
 from bot.memory.summaries import Summarizer
 from bot.routing.decide import MODEL_NOT_GIVEN, AccessRules
-from bot.texts.text import joined, marked, translatable, translatable_count
+from bot.texts.text import join_texts, marked, translatable, translatable_count
 
 _DURATION = re.compile(r"(\d{1,4}) ?(m|min|minutes?|h|hours?|d|days?|w|weeks?)")
 _SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -84,7 +84,7 @@ class Recaps:
                     left_out,
                 )
             )
-        return CommandResult(joined(lines))
+        return CommandResult(join_texts(lines))
 
     async def _find_new(
         self, message: IncomingMessage, request: CommandRequest

@@ -17,7 +17,14 @@ from bot.prompting.fit import prompt_tokens, tokens_by_section
 from bot.prompting.presets.preset import Preset
 from bot.storage.receipts import Receipts
 from bot.storage.usage import Budgets, UsageTotals
-from bot.texts.text import Text, joined, looked_up, marked, translatable, translatable_count
+from bot.texts.text import (
+    Text,
+    join_texts,
+    marked,
+    to_translatable,
+    translatable,
+    translatable_count,
+)
 
 _BAR_CELLS = 12
 _MAX_LISTED = 8  # stories, lorebook entries, dropped items
@@ -48,7 +55,7 @@ class ContextView:
             shown.append(translatable("/context prompt sends the exact prompt as a file."))
             addresses = filter(None, [self.answer_address(number) for number, _ in found])
             shown += [translatable("In the console: {address}", address=one) for one in addresses]
-        return joined(shown, "\n\n").with_values(self.mask)
+        return join_texts(shown, "\n\n").with_values(self.mask)
 
     async def prompts(self, conversation: str) -> tuple[Text, Attachment]:
         """Return a line for the chat, and a file with every speaker's exact prompt."""
@@ -126,14 +133,14 @@ class AnswerReports:
             text=self.context.mask(receipt.answer)[:_MAX_REPORTED_CHARS],
         )
         address = self.context.answer_address(number)
-        return joined([text, *([address] if address else [])])
+        return join_texts([text, *([address] if address else [])])
 
 
 def show_context(number: int, receipt: Receipt) -> Text:
     spans, dropped, calls = _named_spans(receipt), _dropped_lines(receipt), _tool_calls(receipt)
     heading, bars = _heading(number, receipt), _budget_bars(receipt)
-    checked = [looked_up(receipt.check)] if receipt.check else []
-    return joined([heading, *bars, *spans, *dropped, *calls, *checked, _timing_line(receipt)])
+    checked = [to_translatable(receipt.check)] if receipt.check else []
+    return join_texts([heading, *bars, *spans, *dropped, *calls, *checked, _timing_line(receipt)])
 
 
 def _heading(number: int, receipt: Receipt) -> Text:
@@ -174,7 +181,9 @@ def _dropped_lines(receipt: Receipt) -> Iterator[Text]:
     if not receipt.dropped:
         yield translatable("Nothing was left out.")
     for one in receipt.dropped[:_MAX_LISTED]:
-        yield translatable("Left out: {what} – {why}", what=_describe(one), why=looked_up(one.why))
+        yield translatable(
+            "Left out: {what} – {why}", what=_describe(one), why=to_translatable(one.why)
+        )
     if len(receipt.dropped) > _MAX_LISTED:
         yield translatable("Left out: {count} more", count=len(receipt.dropped) - _MAX_LISTED)
 
@@ -194,7 +203,7 @@ def _describe(one: DroppedItem) -> Text:
     noun = section_name(one.section)
     if one.count > 1:
         noun = translatable("{section} × {count}", section=noun, count=one.count)
-    return joined([noun, name, tokens], "")
+    return join_texts([noun, name, tokens], "")
 
 
 def _quote_name(name: str, score: float | None = None) -> str:
@@ -219,7 +228,7 @@ def _timing_line(receipt: Receipt) -> Text:
         parts.append(translatable("cost not known"))
     else:
         parts.append(translatable("cost {amount}", amount=format_cost(cost)))
-    return joined(parts, translatable(", "))
+    return join_texts(parts, translatable(", "))
 
 
 _TITLES = {
@@ -253,7 +262,7 @@ class UsageView:
         caps = self.caps(message, request.active.first.preset)
         spent = await self.budgets.spent(caps) if caps else {}
         lines += [_budget_line(cap, spent.get(cap.key, 0)) for cap in caps]
-        return CommandResult(joined(lines))
+        return CommandResult(join_texts(lines))
 
     async def _line(self, message: IncomingMessage, period: Period, since: datetime) -> Text:
         total = await self.totals.of_person(message.author.id, since)

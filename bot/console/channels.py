@@ -29,7 +29,7 @@ from bot.storage.operation import AuditLog
 from bot.storage.reports import AnswerLog, ServiceState
 from bot.storage.usage import Budgets
 from bot.storage.web_channels import SqlWebChannels
-from bot.texts.text import looked_up, translatable
+from bot.texts.text import to_translatable, translatable
 from bot.value_class import value_class
 
 _MAX_SESSIONS = 50
@@ -150,7 +150,9 @@ class ChannelPage(RouteGroup):
                 "found": found,
                 "base": f"/channels/{quote(found.channel, safe='')}",
                 "presets": sorted(self.resolver.presets, key=str.casefold),
-                "history_scope": looked_up(SCOPE_DESCRIPTIONS[HistoryScope(found.history_scope)]),
+                "history_scope": to_translatable(
+                    SCOPE_DESCRIPTIONS[HistoryScope(found.history_scope)]
+                ),
             },
         )
 

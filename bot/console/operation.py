@@ -205,7 +205,7 @@ class OperationPage(RouteGroup):
 
     async def _longest_waits(self) -> Sequence[_Row]:
         queued = [(one["name"], self.waiting(str(one["name"]))) for one in self.providers]
-        refused = await self.rate_limits.refusals()
+        refused = await self.rate_limits.blocked_calls()
         return [
             *(
                 {"scope": name, "seconds": None, "waiting": count}

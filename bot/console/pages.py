@@ -24,7 +24,7 @@ from bot.prompting.draft import section_name
 from bot.prompting.fit import prompt_tokens
 from bot.storage.reports import ServiceState
 from bot.storage.web_channels import SqlWebChannels
-from bot.texts.text import LANGUAGES, looked_up, translatable, translatable_count, translate
+from bot.texts.text import LANGUAGES, to_translatable, translatable, translatable_count, translate
 
 _FOLDER = Path(__file__).parent
 _LANGUAGE_NAMES = {"en": "EN", "zh": "中文"}
@@ -105,8 +105,8 @@ class PageRenderer:
             "_": localized,
             "_n": localized_count,
             "localized": lambda text: translate(text, language),
-            "stored": lambda text: translate(looked_up(text), language),
-            "looked_up": looked_up,
+            "stored": lambda text: translate(to_translatable(text), language),
+            "to_translatable": to_translatable,
             "request": request,
             "path": request.http.path,
             "back": request.http.path_qs,

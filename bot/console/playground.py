@@ -43,7 +43,7 @@ from bot.runtime.terminal import login_name
 from bot.storage.reports import AnswerLog
 from bot.storage.web_channels import HistoryCopies, SqlWebChannels
 from bot.telemetry.secret_masker import mask_pasted_tokens
-from bot.texts.text import looked_up, marked, translatable, translate
+from bot.texts.text import marked, to_translatable, translatable, translate
 from bot.value_class import value_class
 
 Preview: TypeAlias = Callable[[IncomingMessage], Awaitable[NextAnswer]]
@@ -359,7 +359,7 @@ class PlaygroundPages(RouteGroup):
         return [
             {
                 "text": text,
-                "summary": translate(looked_up(spec.summary), language),
+                "summary": translate(to_translatable(spec.summary), language),
                 "options": [f"{one.name}" for one in spec.options],
                 "values": presets
                 if any(one.completes for one in spec.options)

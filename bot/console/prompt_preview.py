@@ -14,7 +14,7 @@ from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
 from bot.commands.request import AskedQuestion
 from bot.errors import BackendError, RequestRefused, UserError
-from bot.intake import storable_message
+from bot.intake import to_storable_message
 from bot.ports import Clock
 from bot.prompting.compose.compose import bare_prompt
 from bot.prompting.presets.preset import Preset
@@ -52,7 +52,7 @@ class PromptPreview:
 
     async def preview(self, message: IncomingMessage) -> NextAnswer:
         """Return the characters that would answer a message, and the first one's prompt."""
-        placed = await self.find_history(storable_message(message))
+        placed = await self.find_history(to_storable_message(message))
         if placed is None:
             return NextAnswer(problem=_BEGINS_BRANCH)
         message = placed

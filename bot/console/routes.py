@@ -12,7 +12,7 @@ from pydantic import BaseModel, create_model
 
 from bot.chat.access import Scope
 from bot.errors import RequestRefused
-from bot.texts.text import LANGUAGES, Text, language_of, translatable
+from bot.texts.text import LANGUAGES, Text, supported_language, translatable
 from bot.value_class import value_class
 
 THEMES = ("system", "light", "dark")
@@ -66,7 +66,7 @@ class ConsoleRequest:
         accepted = self.http.headers.get("Accept-Language", "").lower()
         wanted = re.findall(r"(?:^|,)\s*([a-z]+)", accepted)
         chosen = (self.http.cookies.get(LANGUAGE_COOKIE, ""), *wanted)
-        return next((one for one in chosen if one in LANGUAGES), language_of(None))
+        return next((one for one in chosen if one in LANGUAGES), supported_language(None))
 
     @property
     def theme(self) -> str:

@@ -12,7 +12,7 @@ from bot.errors import PlatformError, RequestRefused, SettingsError, TroupeError
 from bot.ports import Clock
 from bot.setup import SERVICE_TITLES, ModelChoice, SetupSteps
 from bot.storage.operation import AuditLog
-from bot.texts.text import Text, text_of, translatable
+from bot.texts.text import Text, error_text, translatable
 from bot.value_class import value_class
 
 SETUP_PATH = "/setup"
@@ -66,7 +66,7 @@ class SetupPage(RouteGroup):
         try:
             answer = await self.steps.check_model(choice)
         except TroupeError as error:
-            text = self.mask(str(text_of(error)))
+            text = self.mask(str(error_text(error)))
             return await self._show_steps(problem=text, problem_of="model")
         return await self._show_steps(answer=self.mask(answer))
 
@@ -78,7 +78,7 @@ class SetupPage(RouteGroup):
         try:
             await step
         except PlatformError as error:
-            text = text_of(error)
+            text = error_text(error)
             masked = text.with_values(self.mask) if isinstance(text, Text) else self.mask(text)
             return await self._show_steps(problem=masked, problem_of=platform)
         return redirect(SETUP_PATH)

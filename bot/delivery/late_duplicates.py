@@ -35,7 +35,7 @@ _MAX_CHATS = 8  # searched at once
 
 
 @value_class
-class _Repeated:
+class _ResentRow:
     """A row that was sent again because its message was not found in the chat."""
 
     row: OutboxRow
@@ -58,26 +58,26 @@ class LateDuplicates:
     """Searches the chat for a message of a row other than the one with an id; returns its id."""
 
     def __post_init__(self) -> None:
-        self._repeated = BoundedDict[int, _Repeated](_MAX_REMEMBERED)  # by row id
-        self._is_expected = asyncio.Event()
+        self._resent = BoundedDict[int, _ResentRow](_MAX_REMEMBERED)  # by row id
+        self._has_pending = asyncio.Event()
 
-    def note_search(self, row: OutboxRow, found: str | None) -> None:
+    def record_search(self, row: OutboxRow, found: str | None) -> None:
         """Record whether a search found a row's message; `found` is its id, or None.
 
         After None, the row is sent again, so a search for duplicates is scheduled.
         """
-        known = self._repeated.pop(row.id, None)
+        known = self._resent.pop(row.id, None)
         if known is None and found is not None:
             return
         due_at = self.clock.monotonic() + _LATE_SECONDS
-        first = known or _Repeated(row, 0, due_at, due_at)
-        self._repeated[row.id] = replace(
+        first = known or _ResentRow(row, 0, due_at, due_at)
+        self._resent[row.id] = replace(
             first,
             copies=first.copies + (found is None),
             due_at=due_at,
             given_up_at=due_at + _GIVE_UP_SECONDS,
         )
-        self._is_expected.set()
+        self._has_pending.set()
 
     async def run(self, wake: Callable[[Sequence[str]], None]) -> None:
         """Run searches when they are due, until cancelled.
@@ -85,40 +85,40 @@ class LateDuplicates:
         No other sender uses a lane during its search; `wake` resumes the lane afterward.
         """
         while True:
-            if not self._repeated:
-                self._is_expected.clear()
-                await self._is_expected.wait()
+            if not self._resent:
+                self._has_pending.clear()
+                await self._has_pending.wait()
                 continue
             now = self.clock.monotonic()
-            due = {
-                one.row.address.lane: one for one in self._repeated.values() if one.due_at <= now
-            }
+            due = {one.row.address.lane: one for one in self._resent.values() if one.due_at <= now}
             async with asyncio.TaskGroup() as group:
                 for repeated in list(due.values())[:_MAX_CHATS]:
-                    group.create_task(self._settle(repeated, wake))
+                    group.create_task(self._run_search(repeated, wake))
             if not due:
                 await self.clock.sleep(_POLL_SECONDS)
 
-    async def _settle(self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]) -> None:
+    async def _run_search(
+        self, repeated: _ResentRow, wake: Callable[[Sequence[str]], None]
+    ) -> None:
         row, is_done = repeated.row, False
         with BoundTurn(row.turn):
             try:
-                is_done = await self._search_alone(repeated, wake)
+                is_done = await self._search_exclusively(repeated, wake)
             except Refused as error:
                 _log.warning("late_duplicate_not_deleted", row=row.id, reason=str(error))
                 is_done = True
             except (PlatformError, StoreError) as error:
                 _log.info("late_duplicate_search_postponed", row=row.id, reason=str(error))
-        if self._repeated.get(row.id) is not repeated:  # a newer search is scheduled for the row
+        if self._resent.get(row.id) is not repeated:  # a newer search is scheduled for the row
             return
         due_at = self.clock.monotonic() + _RETRY_SECONDS
         if is_done or due_at > repeated.given_up_at:
-            del self._repeated[row.id]
+            del self._resent[row.id]
         else:
-            self._repeated[row.id] = replace(repeated, due_at=due_at)
+            self._resent[row.id] = replace(repeated, due_at=due_at)
 
-    async def _search_alone(
-        self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]
+    async def _search_exclusively(
+        self, repeated: _ResentRow, wake: Callable[[Sequence[str]], None]
     ) -> bool:
         """Hold the lane, and delete duplicates; return False if this must be retried later."""
         # Without holding the lane, a message that is just being sent would look like a duplicate.
@@ -134,7 +134,7 @@ class LateDuplicates:
             await self.outbox.release_lane(lane, held)
             wake([lane])
 
-    async def _delete_copies(self, repeated: _Repeated) -> bool:
+    async def _delete_copies(self, repeated: _ResentRow) -> bool:
         row = repeated.row
         sent = await self.outbox.sent_ids([row.id])  # perhaps by another process
         if row.id not in sent:

@@ -58,7 +58,7 @@ _MAX_PLACE_SECONDS = 60.0
 _MAX_PLACES = 10_000
 Response = TypeVar("Response")
 _Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]
-_MAX_FORMS = 64  # cached results for different `Limits`, of which a platform has a few
+_MAX_CACHED_LIMITS = 64  # cached results for different `Limits`, of which a platform has a few
 _MAX_SLEEP_SECONDS = 2.0
 """For a longer wait, `RateLimited` is raised, so that the sender reschedules the row."""
 _MIN_WAIT_SECONDS = 0.05
@@ -90,7 +90,7 @@ class WaitingCalls:
         finally:
             self._asking[source] -= 1
 
-    def are_waiting(self, source: str) -> bool:
+    def has_waiting_calls(self, source: str) -> bool:
         """Return whether any calls of a bot wait in this process."""
         return bool(self._waiting[source])
 
@@ -118,15 +118,15 @@ class WaitingCalls:
     def leave_queue(self, lane: str) -> None:
         self._places.pop(lane, None)
 
-    def note_blocked(self, source: str, seconds: float) -> None:
+    def record_blocked(self, source: str, seconds: float) -> None:
         """Record that a bot's calls are blocked for some seconds."""
         self._ends_at[source] = self._clock.monotonic() + seconds
 
-    def admit(self, source: str, lane: str) -> float:
+    def seconds_until_admitted(self, source: str, lane: str) -> float:
         """Return 0 if the sender may take a row of the lane now, or else the seconds to wait."""
         now = self._clock.monotonic()
         ends_at = self._ends_at.get(source, now)
-        is_limited = self.are_waiting(source) or ends_at > now
+        is_limited = self.has_waiting_calls(source) or ends_at > now
         if not is_limited and self._asking[source] < _MAX_ASKING:
             self._joins_at.pop(source, None)
             self._joining.pop(source, None)
@@ -179,7 +179,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
 
     def __post_init__(self) -> None:
         self._buckets = self.surface if isinstance(self.surface, BucketSurface) else None
-        self._windows = lru_cache(_MAX_FORMS)(self._windows_of)
+        self._windows = lru_cache(_MAX_CACHED_LIMITS)(self._select_windows)
         self._waiting = self.waiting or WaitingCalls(self.clock)
 
     @override
@@ -191,12 +191,12 @@ class RateLimitedSurface(Surface, DraftingSurface):
         address = message.address
         if message.interaction is not None and not self.limits(address).counts_responses:
             with suppress(ResponseRefused):
-                return await self._respond(address, partial(self.surface.send, message))
+                return await self._send_response(address, partial(self.surface.send, message))
             message = replace(message, interaction=None)
         buckets, bucket = self._buckets, address.lane
         if buckets is not None:
             bucket = await buckets.send_bucket(message)
-        return await self._call(address, f"{bucket} send", partial(self.surface.send, message))
+        return await self._make_call(address, f"{bucket} send", partial(self.surface.send, message))
 
     @override
     async def edit(
@@ -205,7 +205,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         edit = partial(self.surface.edit, address, message_id, content)
         if interaction is not None and not self.limits(address).counts_responses:
             with suppress(ResponseRefused):
-                await self._respond(address, partial(edit, interaction=interaction))
+                await self._send_response(address, partial(edit, interaction=interaction))
                 return
             interaction = None
         buckets, bucket = self._buckets, address.lane
@@ -213,36 +213,40 @@ class RateLimitedSurface(Surface, DraftingSurface):
             bucket = await buckets.edit_bucket(
                 address, message_id, content, interaction=interaction
             )
-        await self._call(address, f"{bucket} edit", partial(edit, interaction=interaction))
+        await self._make_call(address, f"{bucket} edit", partial(edit, interaction=interaction))
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         route = f"{address.lane} delete"
-        await self._call(address, route, lambda: self.surface.delete(address, message_id))
+        await self._make_call(address, route, lambda: self.surface.delete(address, message_id))
 
     @override
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
         route = f"{address.lane} react"
-        await self._call(address, route, lambda: self.surface.react(address, message_id, emoji))
+        await self._make_call(
+            address, route, lambda: self.surface.react(address, message_id, emoji)
+        )
 
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
         surface = self.surface
         if isinstance(surface, DraftingSurface):
             route = f"{address.lane} draft"
-            await self._call(address, route, lambda: surface.draft(address, draft_id, content))
+            await self._make_call(address, route, lambda: surface.draft(address, draft_id, content))
 
     @override
     async def typing(self, address: Address) -> None:
         route = f"{address.lane} typing"
-        await self._call(address, route, lambda: self.surface.typing(address), is_message=False)
+        await self._make_call(
+            address, route, lambda: self.surface.typing(address), is_message=False
+        )
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         address, find = message.address, partial(self.surface.find, message, search)
-        return await self._call(address, f"{address.lane} find", find)
+        return await self._make_call(address, f"{address.lane} find", find)
 
-    async def _respond(
+    async def _send_response(
         self, address: Address, request: Callable[[], Awaitable[Response]]
     ) -> Response:
         """Send a response to a command or button press, which does not count toward the limits.
@@ -253,9 +257,9 @@ class RateLimitedSurface(Surface, DraftingSurface):
         scopes = [CallScope(key, ()) for key in (route, address.lane, address.source)]
         if (wait := await self.rates.seconds_until_call(scopes)) > 0:
             raise RateLimited(wait)
-        return await self._request(address, route, request)
+        return await self._send_request(address, route, request)
 
-    async def _call(
+    async def _make_call(
         self,
         address: Address,
         route: str,
@@ -274,9 +278,9 @@ class RateLimitedSurface(Surface, DraftingSurface):
             await self._wait(source, lane, scopes)
         elif (wait := await self.rates.take_call(scopes)) > 0:
             raise RateLimited(wait)
-        return await self._request(address, route, request)
+        return await self._send_request(address, route, request)
 
-    async def _request(
+    async def _send_request(
         self, address: Address, route: str, request: Callable[[], Awaitable[Response]]
     ) -> Response:
         lane, source = address.lane, address.source
@@ -286,12 +290,12 @@ class RateLimitedSurface(Surface, DraftingSurface):
             RATE_LIMIT_REFUSALS.labels(address.platform, error.scope).inc()
             RATE_LIMIT_SECONDS.labels(address.platform).inc(error.retry_after_seconds)
             refused = {"route": route, "chat": lane, "bot": source}[error.scope]
-            await self.rates.refuse_calls(refused, error.retry_after_seconds)
+            await self.rates.block_calls(refused, error.retry_after_seconds)
             if error.scope == "chat":  # the limit that was exceeded may be the bot's
-                await self.rates.refuse_calls(source, 0.0)
+                await self.rates.block_calls(source, 0.0)
             raise
 
-    def _windows_of(self, limits: Limits, *, is_message: bool) -> _Windows:
+    def _select_windows(self, limits: Limits, *, is_message: bool) -> _Windows:
         """Return the windows for one kind of call in a chat, for the chat, and for the bot."""
         learns, edits = self.settings.pacing == "learned", self.best_effort
         if not is_message:
@@ -310,7 +314,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         Raises `RateLimited` if the wait would exceed two seconds.
         """
         latest = self.clock.monotonic() + _MAX_SLEEP_SECONDS
-        if self._waiting.are_waiting(source) or await self._ask(source, scopes) > 0:
+        if self._waiting.has_waiting_calls(source) or await self._take_call(source, scopes) > 0:
             while (wait := await self._wait_in_queue(source, lane, scopes, latest)) > 0:
                 await self._sleep(wait, latest)
         self._waiting.leave_queue(lane)
@@ -328,16 +332,16 @@ class RateLimitedSurface(Surface, DraftingSurface):
                 if not self._waiting.is_first(source, lane):
                     await self._wait_for_others(changed, latest)
                     continue
-                if (wait := await self._ask(source, scopes)) <= 0:
+                if (wait := await self._take_call(source, scopes)) <= 0:
                     return 0.0
                 with self._waiting.asking(source):
                     of_bot = await self.rates.seconds_until_call(of_all)
                 if of_bot <= 0:
                     return wait
-                self._waiting.note_blocked(source, of_bot)
+                self._waiting.record_blocked(source, of_bot)
                 await self._sleep(of_bot, latest)
 
-    async def _ask(self, source: str, scopes: list[CallScope]) -> float:
+    async def _take_call(self, source: str, scopes: list[CallScope]) -> float:
         with self._waiting.asking(source):
             return await self.rates.take_call(scopes)
 

@@ -52,11 +52,11 @@ from bot.runtime.in_process import BoundedDict
 from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS, record_span
-from bot.texts.text import in_every_language, language_of, translatable, translate
+from bot.texts.text import supported_language, translatable, translate, translate_to_all_languages
 
 _log = structlog.get_logger(__name__)
 _MAX_LANE_WAIT_SECONDS = 5.0
-"""If the next row of a lane is due later than this, `work` returns instead of waiting."""
+"""If the next row of a lane is due later than this, `deliver_lane` returns instead of waiting."""
 _SECONDS_BETWEEN_NOTICES = 60.0
 _MAX_BACKOFF_SECONDS = 60.0
 _MORE_SEARCH_SECONDS = 5.0
@@ -108,7 +108,7 @@ class SentRows:
                 await asyncio.wait([arrival], timeout=self.poll_seconds)
                 if not arrival.done() and loop.time() >= self._asks_at:
                     self._asks_at = loop.time() + self.poll_seconds
-                    await self._ask()
+                    await self._query_sent_rows()
             external_id = arrival.result()
         finally:
             self._arrivals.pop(row_id, None)
@@ -116,7 +116,7 @@ class SentRows:
             raise AnswerRefused("the first message of the answer was refused")
         return external_id
 
-    async def _ask(self) -> None:
+    async def _query_sent_rows(self) -> None:
         for row_id, external_id in (await self.outbox.sent_ids([*self._arrivals])).items():
             self.note(row_id, external_id)
 
@@ -165,15 +165,17 @@ class Sender:
         self._noticed_at: dict[str, float] = {}
         self._waiting = self.waiting or WaitingCalls(self.clock)
         self.sent_rows = SentRows(self.outbox)
-        self.late_duplicates = LateDuplicates(self.outbox, self.surfaces, self.clock, self._find)
+        self.late_duplicates = LateDuplicates(
+            self.outbox, self.surfaces, self.clock, self._search_message
+        )
         self._succeeded_at = BoundedDict[str, float](_MAX_LANES_REMEMBERED)
         self._unknown_outcomes = BoundedDict[int, int](_MAX_ROWS_REMEMBERED)  # how often, by row
 
-    def hold(self, lane: str) -> float:
+    def seconds_on_hold(self, lane: str) -> float:
         """Return the seconds for which not to deliver a lane, as its bot is rate limited, or 0."""
-        return self._waiting.admit(source_of(lane), lane)
+        return self._waiting.seconds_until_admitted(source_of(lane), lane)
 
-    async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
+    async def claim(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
         """Claim the first due row of each lane whose bot runs in this process.
 
         Return the claimed rows by lane.
@@ -182,7 +184,7 @@ class Sender:
         rows = await self.outbox.take(served) if served else ()
         return {row.address.lane: row for row in rows}
 
-    async def work(self, row: OutboxRow) -> None:
+    async def deliver_lane(self, row: OutboxRow) -> None:
         """Deliver a row, and then the next rows of its lane until none is due within seconds."""
         following: OutboxRow | None = row
         try:
@@ -191,12 +193,12 @@ class Sender:
                     if (problem := following.problem) is not None:
                         following = await self._set_aside(following, problem)
                     else:
-                        following = await self._deliver(following)
+                        following = await self._deliver_row(following)
         except Fenced as error:  # this sender was too slow, and another one has claimed the lane
             FENCED.labels("lanes").inc()
             _log.warning("sender_fenced", lane=row.address.lane, reason=str(error))
 
-    async def _deliver(self, row: OutboxRow) -> OutboxRow | None:
+    async def _deliver_row(self, row: OutboxRow) -> OutboxRow | None:
         if self.clock.monotonic() > row.send_before:  # the process was suspended
             _log.warning("sender_late", row=row.id, lane=row.address.lane)
             return None
@@ -208,53 +210,53 @@ class Sender:
         wait: float | None = None  # seconds until the row is tried again; None: the row is done
         try:
             with send_only_if(lambda: self.clock.monotonic() <= write_before):
-                following = await self._attempt(row)
+                following = await self._attempt_delivery(row)
         except RateLimited as error:
             outcome = "rate_limited"
             wait = error.retry_after_seconds + random.uniform(0, 0.5)  # noqa: S311
-            await self._postpone(row, wait)
+            await self._reschedule(row, wait)
         except Unreachable:
             outcome = "unreachable"
             if self.clock.monotonic() > write_before:  # the process was suspended meanwhile
                 _log.warning("sender_late", row=row.id, lane=row.address.lane)
             wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
-            await self._postpone(row, wait)
+            await self._reschedule(row, wait)
         except PlatformFatal:
             outcome = "fatal"
             wait = _FATAL_RETRY_SECONDS
-            await self._postpone(row, wait)
+            await self._reschedule(row, wait)
         except OutcomeUnknown as error:
             _log.info("outcome_unknown", row=row.id, op=row.op, reason=str(error))
             self._unknown_outcomes[row.id] = self._unknown_outcomes.get(row.id, 0) + 1
-            if self._is_hopeless(row):
+            if self._should_give_up(row):
                 outcome = "set_aside"
                 following = await self._set_aside(row, str(error))
             else:
                 outcome = "unknown"
                 passed = self.clock.monotonic() - started  # seconds since the request was sent
-                wait = max(0.0, self._unknown_delay(row, is_over=error.is_over) - passed)
+                wait = max(0.0, self._seconds_until_search(row, has_ended=error.has_ended) - passed)
                 await self.outbox.mark_unknown(row, wait)
         except Refused as error:
             outcome = "refused"
             _log.warning("refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error))
-            following, wait = await self._give_up(row, error)
+            following, wait = await self._handle_refusal(row, error)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
         platform, ended = row.address.platform, self.clock.now()
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
         failure = None if outcome == "sent" else outcome
         record_span("deliver", row.turn, began, ended, attributes=attributes, error=failure)
-        return following if wait is None else await self._retake(row.address.lane, wait)
+        return following if wait is None else await self._claim_next(row.address.lane, wait)
 
-    async def _attempt(self, row: OutboxRow) -> OutboxRow | None:
+    async def _attempt_delivery(self, row: OutboxRow) -> OutboxRow | None:
         if row.state is OutboxState.UNKNOWN:
             return await self._reconcile(row)
-        if row.private is not None and _is_on_its_way(row) and row.interaction is None:
-            return await self._deliver_elsewhere(row, row.private, "")
-        if await self._needs_opening(row):
-            return await self.outbox.edit_opened(row, await self._open(row))
-        return await self._mark_sent(row, await self._carry_out(row))
+        if row.private is not None and _is_still_in_group(row) and row.interaction is None:
+            return await self._deliver_privately(row, row.private, "")
+        if await self._needs_placeholder(row):
+            return await self.outbox.edit_opened(row, await self._send_placeholder(row))
+        return await self._mark_sent(row, await self._perform_operation(row))
 
-    async def _give_up(
+    async def _handle_refusal(
         self, row: OutboxRow, error: Refused
     ) -> tuple[OutboxRow | None, float | None]:
         """Drop a refused row, or deliver a private row to its reader's private chat.
@@ -262,11 +264,11 @@ class Sender:
         Return the lane's next row, and the seconds until this row is tried again, or None.
         """
         if row.private is None:
-            following = await self._drop(row, error)
+            following = await self._drop_refused(row, error)
             self._notify_waiters(row, None)
             return following, None
         try:
-            return await self._deliver_elsewhere(row, row.private, str(error)), None
+            return await self._deliver_privately(row, row.private, str(error)), None
         except PlatformError as failure:  # the row was not moved: try again later
             _log.info("private_chat_not_opened", row=row.id, reason=str(failure))
             wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
@@ -275,7 +277,7 @@ class Sender:
             await self.outbox.reschedule(row, wait)
             return None, wait
 
-    async def _deliver_elsewhere(
+    async def _deliver_privately(
         self, row: OutboxRow, private: PrivateDelivery, reason: str
     ) -> OutboxRow | None:
         """Move a row to its reader's private chat.
@@ -296,15 +298,15 @@ class Sender:
                 return following
         notice = ""
         if not private.is_quiet:
-            how = await chats.how_to_open(private.person)
-            notice = translate(how, language_of(private.locale))
+            how = await chats.private_chat_instructions(private.person)
+            notice = translate(how, supported_language(private.locale))
         following = await self.outbox.set_aside(row, reason, notice)
         if private.group:
             self.wake([parse_address(private.group).lane])
         self._notify_waiters(row, None)
         return following
 
-    async def _drop(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
+    async def _drop_refused(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
         """Drop a refused row and return the lane's next row.
 
         If a message could not be edited, send its new text as a new message, unless a person
@@ -328,12 +330,12 @@ class Sender:
     def _limits(self, row: OutboxRow) -> Limits:
         return self.surfaces[row.address.source].limits(row.address)
 
-    async def _retake(self, lane: str, wait: float) -> OutboxRow | None:
+    async def _claim_next(self, lane: str, wait: float) -> OutboxRow | None:
         if wait > _MAX_LANE_WAIT_SECONDS:
             return None  # polling finds the row when it is due
         if wait > 0:
             await self.clock.sleep(wait)
-            if self.hold(lane) > 0:
+            if self.seconds_on_hold(lane) > 0:
                 return None
         rows = await self.outbox.take([lane])
         return rows[0] if rows else None
@@ -341,28 +343,30 @@ class Sender:
     async def _reconcile(self, row: OutboxRow) -> OutboxRow | None:
         found = None
         # Edits, deletions, reactions, placeholders and interaction responses are safe to repeat.
-        is_repeatable = row.interaction is not None or _is_on_its_way(row)
-        if row.op is OutboxOperation.SEND and not (is_repeatable or await self._needs_opening(row)):
-            found = await self._find(row)
+        is_repeatable = row.interaction is not None or _is_still_in_group(row)
+        if row.op is OutboxOperation.SEND and not (
+            is_repeatable or await self._needs_placeholder(row)
+        ):
+            found = await self._search_message(row)
             if not self._is_harmless_to_repeat(row):
-                self.late_duplicates.note_search(row, found)
+                self.late_duplicates.record_search(row, found)
         OUTBOX_RECONCILIATIONS.labels(row.address.platform, str(found is not None).lower()).inc()
         _log.info("reconciled", row=row.id, op=row.op, arrived=found is not None)
         if found is not None:
             await self._delete_replaced(row)
             return await self._mark_sent(row, found)
         await self.outbox.reschedule(row, 0)
-        return await self._retake(row.address.lane, 0)
+        return await self._claim_next(row.address.lane, 0)
 
-    async def _find(self, row: OutboxRow, duplicate_of: str | None = None) -> str | None:
+    async def _search_message(self, row: OutboxRow, duplicate_of: str | None = None) -> str | None:
         surface = self.surfaces[row.address.source]
         known = {*await self.outbox.known_ids(row.address)}
         if duplicate_of is not None:
             known.add(duplicate_of)
         search = MessageSearch(row.reply_to, known, duplicate_of)
-        thread = await self._thread_of(row)
+        thread = await self._find_thread(row)
         try:
-            return await request_in_any_form(
+            return await request_with_fallbacks(
                 row, lambda content: surface.find(_to_message(row, content, thread), search)
             )
         except Refused:  # the bot may not read the chat's history
@@ -370,7 +374,7 @@ class Sender:
                 return None  # the nonce prevents a duplicate
             raise
 
-    async def _carry_out(self, row: OutboxRow) -> str | None:
+    async def _perform_operation(self, row: OutboxRow) -> str | None:
         surface = self.surfaces[row.address.source]
         match row.op:
             case OutboxOperation.SEND:
@@ -378,35 +382,35 @@ class Sender:
                     await self.outbox.has_later(row) or not self._is_notice_due(row.address.lane)
                 ):
                     return None  # skip the notice, so that it does not delay an answer
-                thread = await self._thread_of(row)
+                thread = await self._find_thread(row)
                 sent = await self._send(surface, row, thread)
                 await self._delete_replaced(row)
                 return sent
             case OutboxOperation.EDIT:
                 target = _target_id(row)
                 edit = partial(surface.edit, row.address, target, interaction=row.interaction)
-                await request_in_any_form(row, edit)
+                await request_with_fallbacks(row, edit)
             case OutboxOperation.DELETE:
                 await surface.delete(row.address, _target_id(row))
             case OutboxOperation.REACT:
                 await surface.react(row.address, row.reply_to or "", row.content.text)
         return None
 
-    async def _needs_opening(self, row: OutboxRow) -> bool:
+    async def _needs_placeholder(self, row: OutboxRow) -> bool:
         """Return whether to send a placeholder for a private row and then edit it."""
         if row.private is None or row.op is not OutboxOperation.SEND:
             return False
         limits = self._limits(row)
-        if _is_on_its_way(row):  # an edit cannot add a file
+        if _is_still_in_group(row):  # an edit cannot add a file
             is_text_response = row.interaction is not None and row.file is None
             return is_text_response and limits.opens_responses
         # In a chat without earlier messages of the bot, a search could not find the message.
         return not (limits.can_repeat_sends or await self.outbox.known_ids(row.address))
 
-    async def _open(self, row: OutboxRow) -> str:
+    async def _send_placeholder(self, row: OutboxRow) -> str:
         """Send a placeholder in place of private content, and return its message id."""
         locale = row.private.locale if row.private else None
-        content = MessageContent(translate(_FOR_YOU_ALONE, language_of(locale)))
+        content = MessageContent(translate(_FOR_YOU_ALONE, supported_language(locale)))
         message = replace(_to_message(row, content, None), file=None)
         return await self.surfaces[row.address.source].send(message)
 
@@ -420,23 +424,23 @@ class Sender:
     async def _send(self, surface: Surface, row: OutboxRow, thread: MessageThread | None) -> str:
         """Send a row and return its message id; if the platform refuses its file, send a notice."""
         try:
-            return await request_in_any_form(
+            return await request_with_fallbacks(
                 row, lambda content: surface.send(_to_message(row, content, thread))
             )
         except Refused as error:
-            if row.file is None or _is_on_its_way(row):
+            if row.file is None or _is_still_in_group(row):
                 raise
             _log.warning("file_refused", row=row.id, reason=str(error))
-            content = replace(row.content, text=in_every_language(_NO_FILES_HERE))
+            content = replace(row.content, text=translate_to_all_languages(_NO_FILES_HERE))
             return await surface.send(replace(_to_message(row, content, thread), file=None))
 
-    async def _thread_of(self, row: OutboxRow) -> MessageThread | None:
+    async def _find_thread(self, row: OutboxRow) -> MessageThread | None:
         if row.thread is None:
             return None
         message_id = await self.outbox.message_of(row.thread.first_part)
         return None if message_id is None else MessageThread(message_id, row.thread.title)
 
-    def _is_hopeless(self, row: OutboxRow) -> bool:
+    def _should_give_up(self, row: OutboxRow) -> bool:
         """Return whether to give up a row, because it keeps failing while other lanes succeed."""
         if row.attempts >= _MAX_ATTEMPTS:
             return True
@@ -450,7 +454,7 @@ class Sender:
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
         is_quiet = row.private is not None and row.private.is_quiet
-        notice = "" if is_quiet else in_every_language(_SET_ASIDE)
+        notice = "" if is_quiet else translate_to_all_languages(_SET_ASIDE)
         following = await self.outbox.set_aside(row, reason, notice)
         self._notify_waiters(row, None)
         return following
@@ -466,16 +470,16 @@ class Sender:
         self.sent_rows.note(row.id, external_id)
         self.announce(row.id, external_id)
 
-    async def _postpone(self, row: OutboxRow, seconds: float) -> None:
+    async def _reschedule(self, row: OutboxRow, seconds: float) -> None:
         """Reschedule a row; if its outcome is unknown, it stays so until a search."""
         if row.state is OutboxState.UNKNOWN:
             await self.outbox.mark_unknown(row, seconds)
         else:
             await self.outbox.reschedule(row, seconds)
 
-    def _unknown_delay(self, row: OutboxRow, *, is_over: bool) -> float:
+    def _seconds_until_search(self, row: OutboxRow, *, has_ended: bool) -> float:
         delay, growth = self.settle_seconds, 2.0 ** max(0, row.attempts // 2 - 3)
-        if is_over or row.op is not OutboxOperation.SEND or self._is_harmless_to_repeat(row):
+        if has_ended or row.op is not OutboxOperation.SEND or self._is_harmless_to_repeat(row):
             delay = min(1.0, delay)
         return min(delay * growth, _MAX_BACKOFF_SECONDS)
 
@@ -486,7 +490,7 @@ class Sender:
         return limits.can_repeat_sends and has_nonce
 
 
-def make_nonce(turn: str, part: int) -> str:
+def derive_nonce(turn: str, part: int) -> str:
     """Return the nonce of a message, which is the same in every process for a turn and part."""
     digest = hashlib.sha256(f"{turn}/{part}".encode()).digest()
     return base64.b32encode(digest[:_NONCE_BYTES]).decode()
@@ -498,16 +502,16 @@ def _to_message(
     return OutgoingMessage(
         row.address,
         content,
-        make_nonce(row.turn if row.external_id is None else f"{row.turn} instead", row.part),
+        derive_nonce(row.turn if row.external_id is None else f"{row.turn} instead", row.part),
         reply_to=row.reply_to,
         interaction=row.interaction,
         file=row.file,
         thread=thread,
-        private_to=row.private.person if row.private and _is_on_its_way(row) else None,
+        private_to=row.private.person if row.private and _is_still_in_group(row) else None,
     )
 
 
-def _is_on_its_way(row: OutboxRow) -> bool:
+def _is_still_in_group(row: OutboxRow) -> bool:
     """Return whether a private row is still in the group, not yet in its reader's private chat."""
     return row.private is not None and not row.private.group
 
@@ -518,7 +522,7 @@ def _target_id(row: OutboxRow) -> str:
     return row.external_id
 
 
-async def request_in_any_form(
+async def request_with_fallbacks(
     row: OutboxRow, request: Callable[[MessageContent], Awaitable[Response]]
 ) -> Response:
     """Call `request` with a row's content; if it is refused, with plain text, then with a notice.
@@ -535,7 +539,7 @@ async def request_in_any_form(
                 notice = _WORDS_BLOCKED
                 break
     # The notice has no character's name and picture, because these may have been refused.
-    return await request(MessageContent(in_every_language(notice)))
+    return await request(MessageContent(translate_to_all_languages(notice)))
 
 
 @dataclass(eq=False)

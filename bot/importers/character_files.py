@@ -21,7 +21,7 @@ from bot.prompting.presets.files import ReadPresets, read_presets, validate_pres
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import path_inside
 from bot.runtime.plugins import enabled
-from bot.texts.text import text_of, translatable
+from bot.texts.text import error_text, translatable
 
 # Only ChatHaruhi 2 has this column; its personas lack placeholders for stories.
 _VERSION_2_COLUMN = "luotuo_openai"
@@ -39,7 +39,7 @@ def read_character_folder(directory: Path) -> ReadPresets:
         try:
             read.presets[name], stories = merge_character_file(read.presets[name], directory)
         except PresetError as error:
-            read.problems[file] = text_of(error)
+            read.problems[file] = error_text(error)
             del read.presets[name]
             continue
         if stories:
@@ -72,7 +72,7 @@ def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple
     try:
         keys, stories = read_character_file(preset.character, directory)
     except CharacterError as error:
-        raise PresetError(text_of(error.within(source))) from error
+        raise PresetError(error_text(error.within(source))) from error
     merged = validate_preset({**keys, **preset.model_dump(exclude_unset=True)}, source)
     if not merged.role_name:
         raise PresetError.translatable(

@@ -1,6 +1,6 @@
 """Parse the Markdown that models write: CommonMark with tables, spoilers and math, without HTML.
 
-The parser adds the token types `spoiler_open`, `spoiler_close`, `maths` and `maths_block` to those
+The parser adds the token types `spoiler_open`, `spoiler_close`, `math` and `math_block` to those
 of markdown-it; the content of the last two is TeX.
 """
 
@@ -38,14 +38,14 @@ def find_formula(text: str, position: int, end: int) -> tuple[str, int] | None:
     return None
 
 
-def _parse_maths(state: StateInline, silent: bool) -> bool:
+def _parse_math(state: StateInline, silent: bool) -> bool:
     is_start = state.src[state.pos] in "$\\"
     found = find_formula(state.src, state.pos, state.posMax) if is_start else None
     if found is None:
         return False
     tex, end = found
     if not silent:
-        state.push("maths", "", 0).content = tex
+        state.push("math", "", 0).content = tex
     state.pos = end
     return True
 
@@ -69,7 +69,7 @@ def _parse_spoiler(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _parse_maths_block(state: StateBlock, first: int, last: int, silent: bool) -> bool:
+def _parse_math_block(state: StateBlock, first: int, last: int, silent: bool) -> bool:
     r"""Parse lines from `$$` to `$$`, or from `\[` to `\]`, or to the end if it is not closed."""
     begin = state.bMarks[first] + state.tShift[first]
     closer = _BLOCK_MARKS.get(state.src[begin : begin + 2])
@@ -86,27 +86,27 @@ def _parse_maths_block(state: StateBlock, first: int, last: int, silent: bool) -
         rest = state.src[state.bMarks[line] : state.eMarks[line]].strip()
         lines.append(rest.removesuffix(closer))
     state.line = line + 1
-    token = state.push("maths_block", "", 0)
+    token = state.push("math_block", "", 0)
     token.content = "\n".join(one for one in lines if one.strip())
     token.map = [first, state.line]
     return True
 
 
-def _make_parser() -> MarkdownIt:
+def _create_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_NESTING})
     parser.enable(["strikethrough", "table"])
     # In chats, indented text is not code, and underlined text is not a heading.
     parser.disable(["code", "lheading", "reference", "html_block", "html_inline"])
     parser.inline.add_terminator_char("|")
-    parser.inline.ruler.before("escape", "maths", _parse_maths)
+    parser.inline.ruler.before("escape", "math", _parse_math)
     parser.inline.ruler.before("emphasis", "spoiler", _parse_spoiler)
     parser.block.ruler.before(
-        "fence", "maths_block", _parse_maths_block, {"alt": ["paragraph", "blockquote", "list"]}
+        "fence", "math_block", _parse_math_block, {"alt": ["paragraph", "blockquote", "list"]}
     )
     return parser
 
 
-_PARSER = _make_parser()
+_PARSER = _create_parser()
 
 
 @text_cache(64)

@@ -11,9 +11,9 @@ from enum import Enum
 from markdown_it.token import Token
 
 from bot.markup.graphemes import is_visible
-from bot.markup.maths import typeset_tex
 from bot.markup.parser import parse_markdown
 from bot.markup.tables import format_table
+from bot.markup.tex import tex_to_unicode
 from bot.texts.caches import text_cache
 from bot.value_class import value_class
 
@@ -124,7 +124,7 @@ class _TextWriter:
             for one in self._spans
             if one.style is Style.CODE_BLOCK and whole[one.start : one.end].strip()
         }
-        begin = _skip_space(whole, 0, len(whole), indented)
+        begin = _skip_whitespace(whole, 0, len(whole), indented)
         text = whole[begin:].rstrip()
         spans = [_trim_span(one, whole, begin, begin + len(text), indented) for one in self._spans]
         # Spans are listed as they end, so an outer span follows its inner spans.
@@ -134,12 +134,12 @@ class _TextWriter:
 
     def write_block(self, token: Token) -> None:
         match token.type:
-            case "paragraph_open" | "heading_open" | "fence" | "hr" | "maths_block" | "table_open":
-                self._begin_block(token)
-                self._begin_content(token)
+            case "paragraph_open" | "heading_open" | "fence" | "hr" | "math_block" | "table_open":
+                self._start_block(token)
+                self._start_content(token)
             case "blockquote_open":
-                self._begin_block(token, has_text=False)
-                self._begin_span(Style.QUOTE)
+                self._start_block(token, has_text=False)
+                self._start_span(Style.QUOTE)
             case "heading_close" | "blockquote_close":
                 self._end_span()
             case "inline" if self._rows is not None:
@@ -154,14 +154,14 @@ class _TextWriter:
             case _:
                 pass
 
-    def _begin_content(self, token: Token) -> None:
+    def _start_content(self, token: Token) -> None:
         match token.type:
             case "heading_open":
-                self._begin_span(Style.BOLD)
+                self._start_span(Style.BOLD)
             case "fence":
                 self._write_styled(token.content.rstrip("\n"), Style.CODE_BLOCK, token.info)
-            case "maths_block":
-                self._write_styled(typeset_tex(token.content), Style.CODE_BLOCK)
+            case "math_block":
+                self._write_styled(tex_to_unicode(token.content), Style.CODE_BLOCK)
             case "hr":
                 self._write(_RULE)
             case "table_open":
@@ -180,7 +180,7 @@ class _TextWriter:
                 item = self._lists[-1]
                 item.marker = item.bullet or f"{token.info}{token.markup}"
             case "list_item_close" if self._lists[-1].marker:  # an empty item
-                self._begin_block(token)
+                self._start_block(token)
             case "bullet_list_close" | "ordered_list_close":
                 self._lists.pop()
             case _:
@@ -199,7 +199,7 @@ class _TextWriter:
             case _:
                 pass
 
-    def _begin_block(self, token: Token, *, has_text: bool = True) -> None:
+    def _start_block(self, token: Token, *, has_text: bool = True) -> None:
         """Start a new line, after a blank line if the source has one; write the list's bullet."""
         indentation = "  " * max(0, len(self._lists) - 1)
         if self._length and not self._is_at_block_start():
@@ -226,19 +226,19 @@ class _TextWriter:
             case "softbreak" | "hardbreak":
                 self._write("\n" + "  " * len(self._lists))
             case "link_open":
-                self._begin_span(Style.LINK, str(token.attrGet("href") or ""))
+                self._start_span(Style.LINK, str(token.attrGet("href") or ""))
             case "image":
-                self._begin_span(Style.LINK, str(token.attrGet("src") or ""))
+                self._start_span(Style.LINK, str(token.attrGet("src") or ""))
                 self._write(token.content or "🖼")
                 self._end_link()
             case "link_close":
                 self._end_link()
             case "code_inline":
                 self._write_styled(token.content, Style.CODE)
-            case "maths":
-                self._write(typeset_tex(token.content))
+            case "math":
+                self._write(tex_to_unicode(token.content))
             case _ if token.nesting > 0:
-                self._begin_span(_EMPHASIS_OF_TOKENS[token.type])
+                self._start_span(_EMPHASIS_OF_TOKENS[token.type])
             case _ if token.nesting < 0:
                 self._end_span()
             case _:
@@ -262,7 +262,7 @@ class _TextWriter:
         self._pieces.append(text)
         self._length += len(text)
 
-    def _begin_span(self, style: Style, detail: str = "") -> None:
+    def _start_span(self, style: Style, detail: str = "") -> None:
         self._open.append(_OpenSpan(style, self._length, detail))
 
     def _end_span(self) -> None:
@@ -290,7 +290,7 @@ class _TextWriter:
             one.start = self._length
 
 
-def _skip_space(whole: str, start: int, stop: int, indented: Collection[int]) -> int:
+def _skip_whitespace(whole: str, start: int, stop: int, indented: Collection[int]) -> int:
     while start < stop and whole[start].isspace() and start not in indented:
         start += 1
     return start
@@ -304,7 +304,7 @@ def _trim_span(
     Positions in `indented` are not trimmed. Return None if the span is empty.
     """
     stop = min(span.end, end)
-    start = _skip_space(whole, max(span.start, begin), stop, indented)
+    start = _skip_whitespace(whole, max(span.start, begin), stop, indented)
     while start < stop and whole[stop - 1].isspace():
         stop -= 1
     if start >= stop:
@@ -314,7 +314,7 @@ def _trim_span(
 
 def _cell_text(token: Token) -> str:
     pieces = [
-        typeset_tex(child.content) if child.type == "maths" else child.content
+        tex_to_unicode(child.content) if child.type == "math" else child.content
         for child in token.children or []
     ]
     return " ".join("".join(pieces).split())

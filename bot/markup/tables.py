@@ -11,7 +11,7 @@ _MAX_TABLE_WIDTH = 120
 
 def display_width(text: str) -> int:
     """Return the width of a text in monospaced columns; a Chinese character takes two."""
-    return sum(map(_letter_width, text))
+    return sum(map(_character_width, text))
 
 
 def format_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> str:
@@ -24,14 +24,14 @@ def format_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> st
     widths = [max(map(display_width, column)) for column in zip(*filled, strict=True)]
     is_wide = sum(widths) + len(_GAP) * (columns - 1) > _MAX_TABLE_WIDTH
     if is_wide or any(width > _MAX_CELL_WIDTH for width in widths):
-        return _set_list(filled)
+        return _format_as_list(filled)
     sides = [*alignments, *[""] * columns][:columns]
     head, *lines = [_GAP.join(map(_pad, row, widths, sides)).rstrip() for row in filled]
     rule = "─┼─".join("─" * width for width in widths)
     return "\n".join([head, rule, *lines])
 
 
-def _set_list(rows: Sequence[Sequence[str]]) -> str:
+def _format_as_list(rows: Sequence[Sequence[str]]) -> str:
     """Format each row as a paragraph of lines such as "header: cell"."""
     head, *body = rows
     if not body:
@@ -49,7 +49,7 @@ def _pad(text: str, width: int, side: str) -> str:
     return " " * before + text + " " * (spaces - before)
 
 
-def _letter_width(letter: str) -> int:
+def _character_width(letter: str) -> int:
     if letter < "\u0300":
         return 1
     if unicodedata.category(letter) in {"Mn", "Me", "Cf"} or "\ufe00" <= letter <= "\ufe0f":

@@ -55,7 +55,7 @@ Download: TypeAlias = Callable[[Address, MediaItem, int], Awaitable[bytes]]
 Fetch: TypeAlias = Callable[[str, int], Awaitable[bytes]]
 """Downloads the file at a URL, up to a number of bytes; raises `FetchFailed`."""
 
-_Get: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
+_DownloadItem: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
 Conversion: TypeAlias = Literal["picture", "pdf", "card"]
 _CONVERSION_SECONDS = 20.0  # of wall-clock time; the child limits its own CPU time
 _CARD_SECONDS = 60.0  # longer, because no answer waits for a card
@@ -84,7 +84,7 @@ class AttachmentReader:
             linked = [MediaItem(MediaKind.IMAGE, one, source=one) for one in addresses]
         if not own and not linked and not (message.quote and message.quote.attachments):
             return NO_FILES
-        reading = _Reading(partial(self._download, message.address), with_images=with_images)
+        reading = _FileCollector(partial(self._download, message.address), with_images=with_images)
         deadline = asyncio.get_running_loop().time() + _SECONDS
         await reading.read(own, deadline)
         if (fetch := self._fetch) is not None:
@@ -95,8 +95,8 @@ class AttachmentReader:
         return AttachedFiles(tuple(reading.images), tuple(reading.texts), unread)
 
 
-class _Reading:
-    def __init__(self, download: _Get, *, with_images: bool) -> None:
+class _FileCollector:
+    def __init__(self, download: _DownloadItem, *, with_images: bool) -> None:
         self.images: list[Image] = []
         self.texts: list[AttachedText] = []
         self.unread: list[UnreadFile] = []
@@ -105,17 +105,17 @@ class _Reading:
         self._files_left = _MAX_FILES
 
     async def read(
-        self, items: Sequence[MediaItem], deadline: float, get: _Get | None = None
+        self, items: Sequence[MediaItem], deadline: float, get: _DownloadItem | None = None
     ) -> None:
         """Read files and collect their contents; `get` downloads a file, or else `download`."""
         for item in items:
             is_hidden = item.kind is MediaKind.IMAGE and not self._with_images
             if item.kind not in READABLE or is_hidden or not item.source:
                 self.unread.append(UnreadFile(item, None))
-            elif why := await self._read_one(item, deadline, get or self._download):
+            elif why := await self._read_item(item, deadline, get or self._download):
                 self.unread.append(UnreadFile(item, why))
 
-    async def _read_one(self, item: MediaItem, deadline: float, get: _Get) -> Text | None:
+    async def _read_item(self, item: MediaItem, deadline: float, get: _DownloadItem) -> Text | None:
         if self._files_left == 0:
             return _TOO_MANY
         self._files_left -= 1
@@ -126,7 +126,7 @@ class _Reading:
                 data = await get(item, _MAX_FILE_BYTES + 1)
                 if len(data) > _MAX_FILE_BYTES:
                     return _TOO_LARGE
-                return await self._keep_content(item, data)
+                return await self._add_content(item, data)
         except Unconvertible as error:
             _log.info("file_not_read", reason=str(error))
             return _DAMAGED
@@ -136,7 +136,7 @@ class _Reading:
             _log.warning("file_not_downloaded", reason=str(error) or "it took too long")
             return _UNREACHABLE
 
-    async def _keep_content(self, item: MediaItem, data: bytes) -> Text | None:
+    async def _add_content(self, item: MediaItem, data: bytes) -> Text | None:
         if data.startswith(_PICTURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP"):
             if self._with_images:
                 if is_missing("PIL"):

@@ -17,7 +17,7 @@ from bot.importers.file_kinds import CHARACTER_IMPORTS, FileKind, detect_file_ki
 from bot.prompting.presets.files import export_preset
 from bot.runtime.addresses import is_http_address
 from bot.runtime.operating_system import limit_process
-from bot.texts.text import LANGUAGES, text_of, translatable, translate
+from bot.texts.text import LANGUAGES, error_text, translatable, translate
 
 _MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 _MAX_CPU_SECONDS = 10
@@ -28,10 +28,10 @@ _ANY_PROVIDER = "active"
 
 def main() -> None:
     limit_process(_MAX_MEMORY_BYTES, _MAX_OPEN_FILES, _MAX_CPU_SECONDS)
-    sys.stdout.write(json.dumps(read_character(sys.stdin.buffer.read())))
+    sys.stdout.write(json.dumps(convert_card(sys.stdin.buffer.read())))
 
 
-def read_character(data: bytes) -> dict[str, object]:
+def convert_card(data: bytes) -> dict[str, object]:
     """Convert a character card to a preset.
 
     Return {"preset": the preset's text, "picture": the embedded picture in base64}. The picture is
@@ -41,21 +41,21 @@ def read_character(data: bytes) -> dict[str, object]:
     try:
         kind = detect_file_kind(data)
         if kind not in CHARACTER_IMPORTS | {FileKind.UNKNOWN}:
-            return _problem(_refusal(kind))
+            return _problem_result(_describe_refusal(kind))
         card = read_card(data, "card")
         preset = preset_from_card(card, "card", provider=_ANY_PROVIDER, is_local=False)
     except (PresetError, UserError) as error:
-        return _problem(text_of(error))
-    address = _picture(card)
+        return _problem_result(error_text(error))
+    address = _find_picture_url(card)
     text = export_preset(preset.model_copy(update={"avatar": address}))
-    return {"preset": text, "picture": None if address else _own_picture(card)}
+    return {"preset": text, "picture": None if address else _extract_picture(card)}
 
 
-def _problem(text: str) -> dict[str, object]:
+def _problem_result(text: str) -> dict[str, object]:
     return {"problem": {one: translate(text, one) for one in LANGUAGES}}
 
 
-def _refusal(kind: FileKind) -> str:
+def _describe_refusal(kind: FileKind) -> str:
     if kind is FileKind.IMAGE:
         return kind.describe(Path("card"))
     return translatable(
@@ -64,7 +64,7 @@ def _refusal(kind: FileKind) -> str:
     )
 
 
-def _picture(card: Card) -> str | None:
+def _find_picture_url(card: Card) -> str | None:
     """Return the first http(s) URL of a picture in the card, or None."""
     assets = card.fields.values.get("assets")
     icons = [
@@ -76,12 +76,12 @@ def _picture(card: Card) -> str | None:
     return next((one for one in found if is_http_address(one)), None)
 
 
-def _own_picture(card: Card) -> str | None:
+def _extract_picture(card: Card) -> str | None:
     image = own_image(card)
     if image is None:
         return None
     try:
-        face = import_module("bot.media.conversion_child").to_face(image)
+        face = import_module("bot.media.conversion_child").crop_face(image)
         return base64.b64encode(face).decode()
     except Exception:  # noqa: BLE001 # missing library, or any error on a hostile file
         return None

@@ -52,11 +52,11 @@ def to_jpeg(data: bytes) -> bytes:
         picture = ImageOps.exif_transpose(opened)
     picture.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     written = io.BytesIO()
-    _on_white(picture).save(written, "JPEG", quality=_JPEG_QUALITY)
+    _flatten_on_white(picture).save(written, "JPEG", quality=_JPEG_QUALITY)
     return written.getvalue()
 
 
-def to_face(png: bytes) -> bytes:
+def crop_face(png: bytes) -> bytes:
     """Crop a portrait to a small square around its upper middle; return it as PNG."""
     with Image.open(io.BytesIO(png), formats=("PNG",)) as opened:
         width, height = opened.size
@@ -68,7 +68,7 @@ def to_face(png: bytes) -> bytes:
     return written.getvalue()
 
 
-def _on_white(picture: Image.Image) -> Image.Image:
+def _flatten_on_white(picture: Image.Image) -> Image.Image:
     if not picture.has_transparency_data:
         return picture.convert("RGB")
     layer = picture.convert("RGBA")
@@ -76,7 +76,7 @@ def _on_white(picture: Image.Image) -> Image.Image:
     return Image.alpha_composite(white, layer).convert("RGB")
 
 
-def pdf_text(data: bytes) -> bytes:
+def extract_pdf_text(data: bytes) -> bytes:
     """Return the text of a PDF's first pages as UTF-8, even if the file is truncated."""
     end = b"" if b"startxref" in data else _PDF_END
     reader = PdfReader(io.BytesIO(data + end))
@@ -88,7 +88,7 @@ def pdf_text(data: bytes) -> bytes:
     return "\n\n".join(pages)[: MAX_TEXT_CHARS + 1].encode(errors="replace")
 
 
-CONVERSIONS: Mapping[str, Callable[[bytes], bytes]] = {"picture": to_jpeg, "pdf": pdf_text}
+CONVERSIONS: Mapping[str, Callable[[bytes], bytes]] = {"picture": to_jpeg, "pdf": extract_pdf_text}
 
 
 if __name__ == "__main__":

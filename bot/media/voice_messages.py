@@ -16,7 +16,7 @@ _MAX_BYTES = 10 * 1024 * 1024
 _MAX_MESSAGES = 3
 
 
-class VoiceMessages:
+class VoiceTranscriber:
     """Transcribes voice messages.
 
     `admits` counts a message and returns False if its author is over the limit.

@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 _MAX_NUMBER = (1 << 63) - 1
 
 
-def read_cursors(stored: Mapping[str, str], read: Callable[[str, str], Cursor]) -> list[Cursor]:
+def parse_cursors(stored: Mapping[str, str], read: Callable[[str, str], Cursor]) -> list[Cursor]:
     """Parse stored cursors with `read`; log and skip those that cannot be parsed."""
     found: list[Cursor] = []
     for name, value in stored.items():
@@ -34,16 +34,16 @@ def read_cursors(stored: Mapping[str, str], read: Callable[[str, str], Cursor]) 
     return found
 
 
-def to_number(stored: str) -> int:
+def parse_number(stored: str) -> int:
     if not (stored.isascii() and stored.isdecimal() and int(stored) <= _MAX_NUMBER):
         raise ValueError("not a number")
     return int(stored)
 
 
-def read_number(stored: Mapping[str, str], name: str) -> int | None:
+def find_number(stored: Mapping[str, str], name: str) -> int | None:
     """Return the stored number with a name, or None if it is missing or not a number."""
     given = {name: stored[name]} if name in stored else {}
-    return next(iter(read_cursors(given, lambda _, value: to_number(value))), None)
+    return next(iter(parse_cursors(given, lambda _, value: parse_number(value))), None)
 
 
 def mark_late(incoming: Incoming, oldest: float) -> Incoming:

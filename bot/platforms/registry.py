@@ -57,7 +57,7 @@ def channel_limits(kind: str) -> Limits | None:
     return limits
 
 
-def make_platform(
+def create_platform(
     spec: PlatformSpec, settings: PlatformSettings | None, context: PlatformContext
 ) -> Platform:
     """Import and create a platform, without connecting; raises `SettingsError`, `PluginFailed`."""
@@ -71,7 +71,7 @@ def make_platform(
     return made
 
 
-def make_account_setup(spec: PlatformSpec, settings: PlatformSettings) -> AccountSetup | None:
+def create_account_setup(spec: PlatformSpec, settings: PlatformSettings) -> AccountSetup | None:
     """Import and create a platform's account setup, or return None if it has none."""
     return None if spec.account_setup is None else _load(spec.account_setup)(settings)
 

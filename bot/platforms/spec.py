@@ -179,10 +179,10 @@ class BotAccount:
 
 
 @value_class
-class CodeRequest:
+class CodeInstructions:
     """Instructions for sending a code to the bot."""
 
-    words: Text
+    text: Text
     link: str | None = None
     """A URL that sends the code when it is opened, or None."""
 
@@ -190,7 +190,7 @@ class CodeRequest:
 class AccountSetup(Protocol):
     """Checks a bot's token and finds the first admin during setup; call `close` when done."""
 
-    where_from: Text
+    token_source: Text
     """The place where people get a token, worded as the end of a sentence."""
 
     async def inspect(self) -> BotAccount:
@@ -199,7 +199,7 @@ class AccountSetup(Protocol):
         Raises `PlatformFatal` if the token is rejected, or another `PlatformError`.
         """
 
-    def request_code(self, account: BotAccount, code: str) -> CodeRequest:
+    def code_instructions(self, account: BotAccount, code: str) -> CodeInstructions:
         """Return instructions for the first admin to send a code to the bot."""
 
     async def wait_for_code(self, code: str) -> str:

@@ -24,7 +24,7 @@ from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMes
 from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import MessageNotFound, PlatformFatal
 from bot.platforms.local_platform import LocalPlatform
-from bot.platforms.receiving import read_cursors, to_number
+from bot.platforms.receiving import parse_cursors, parse_number
 from bot.platforms.spec import PlatformContext, PlatformSpec, WebChannels
 from bot.ports import Clock, Intake, SilenceExplainer, Surface
 
@@ -235,7 +235,9 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
     @override
     async def run(self, intake: Intake) -> None:
         stored = await intake.cursors(_CURSORS)
-        read = read_cursors(stored, lambda name, at: (name.removeprefix(_CURSORS), to_number(at)))
+        read = parse_cursors(
+            stored, lambda name, at: (name.removeprefix(_CURSORS), parse_number(at))
+        )
         self._read_to = dict(read)
         stop_watching = self._channels.on_change(lambda _ids: self._is_changed.set())
         try:

@@ -10,7 +10,7 @@ from bot.chat.prompt import Image, Message, Prompt
 from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.chat.story import Story
 from bot.prompting.text.incremental_map import map_incrementally
-from bot.texts.text import Text, looked_up, translatable
+from bot.texts.text import Text, to_translatable, translatable
 from bot.value_class import value_class
 
 _SEPARATOR = "\n\n"
@@ -212,4 +212,4 @@ _SECTION_NAMES = {
 
 
 def section_name(section: str) -> Text:
-    return _SECTION_NAMES.get(section) or looked_up(section)
+    return _SECTION_NAMES.get(section) or to_translatable(section)

@@ -16,7 +16,7 @@ from bot.chat.story import Vector
 from bot.errors import CharacterError
 from bot.prompting.persona import DEFAULT_PLACEHOLDER, parse_persona
 from bot.prompting.text.confusables import strip_hidden_text
-from bot.texts.text import text_of, translatable
+from bot.texts.text import error_text, translatable
 from bot.value_class import value_class
 
 _SPEAKER = r"^[^\n:：「」]*[:：][ \t]*"
@@ -97,7 +97,7 @@ def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> Character
                         vectors.append(decode_floats(vector))
         except ValueError as error:
             raise CharacterError.translatable(
-                "row {number}: {error}", number=number, error=text_of(error)
+                "row {number}: {error}", number=number, error=error_text(error)
             ) from error
     if not persona:
         raise CharacterError.translatable(

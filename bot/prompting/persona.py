@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from bot.chat.story import Story
 from bot.errors import CharacterError
 from bot.ports import TextTokenCounter
-from bot.texts.text import Text, joined, translatable
+from bot.texts.text import Text, join_texts, translatable
 from bot.value_class import value_class
 
 _ONE = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\}\}")
@@ -205,7 +205,7 @@ def _parse_limits(arguments: str, number: int) -> tuple[dict[str, int], str | No
         raise CharacterError.translatable(
             "line {number} of the persona: {names} missing in {arguments}; write {example}",
             number=number + 1,
-            names=joined(missing, translatable(" and ")),
+            names=join_texts(missing, translatable(" and ")),
             arguments=repr(arguments),
             example="{{RAG-dialogues|token<=1500|n<=5}}",
         )

@@ -12,7 +12,7 @@ from bot.errors import BackendUnavailable, PluginFailed
 from bot.ports import Backend
 from bot.runtime.plugins import Refusal, check_answer
 from bot.telemetry.metrics import CHECKED_ANSWERS
-from bot.texts.text import StoredPattern, language_of, marked, translatable, translate
+from bot.texts.text import StoredPattern, marked, supported_language, translatable, translate
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
@@ -72,7 +72,7 @@ def _expression(phrase: Sequence[str]) -> str:
 
 def shown_instead(locale: str | None) -> str:
     """Return the sentence shown in place of a refused answer."""
-    return translate(_SHOWN_INSTEAD, language_of(locale))
+    return translate(_SHOWN_INSTEAD, supported_language(locale))
 
 
 @dataclass(eq=False)

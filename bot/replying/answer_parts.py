@@ -20,7 +20,7 @@ from bot.chat.outgoing import (
     OutgoingPart,
 )
 from bot.chat.session import MAX_TEXT_BYTES, AttachedFiles, UnreadFile, clean_file_name
-from bot.texts.text import Text, joined, language_of, translatable, translate
+from bot.texts.text import Text, join_texts, supported_language, translatable, translate
 from bot.value_class import value_class
 
 _STOP = translatable("⏹ Stop")
@@ -83,7 +83,9 @@ def _button(
     locale: str | None,
     style: ButtonStyle = ButtonStyle.PLAIN,
 ) -> Button:
-    return Button(_translate_label(label, language_of(locale)), encode_button(action, part), style)
+    return Button(
+        _translate_label(label, supported_language(locale)), encode_button(action, part), style
+    )
 
 
 @cache  # of the few labels above; every answer has some of them
@@ -173,7 +175,7 @@ def find_places(
 ) -> PartPlaces:
     """Return where to send an answer's parts, numbered from `first_part`."""
     if form == "thread":
-        title = translate(_REST, language_of(locale))
+        title = translate(_REST, supported_language(locale))
         return PartPlaces(first_part, AnswerThread(part_name(first_part), title))
     return PartPlaces(first_part, most_live=1 if form == "file" else None)
 
@@ -194,7 +196,7 @@ def shorten(
         return tuple(parts)
     first = parts[0]
     if form == "file":
-        caption = MessageContent(translate(_WHOLE, language_of(locale)), first.content.face)
+        caption = MessageContent(translate(_WHOLE, supported_language(locale)), first.content.face)
         return first, OutgoingPart(FILE_PARTS + first.part, caption, Attachment(_FILE_NAME, text))
     places = find_places(form, first.part, locale, part_name)
     return tuple(places.place(index, one.content) for index, one in enumerate(parts))
@@ -227,7 +229,7 @@ def explain_unreadable(attachments: Sequence[MediaItem]) -> Text:
     things = dict.fromkeys(_NOUNS[item.kind] for item in attachments)
     return translatable(
         "I cannot {things} here. Please tell me in words what it is about.",
-        things=joined(things, _OR),
+        things=join_texts(things, _OR),
     )
 
 
@@ -248,7 +250,7 @@ def explain_files(files: AttachedFiles) -> Text | None:
         for one in files.texts
         if one.is_cut
     ]
-    return joined(sentences) if sentences else None
+    return join_texts(sentences) if sentences else None
 
 
 def explain_unread(files: Sequence[UnreadFile]) -> Text:
@@ -262,4 +264,4 @@ def explain_unread(files: Sequence[UnreadFile]) -> Text:
         elif file.why is not None:
             sentences.append(translatable("⚠ I could not read the file: {why}.", why=file.why))
     unknown = [file.item for file in files if file.why is None]
-    return joined([*sentences, explain_unreadable(unknown)] if unknown else sentences)
+    return join_texts([*sentences, explain_unreadable(unknown)] if unknown else sentences)

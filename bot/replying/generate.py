@@ -40,7 +40,7 @@ from bot.replying.filters import OutputFilter, RepeatedBeginning, RepetitionDete
 from bot.runtime.tasks import StopFlag
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_span, record_usage
 from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
-from bot.texts.text import Text, joined, translatable
+from bot.texts.text import Text, join_texts, translatable
 from bot.tools import REACT, Toolbox
 from bot.value_class import value_class
 
@@ -214,7 +214,7 @@ def end_marks(reason: FinishReason | None, calls: Sequence[ToolRecord] = ()) -> 
     names = ", ".join(dict.fromkeys(one.name for one in calls if one.name not in unseen))
     tools = translatable("🔧 tools used: {tools}", tools=names) if names else None
     marks = [one for one in (mark, tools) if one]
-    return joined(["", *marks], "\n\n") if marks else None
+    return join_texts(["", *marks], "\n\n") if marks else None
 
 
 def build_receipt(

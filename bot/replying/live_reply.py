@@ -21,7 +21,7 @@ from bot.replying.cut_points import close_unfinished
 from bot.replying.split import split
 from bot.runtime.http_client import send_only_if
 from bot.storage.conversations import Conversations
-from bot.texts.text import Text, language_of, translatable, translate
+from bot.texts.text import Text, supported_language, translatable, translate
 
 _log = structlog.get_logger(__name__)
 _MAX_FAILURES_IN_A_ROW = 3
@@ -385,7 +385,7 @@ class LiveReplies:
         self, address: Address, text: Text, locale: str | None, first_part: int = 0
     ) -> tuple[OutgoingPart, ...]:
         """Translate a notice and split it into parts."""
-        return self.final_parts(address, translate(text, language_of(locale)), first_part)
+        return self.final_parts(address, translate(text, supported_language(locale)), first_part)
 
     async def open_notice(self, claim: Claim, message: InboxMessage, text: Text) -> None:
         """Reply to a waiting message out of turn; raises `Fenced`, `StoreError`."""
@@ -456,7 +456,7 @@ class LiveReplies:
                 self.clock,
                 places,
                 typing.stop,
-                language_of(locale),
+                supported_language(locale),
                 buttons,
                 earlier,
                 face,

@@ -29,7 +29,7 @@ from bot.prompting.prompters import is_ask_command
 from bot.routing.presets import INSTALLATION, ActiveCharacters, ActivePreset
 from bot.routing.speakers import Dice, SpeakerCandidate, select_speakers
 from bot.storage.operation import SqlMessageNotes
-from bot.texts.text import StoredPattern, Text, joined, looked_up, marked, translatable
+from bot.texts.text import StoredPattern, Text, join_texts, marked, to_translatable, translatable
 from bot.value_class import value_class
 
 _REMEMBER = re.compile(
@@ -189,7 +189,7 @@ class AccessRules:
     """The installation's rules from the environment, with the keys of chat settings."""
     tells_refused: bool = True
     """Whether a refused person hears that once."""
-    read_roles: Callable[[Request], Awaitable[tuple[str, ...] | None]] = _no_roles
+    read_author_roles: Callable[[Request], Awaitable[tuple[str, ...] | None]] = _no_roles
     """Asks the platform for roles that an event lacks; None: unknown."""
 
     async def load(self, scopes: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -269,7 +269,7 @@ class AccessRules:
         roles = event.author_roles
         if roles is None:
             is_named = any(" role " in f" {one}" for rules in levels.values() for one in rules)
-            roles = await self.read_roles(event) if is_named else ()
+            roles = await self.read_author_roles(event) if is_named else ()
         return None if roles is None else {f"role {one}" for one in roles}
 
     async def refusal(self, event: Request) -> Access | None:
@@ -345,11 +345,11 @@ class _NotedDecision:
     candidates: tuple[SpeakerCandidate, ...] = ()
 
     def describe(self) -> Text:
-        outcome = looked_up(self.outcome)
+        outcome = to_translatable(self.outcome)
         if not self.name:
             return outcome
-        reasons = joined(map(_with_reasons, self.candidates), "; ")
-        values = {"text": self.begin, "outcome": joined([outcome, reasons], ": ")}
+        reasons = join_texts(map(_with_reasons, self.candidates), "; ")
+        values = {"text": self.begin, "outcome": join_texts([outcome, reasons], ": ")}
         return translatable("{name}: “{text}” – {outcome}", name=self.name, **values)
 
 
@@ -443,7 +443,7 @@ def _key(channel: str) -> str:
 
 def describe_silence(decision: Observe | Ignore) -> Text:
     """Explain for each character why it did not answer."""
-    return joined([_with_reasons(one) for one in decision.candidates], "; ")
+    return join_texts([_with_reasons(one) for one in decision.candidates], "; ")
 
 
 def _note_of(message: IncomingMessage, decision: Decision) -> _NotedDecision | None:
@@ -461,8 +461,9 @@ def _note_of(message: IncomingMessage, decision: Decision) -> _NotedDecision | N
 
 
 def _with_reasons(one: SpeakerCandidate) -> Text:
-    return joined(
-        [shown_name(one.preset), joined(map(looked_up, one.reasons), translatable(", "))], " "
+    return join_texts(
+        [shown_name(one.preset), join_texts(map(to_translatable, one.reasons), translatable(", "))],
+        " ",
     )
 
 

@@ -275,7 +275,7 @@ LoadPublished: TypeAlias = Callable[[str], Awaitable[tuple[Preset, int] | None]]
 May raise `SettingsError` or `StoreError`."""
 
 
-async def people_off(chat_settings: ChatSettings, people: Iterable[str]) -> frozenset[str]:
+async def find_opted_out(chat_settings: ChatSettings, people: Iterable[str]) -> frozenset[str]:
     """Return those of these people who have switched the bot off for themselves."""
     ids = list(dict.fromkeys(people))
     chosen = await chat_settings.get_all(ids, CONSENT_KEY) if ids else {}
@@ -482,7 +482,7 @@ class PresetResolver:
 
     async def off(self, people: Iterable[str]) -> frozenset[str]:
         """Return those of these people whose words must not be stored or read."""
-        return await people_off(self._chat_settings, people)
+        return await find_opted_out(self._chat_settings, people)
 
     async def readable(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
         """Remove turns by people who are off, and the answers to them."""
@@ -596,13 +596,13 @@ class HistoryScopes:
         """Store what a person chooses for their words, in all chats; None deletes the choice."""
         await self.chat_settings.set(person, CONSENT_KEY, consent, person)
 
-    async def people_off(self, events: Sequence[Incoming]) -> frozenset[str]:
+    async def find_opted_out(self, events: Sequence[Incoming]) -> frozenset[str]:
         """Return the people of these events who are off; their scopes are read at the same time."""
         people = {one: event.scopes for event in events for one in person_ids_in(event)}
         read = [one for each, scopes in people.items() for one in person_scopes(each, scopes)]
         read += [INSTALLATION, *(one for event in events for one in event.scopes)]
         await self.chat_settings.get_scopes(list(dict.fromkeys(read)))
-        return await people_off(self.chat_settings, people)
+        return await find_opted_out(self.chat_settings, people)
 
     async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
         """Return an admin's choice for a channel, or the one it inherits."""

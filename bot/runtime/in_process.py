@@ -100,14 +100,14 @@ class InProcessRateLimits(RateLimits):
         return self._seconds_until_allowed(scopes, self._clock.monotonic())
 
     @override
-    async def refuse_calls(self, scope: str, seconds: float) -> None:
+    async def block_calls(self, scope: str, seconds: float) -> None:
         now = self._clock.monotonic()
         self._refused_until[scope] = max(self._refused_until.get(scope, now), now + seconds)
         self._learned_until[scope] = now + LEARNED_SECONDS
         self._drop_expired(now)
 
     @override
-    async def refusals(self) -> Sequence[RefusedCalls]:
+    async def blocked_calls(self) -> Sequence[RefusedCalls]:
         now = self._clock.monotonic()
         waits = {scope: until - now for scope, until in self._refused_until.items() if until > now}
         return longest_refusals(waits)

@@ -63,7 +63,7 @@ class KeyedWorkerPool(Generic[Item]):
     max_concurrent: int
     """The number of keys that may be processed at the same time."""
     clock: Clock
-    hold: Callable[[str], float] = _never_hold
+    seconds_on_hold: Callable[[str], float] = _never_hold
     """Returns the seconds to wait before a key may be claimed, or 0; ignored for urgent keys."""
     wakes_keys: bool = False
     """Whether every process wakes keys. If so, each process waits a moment before it claims keys
@@ -73,7 +73,7 @@ class KeyedWorkerPool(Generic[Item]):
 
     def __post_init__(self) -> None:
         self._held: dict[str, None] = {}  # woken keys on hold, in the order of their wake-ups
-        self._held_until = math.inf  # when `hold` is called again for all of them
+        self._held_until = math.inf  # when `seconds_on_hold` is called again for all of them
         self._cancel_release: Callable[[], None] = lambda: None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._woken: dict[str, None] = {}  # in the order of their wake-ups
@@ -155,7 +155,7 @@ class KeyedWorkerPool(Generic[Item]):
             keys = self._select_next_keys(self.max_concurrent - len(self._tasks))
             if keys and not self.stopping:
                 await self._claim_and_start(keys)
-                if self.hold is not _never_hold:
+                if self.seconds_on_hold is not _never_hold:
                     await asyncio.sleep(0)  # an item that starts may put other keys on hold
                 self._notify_claimer()  # other processes may have claimed these keys first
 
@@ -182,7 +182,7 @@ class KeyedWorkerPool(Generic[Item]):
         for key in woken:
             if key in self._tasks:  # stays woken until its task ends
                 continue
-            if (seconds := self.hold(key)) > 0:
+            if (seconds := self.seconds_on_hold(key)) > 0:
                 held[key] = seconds
                 continue
             keys.append(key)

@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic_core import ErrorDetails
 
-from bot.texts.text import marked, text_of, translatable, translatable_count
+from bot.texts.text import error_text, marked, translatable, translatable_count
 
 _WORDS: Final = {
     **dict.fromkeys(
@@ -47,6 +47,6 @@ def describe_validation_error(problem: ErrorDetails) -> str:
     if words is not None:
         return translatable(words, **problem.get("ctx", {}))
     if problem["type"] == "value_error":
-        return text_of(problem["ctx"]["error"])
+        return error_text(problem["ctx"]["error"])
     message = problem["msg"]
     return message.removeprefix("Input ").removeprefix("String ")

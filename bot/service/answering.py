@@ -17,7 +17,7 @@ from bot.commands.reports import ContextView, UsageView
 from bot.extras import import_extra
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
-from bot.media.voice_messages import VoiceMessages
+from bot.media.voice_messages import VoiceTranscriber
 from bot.memory.extractor import MemoryExtractor
 from bot.memory.recall import Recaller
 from bot.memory.summaries import Summarizer
@@ -139,7 +139,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.access,
             self.forgetting,
             self.arrivals,
-            VoiceMessages(self.download, self.backends, admits_voice),
+            VoiceTranscriber(self.download, self.backends, admits_voice),
             self.decisions,
             self.message_notes,
             self.explain_silence,
@@ -178,7 +178,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.personas,
             self.models.retrieve_stories,
             self.summarizer,
-            ChannelReader(self.read_before, self.read_start, reads_since),
+            ChannelReader(self.read_before, self.read_thread_starter, reads_since),
             AttachmentReader(self.download, fetch),
             self.backends,
             self.history_index,

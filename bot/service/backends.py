@@ -13,7 +13,7 @@ from bot.ports import Backend
 from bot.prompting.presets.preset import Preset
 from bot.settings import Settings
 from bot.templates.renderer import Renderer
-from bot.texts.text import joined, translatable
+from bot.texts.text import join_texts, translatable
 
 _MODEL_FILE = re.compile(r"^(/|~|\.{1,2}[/\\]|[a-z]:[/\\])|\.gguf$", re.IGNORECASE)
 """A file's path instead of a model's name at a server."""
@@ -29,7 +29,7 @@ def add_backends(
     """Create missing backends of providers; raises `PresetError` and `SettingsError`."""
     presets = list(presets)
     if refused := refused_presets(presets, settings):
-        raise PresetError(joined(describe_refusals(refused)))
+        raise PresetError(join_texts(describe_refusals(refused)))
     used = [name for preset in presets for name, _ in used_models(preset)]
     for name, one in settings.providers.items():
         if isinstance(one, OpenAISettings) and one.moderation_model:  # for all answers
@@ -44,7 +44,7 @@ def add_backends(
 def refused_presets(presets: Iterable[Preset], settings: Settings) -> dict[str, str]:
     """Return the presets that these settings cannot run, with reasons, one per line."""
     found = {preset.name: preset_refusals(preset, settings) for preset in presets}
-    return {name: joined(reasons) for name, reasons in found.items() if reasons}
+    return {name: join_texts(reasons) for name, reasons in found.items() if reasons}
 
 
 def describe_refusals(refused: Mapping[str, str]) -> Sequence[str]:

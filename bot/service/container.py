@@ -16,7 +16,7 @@ from bot import __version__
 from bot.chat.incoming import source_name
 from bot.commands.handlers import COMMAND_NAMES, COMMANDS, MESSAGE_COMMANDS
 from bot.errors import PluginFailed, StoreError
-from bot.platforms.registry import channel_limits, make_platform
+from bot.platforms.registry import channel_limits, create_platform
 from bot.platforms.spec import PlatformContext
 from bot.ports import Platform
 from bot.runtime.terminal import terminal_locale
@@ -74,7 +74,7 @@ class Container(AnsweringContainer):
             bot_id, settings = self.resources.bot_ids.get(spec.kind, ""), self.settings
             own = replace(context, bot_id=bot_id)
             try:
-                made = make_platform(spec, settings.platform(spec), own)
+                made = create_platform(spec, settings.platform(spec), own)
             except PluginFailed as error:
                 self.progress(str(error))
                 continue
@@ -138,7 +138,12 @@ class Container(AnsweringContainer):
             await lanes.drain(0)
 
         delete_late = partial(self._sender.late_duplicates.run, lanes.wake)
-        jobs: list[Job] = [lanes.run, delete_late, self.delete_expired_rows, self.drop_pictures]
+        jobs: list[Job] = [
+            lanes.run,
+            delete_late,
+            self.delete_expired_rows,
+            self.delete_unused_pictures,
+        ]
         if self.settings.events.url is not None:
             jobs.append(self.send_events)
         return RolePart(jobs, self.outbox.release_all, drain)

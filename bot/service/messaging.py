@@ -47,7 +47,7 @@ from bot.service.platform_supervisor import PlatformSupervisor, Receiver
 from bot.service.stores import StorageContainer
 from bot.storage.chat_settings import CachedChatSettings
 from bot.telemetry.metrics import HELD_ROLES
-from bot.texts.text import Text, language_of, looked_up, translatable, translate
+from bot.texts.text import Text, supported_language, to_translatable, translatable, translate
 from bot.turn.claims import LeaseKeeper
 from bot.turn.signals import CONVERSATIONS, StopRequests
 
@@ -84,7 +84,7 @@ class MessagingContainer(StorageContainer, ABC):
         """Tell the author privately why nobody answers, if the platform supports it."""
         platform = self.platforms[message.address.source]
         if isinstance(platform, SilenceExplainer):
-            text = translate(explanation, language_of(message.locale))
+            text = translate(explanation, supported_language(message.locale))
             with suppress(PlatformError):  # the channel was deleted
                 await platform.explain_silence(message, text)
 
@@ -100,14 +100,14 @@ class MessagingContainer(StorageContainer, ABC):
         platform = self.platforms[address.source]
         return await platform.host_picture(png) if isinstance(platform, PictureHost) else None
 
-    async def drop_pictures(self) -> None:
+    async def delete_unused_pictures(self) -> None:
         """Delete pictures that no character uses, every minute, until cancelled."""
         hosts = [one for one in self.platforms.values() if isinstance(one, PictureHost)]
         while True:
             await self.clock.sleep(_PICTURES_SECONDS)
             for host in hosts:
                 with suppress(PlatformError, StoreError):  # retried next time
-                    await host.drop_pictures(await self.preset_versions.pictures())
+                    await host.delete_unused_pictures(await self.preset_versions.pictures())
 
     async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
         """Return earlier messages, if the platform stores them and the preset may read them."""
@@ -115,17 +115,21 @@ class MessagingContainer(StorageContainer, ABC):
         found = () if history is None else await history.read_before(message, limit)
         return [one for one in found if await self.access.refusal(one) is None]
 
-    async def read_start(self, message: IncomingMessage) -> IncomingMessage | None:
+    async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
         """Return the message that started a thread, if the preset may read it."""
         history = await self._history_of(message)
-        found = None if history is None else await history.read_start(message)
+        found = None if history is None else await history.read_thread_starter(message)
         return None if found is None or await self.access.refusal(found) is not None else found
 
-    async def read_roles(self, asked: Request) -> tuple[str, ...] | None:
+    async def read_author_roles(self, asked: Request) -> tuple[str, ...] | None:
         """Return the ids of the author's roles; None if the platform does not say."""
         platform = self.platforms[asked.address.source]
         with suppress(PlatformError):
-            return await platform.read_roles(asked) if isinstance(platform, HistoryReader) else ()
+            return (
+                await platform.read_author_roles(asked)
+                if isinstance(platform, HistoryReader)
+                else ()
+            )
         return None
 
     async def _history_of(self, message: IncomingMessage) -> HistoryReader | None:
@@ -144,7 +148,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     async def text_to_edit(self, message: IncomingMessage) -> EditableText:
         """Return the form for editing a character's message."""
-        language = language_of(message.locale)
+        language = supported_language(message.locale)
         try:
             routed = await self.history_router.route_command(message)
             text = await self.answer_buttons.text_to_edit(routed)
@@ -166,7 +170,7 @@ class MessagingContainer(StorageContainer, ABC):
             with suppress(StoreError):  # the form is empty then
                 found = await self.personas.find(pressed.author.id, pressed.scopes)
                 text = found[0] if found is not None else ""
-        return _make_form(FORM_TEXTS[data.action], text, language_of(pressed.locale))
+        return _make_form(FORM_TEXTS[data.action], text, supported_language(pressed.locale))
 
     @cached_property
     def characters(self) -> CharacterHandlers:
@@ -179,7 +183,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     async def command_form(self, message: IncomingMessage) -> EditableText:
         """Return the form of a command that is called without a file."""
-        language = language_of(message.locale)
+        language = supported_language(message.locale)
         called = parse_command(message.text)
         name = f"{called.name} {called.text.partition(' ')[0]}" if called else ""
         try:
@@ -194,7 +198,7 @@ class MessagingContainer(StorageContainer, ABC):
             fields=tuple(
                 EditableText(
                     one.name,
-                    translate(looked_up(one.summary), language),
+                    translate(to_translatable(one.summary), language),
                     text,
                     most_chars=one.form_chars,
                     is_required=one.name in {"name", "persona"},
@@ -233,7 +237,7 @@ class MessagingContainer(StorageContainer, ABC):
             local_platforms=local,
             fixed=self.settings.access.rules,
             tells_refused=self.settings.access.tell,
-            read_roles=self.read_roles,
+            read_author_roles=self.read_author_roles,
         )
 
     @cached_property
@@ -283,9 +287,9 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def _intake(self) -> InboxIntake:
-        keep, people_off = self.restored_messages.keep, self.history_scopes.people_off
+        keep, find_opted_out = self.restored_messages.keep, self.history_scopes.find_opted_out
         announce, router = self._announce_urgent, self.history_router
-        return InboxIntake(self.inbox, self._wake, announce, router, keep, people_off)
+        return InboxIntake(self.inbox, self._wake, announce, router, keep, find_opted_out)
 
     @property
     def webhook_routes(self) -> AddRoutes:
@@ -325,11 +329,11 @@ class MessagingContainer(StorageContainer, ABC):
             _LANES,
             signals=self.signals,
             ready_keys=lambda limit: self.outbox.due_lanes(limit, self.platforms.keys()),
-            claim=self._sender.take,
-            process=self._sender.work,
+            claim=self._sender.claim,
+            process=self._sender.deliver_lane,
             max_concurrent=_MAX_LANES,
             extra_urgent=_URGENT_BESIDE,
-            hold=self._sender.hold,
+            seconds_on_hold=self._sender.seconds_on_hold,
             clock=self.clock,
         )
 

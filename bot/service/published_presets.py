@@ -18,7 +18,7 @@ from bot.service.backends import add_backends
 from bot.service.jobs import repeat
 from bot.service.options import replace_model
 from bot.service.stores import StorageContainer
-from bot.texts.text import text_of
+from bot.texts.text import error_text
 
 _log = structlog.get_logger(__name__)
 _PUBLISHED_PRESETS = "presets"
@@ -122,7 +122,7 @@ class PublishedPresets:
                 prepared.append(self.prepare(found.presets[name]))
                 changed.append(name)
             except SettingsError as error:
-                problems[name] = text_of(error)
+                problems[name] = error_text(error)
         self._report_problems(problems)
         numbers = await self._container.preset_versions.save(
             [

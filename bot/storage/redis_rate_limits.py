@@ -140,13 +140,13 @@ class RedisRateLimits(RateLimits):
         return keys, given
 
     @override
-    async def refuse_calls(self, scope: str, seconds: float) -> None:
-        await self._here.refuse_calls(scope, seconds)
+    async def block_calls(self, scope: str, seconds: float) -> None:
+        await self._here.block_calls(scope, seconds)
         self._untold[scope] = self._clock.monotonic() + seconds
         await self._ask(self._tell_refusals)
 
     @override
-    async def refusals(self) -> Sequence[RefusedCalls]:
+    async def blocked_calls(self) -> Sequence[RefusedCalls]:
         prefix = f"{self._prefix}refused:"
 
         async def find() -> dict[str, float]:
@@ -159,7 +159,7 @@ class RedisRateLimits(RateLimits):
             return waits
 
         found = await self._ask(find)
-        return await self._here.refusals() if found is None else longest_refusals(found)
+        return await self._here.blocked_calls() if found is None else longest_refusals(found)
 
     def _refusal_keys(self, scope: str) -> list[str]:
         return [f"{self._prefix}refused:{scope}", f"{self._prefix}learned:{scope}"]
@@ -207,11 +207,11 @@ class RedisRateLimits(RateLimits):
             return await call()
 
     async def _tell_refusals(self) -> None:
-        """Report refusals since the last query to the server."""
+        """Report refused calls since the last query to the server."""
         for scope, until in list(self._untold.items()):
             left = max(0.0, until - self._clock.monotonic())
             given = [math.ceil(left * 1000), int(LEARNED_SECONDS * 1000)]
-            await self._scripts["refuse_calls"](self._refusal_keys(scope), given)
+            await self._scripts["block_calls"](self._refusal_keys(scope), given)
             if self._untold.get(scope) == until:
                 del self._untold[scope]
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from bot.errors import TemplateError
 from bot.templates.jinja_template import JinjaTemplate
-from bot.texts.text import joined, translatable
+from bot.texts.text import join_texts, translatable
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -39,7 +39,9 @@ def get(name: str) -> Callable[..., Any]:
     """Return what is registered by a name; raise `TemplateError` with similar names if unknown."""
     if name not in _factories:
         nearest = get_close_matches(name, _factories, n=3)
-        hint = joined(map(repr, nearest), translatable(" or ")) if nearest else "one of `names()`"
+        hint = (
+            join_texts(map(repr, nearest), translatable(" or ")) if nearest else "one of `names()`"
+        )
         raise TemplateError.translatable(
             "no template {name}; did you mean {hint}?",
             name=repr(name[:_MAX_SHOWN_NAME_CHARS]),

@@ -1,8 +1,8 @@
 """Texts for people: in English in the code, in other languages in gettext catalogs.
 
 Code creates a `Text` in English; it is translated where the reader's language is known. Texts that
-were stored in English are translated when they are shown (`looked_up`). `make catalogues` updates
-the catalogs in bot/texts/locales.
+were stored in English are translated when they are shown (`to_translatable`). `make catalogues`
+updates the catalogs in bot/texts/locales.
 """
 
 import gettext
@@ -80,11 +80,11 @@ def translatable_count(singular: str, plural: str, count: int, **values: object)
 
 
 def marked(text: str) -> str:
-    """Return a text unchanged, but add it to the catalogs, so that `looked_up` can translate it."""
+    """Return a text unchanged; the call adds it to the catalogs, for use with `to_translatable`."""
     return text
 
 
-def joined(texts: Iterable[str], separator: str = "\n") -> Text:
+def join_texts(texts: Iterable[str], separator: str = "\n") -> Text:
     """Join texts into one; each `Text` among them remains translatable."""
     values = {f"part{index}": text for index, text in enumerate(texts)}
     pattern = "{separator}".join(f"{{{name}}}" for name in values)
@@ -102,13 +102,13 @@ def translate(text: str, language: str) -> str:
     return text.translate_to(language) if isinstance(text, Text) else text
 
 
-def text_of(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return an error's message, as a `Text` if the error was raised with one."""
     message = error.args[0] if error.args else None
     return message if isinstance(message, Text) else str(error)
 
 
-def in_every_language(text: Text) -> str:
+def translate_to_all_languages(text: Text) -> str:
     """Return a text in all languages, one per line, for readers whose language is unknown."""
     return "\n".join(text.translate_to(language) for language in LANGUAGES)
 
@@ -119,7 +119,7 @@ def escape_to_one_line(text: str) -> str:
 
 
 @lru_cache(maxsize=256)  # called several times per message; clients may send any locale
-def language_of(locale: str | None) -> str:
+def supported_language(locale: str | None) -> str:
     """Return the supported language for a locale such as "zh-CN" or "zh_CN.UTF-8", or English."""
     language = _LANGUAGE_END.split(locale or "", maxsplit=1)[0].lower()
     return language if language in LANGUAGES else LANGUAGES[0]
@@ -139,8 +139,8 @@ _NESTED = frozenset({"found", "reason"})
 class StoredPattern:
     """The pattern of a sentence that is stored in English with its values filled in.
 
-    The pattern has a `{name}` for each value, and must be wrapped in `marked`. `looked_up` parses
-    stored sentences with all patterns, in order to translate them.
+    The pattern has a `{name}` for each value, and must be wrapped in `marked`. `to_translatable`
+    parses stored sentences with all patterns, in order to translate them.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -164,7 +164,7 @@ class StoredPattern:
         if found is None:
             return None
         values = {
-            name: looked_up(value) if name in _NESTED else value
+            name: to_translatable(value) if name in _NESTED else value
             for name, value in found.groupdict().items()
         }
         return Text(self._pattern, values)
@@ -173,7 +173,7 @@ class StoredPattern:
 _patterns: list[StoredPattern] = []  # the pattern with the most literal text first
 
 
-def looked_up(text: str) -> Text:
+def to_translatable(text: str) -> Text:
     """Return a translatable text for one that was stored in English.
 
     If neither the catalogs nor the patterns contain the stored text, no translation changes it.

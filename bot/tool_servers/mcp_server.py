@@ -96,7 +96,7 @@ class McpServer(ToolServer):
         return self._settings.seconds
 
     @override
-    async def wait_until_tried(self) -> None:
+    async def wait_for_first_attempt(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_ANSWER_SECONDS):
                 await self._tried.wait()

@@ -36,7 +36,7 @@ from bot.replying.live_reply import LiveReplies, LiveReply, final_parts
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
 from bot.runtime.tasks import StopFlag
-from bot.texts.text import Text, language_of, translatable, translate
+from bot.texts.text import Text, supported_language, translatable, translate
 from bot.tools import reaction_line
 from bot.turn.limits.rate_limits import AnswerLimits, NoticeLimiter
 from bot.turn.message_groups import MessageGroup
@@ -264,7 +264,7 @@ class AnswerPipeline:
     async def _is_beyond_model(self, receipt: Receipt, context: TurnContext) -> bool:
         """Return whether to say that the sample model failed; rarely true for a conversation."""
         backend = self.models.backends.get(receipt.provider)
-        if backend is None or not backend.is_sample(receipt.prompt.model):
+        if backend is None or not backend.is_sample_model(receipt.prompt.model):
             return False
         if receipt.reason is not FinishReason.REPETITION and not _is_foreign(context.incoming.text):
             return False
@@ -315,9 +315,9 @@ def _long_answer_form(preset: Preset, message: IncomingMessage, limits: Limits) 
 
 def _files_notice(context: TurnContext) -> str:
     notice = None if context.turns else explain_files(context.files)
-    return f"\n\n{translate(notice, language_of(context.incoming.locale))}" if notice else ""
+    return f"\n\n{translate(notice, supported_language(context.incoming.locale))}" if notice else ""
 
 
 def _end_marks(receipt: Receipt, locale: str | None) -> str:
     marks = None if receipt.is_withheld else end_marks(receipt.reason, receipt.tool_calls)
-    return translate(marks, language_of(locale)) if marks else ""
+    return translate(marks, supported_language(locale)) if marks else ""

@@ -29,7 +29,13 @@ from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import PrivateError, UserError
 from bot.replying.answer_parts import age_button, answer_buttons, forget_buttons
 from bot.routing.decide import PAIRING, Access
-from bot.texts.text import joined, language_of, translatable, translatable_count, translate
+from bot.texts.text import (
+    join_texts,
+    supported_language,
+    translatable,
+    translatable_count,
+    translate,
+)
 from bot.turn.edits import Edits
 from bot.turn.finishing import (
     PAUSED,
@@ -138,7 +144,7 @@ class Commands:
                 "Deleted for good: {count} messages and everything that was stored about them.",
                 others + await finisher.delete_history(claim),
             )
-            result = replace(result, text=joined([deleted, result.text], " "))
+            result = replace(result, text=join_texts([deleted, result.text], " "))
         stored = await self._compose(group.message, request, result, menu)
         finish = finisher.finish_forgetting if result.deletes else finisher.finish
         following = await finish(group, stored)
@@ -186,7 +192,7 @@ class Commands:
         turn, line, face = await self._greeting(address, scopes, result, now)
         greeting = self._greeting_result(group.message, address, turn, line, face, 0)
         if result.text:
-            text = translate(result.text, language_of(incoming.locale))
+            text = translate(result.text, supported_language(incoming.locale))
             notice = self.stages.replies.final_parts(address, text, len(greeting.outgoing))
             greeting = replace(greeting, outgoing=[*greeting.outgoing, *notice])
         return await self.finisher.finish(group, greeting)
@@ -302,13 +308,13 @@ class Commands:
         is_apart = is_alone or bool(line) or face is not None
         words = [result.text] if is_apart or not result.greeting else [result.text, result.greeting]
         shown = self._reply_parts(
-            message, incoming, menu or replace(result, text=joined(words, "\n\n"))
+            message, incoming, menu or replace(result, text=join_texts(words, "\n\n"))
         )
         outgoing = list(shown.outgoing)
         if is_alone and result.changes_channel and not incoming.is_private:
             name, number = " ".join(incoming.author.name.split()), len(outgoing)
             told = translatable("Changed by {name}: {change}", name=name, change=result.text)
-            told = told if name else joined([result.text])  # people who opted out have no name
+            told = told if name else join_texts([result.text])  # people who opted out have no name
             outgoing += self.stages.replies.notice_parts(
                 incoming.address, told, incoming.locale, number
             )
@@ -365,7 +371,7 @@ class Commands:
     ) -> TurnResult:
         """Return the reply to the author with its menus, and record whose menus they are."""
         replies, address = self.stages.replies, incoming.address
-        text = translate(shown.text, language_of(incoming.locale))
+        text = translate(shown.text, supported_language(incoming.locale))
         outgoing: Sequence[OutgoingPart] = replies.final_parts(address, text)
         if shown.file is not None:
             outgoing = (OutgoingPart(0, MessageContent(text), file=shown.file),)

@@ -17,7 +17,7 @@ from bot.commands.handlers import CommandHandlers
 from bot.commands.privacy import Forgetting
 from bot.commands.request import AskedQuestion
 from bot.errors import AgeUnconfirmed, AnswerRefused, BackendError
-from bot.media.voice_messages import VoiceMessages
+from bot.media.voice_messages import VoiceTranscriber
 from bot.ports import Clock, ConversationMemory
 from bot.replying.answer_parts import age_button, retry_button
 from bot.replying.live_reply import LiveReplies
@@ -27,7 +27,7 @@ from bot.routing.speakers import Dice
 from bot.storage.conversations import Conversations
 from bot.storage.operation import SqlMessageNotes
 from bot.telemetry.logs import RECENT_EVENTS, create_failure_note
-from bot.texts.text import Text, language_of, translatable, translatable_count, translate
+from bot.texts.text import Text, supported_language, translatable, translatable_count, translate
 from bot.turn.answer import AnswerPipeline
 from bot.turn.limits.rate_limits import CommandLimits, NoticeLimiter
 from bot.turn.limits.refusals import BUSY, QueueLimit
@@ -71,7 +71,7 @@ class TurnStages:
     access: AccessRules
     forgetting: Forgetting
     arrivals: ArrivalSignals
-    voices: VoiceMessages
+    voices: VoiceTranscriber
     decisions: DecisionLog
     notes: SqlMessageNotes
     explain_silence: Callable[[IncomingMessage, Text], Awaitable[None]]
@@ -157,7 +157,7 @@ class TurnFinisher:
     ) -> InboxMessage | None:
         """Finish with a reply that the history does not contain; flags as in `OutgoingPart`."""
         incoming = group.message.incoming
-        shown = translate(text, language_of(incoming.locale))
+        shown = translate(text, supported_language(incoming.locale))
         outgoing = self.stages.replies.final_parts(incoming.address, shown)
         if is_private and isinstance(incoming, IncomingMessage | Pressed):
             outgoing = self.for_author_alone(incoming, outgoing)
@@ -383,7 +383,7 @@ def with_response(
     if not is_native_command(message):
         return result
     following = max((one.part + 1 for one in result.outgoing), default=result.next_part)
-    shown = translate(text, language_of(message.incoming.locale))
+    shown = translate(text, supported_language(message.incoming.locale))
     response = OutgoingPart(following, MessageContent(shown), is_response=True)
     return replace(result, outgoing=(*result.outgoing, response))
 

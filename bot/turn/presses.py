@@ -46,7 +46,7 @@ from bot.replying.answer_parts import (
     supported_form,
 )
 from bot.routing.presets import ActiveCharacters
-from bot.texts.text import Text, joined, language_of, translatable, translate
+from bot.texts.text import Text, join_texts, supported_language, translatable, translate
 from bot.turn.edits import Edits
 from bot.turn.finishing import TurnStages
 from bot.turn.message_groups import MessageGroup
@@ -101,7 +101,7 @@ class Presses:
             case ButtonAction.VERSION:
                 return self._show_version(group, pressed, data, exchange, active)
             case ButtonAction.CONTINUE:
-                message = _as_typed(pressed, translate(_GO_ON, language_of(pressed.locale)))
+                message = _as_typed(pressed, translate(_GO_ON, supported_language(pressed.locale)))
                 answers = [one.turn for one in exchange.answers]
                 return AskedQuestion(message, pick_speakers(active, answers))
             case ButtonAction.RETRY:
@@ -182,7 +182,7 @@ class Presses:
         match action:
             case ButtonAction.FORGET:
                 is_off = await self.stages.forgetting.request_person_deletion(pressed)
-                return joined([_FORGOTTEN, _STAYS_OFF], " ") if is_off else _FORGOTTEN
+                return join_texts([_FORGOTTEN, _STAYS_OFF], " ") if is_off else _FORGOTTEN
             case ButtonAction.ADULT:
                 await self.stages.resolver.confirm_age(pressed.author.id)
                 is_command = parse_command(exchange.question.turn.text) is not None
@@ -214,7 +214,7 @@ class Presses:
             problem = translatable("⚠ {problem}", problem=error.text)
         asked = replace(asked, active=await self.stages.resolver.resolve(pressed.scopes))
         menu = await commands.menus.after_choice(data, asked)
-        text = joined([problem, menu.text]) if problem else menu.text
+        text = join_texts([problem, menu.text]) if problem else menu.text
         return asked, result, replace(menu, text=text, in_place_of=exchange.parts)
 
     async def _choose_memory(

@@ -30,7 +30,7 @@ from bot.commands.personas import UserPersonas
 from bot.commands.privacy import MAX_EARLIER_MESSAGES, OFF_FOR_AUTHOR
 from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError, PluginFailed, PrivateError
-from bot.intake import storable_message, withhold_message
+from bot.intake import redact_message, to_storable_message
 from bot.media.attachment_reader import AttachmentReader
 from bot.memory.recall import Recaller
 from bot.memory.stories import RetrieveStories
@@ -92,7 +92,7 @@ class ChannelReader:
         ids = {turn.message_id for turn in known}
         return self._observed_turns([one for one in found if one.message_id not in ids])
 
-    async def read_start(
+    async def read_thread_starter(
         self, message: IncomingMessage, active: ActiveCharacters, known: Sequence[Turn]
     ) -> tuple[Turn, ...]:
         """Return the message that a new thread was opened from, unless it is stored."""
@@ -110,7 +110,7 @@ class ChannelReader:
     def _observed_turns(self, found: Sequence[IncomingMessage]) -> tuple[Turn, ...]:
         since = self.retention_start()
         kept = (one for one in found if one.at.timestamp() >= since and text_with_attachments(one))
-        return tuple(_observed_turn(storable_message(one)) for one in kept)
+        return tuple(_observed_turn(to_storable_message(one)) for one in kept)
 
 
 async def _read(message: IncomingMessage, reading: Awaitable[_Read]) -> _Read | None:
@@ -228,7 +228,7 @@ class PromptSources:
         is_new_channel = is_new_question and is_whole and not session.is_answered
         speakers_before = [one.speaker.id for one in session.turns if one.speaker]
         off = await self.resolver.off([*person_ids_in(incoming), *speakers_before])
-        readable = withhold_message(incoming, off) if off else incoming
+        readable = redact_message(incoming, off) if off else incoming
         if readable is None or readable.is_withheld:  # the author opted out a moment ago
             raise PrivateError(OFF_FOR_AUTHOR)
         if off:
@@ -243,7 +243,7 @@ class PromptSources:
             known = tuple(sorted((*earlier, *known), key=lambda one: one.at))
         start: tuple[Turn, ...] = ()
         if is_new_question:
-            found = await self.channel_reader.read_start(oldest, active, known)
+            found = await self.channel_reader.read_thread_starter(oldest, active, known)
             start = await self.resolver.readable(found)
         if start or earlier or gathered:
             session = replace(session, turns=(*start, *known, *gathered))
@@ -434,7 +434,7 @@ class AnswerTools:
         # Servers that failed to start are missing.
         servers = [self.servers[name] for name in preset.mcp_servers if name in self.servers]
         for server in servers:
-            await server.wait_until_tried()
+            await server.wait_for_first_attempt()
         tools += server_tools(servers)
         # Even without tools, the model may call a tool from memory, which must return an error.
         return Toolbox(tools, self.clock, lambda: preset.name in context.reactions)

@@ -39,7 +39,7 @@ from bot.commands.answers import READS_HISTORY
 from bot.commands.privacy import OFF_FOR_AUTHOR
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import AlreadyNotified, Fenced, PrivateError, StoreError, UserError
-from bot.intake import withhold_message
+from bot.intake import redact_message
 from bot.replying.answer_parts import explain_unreadable
 from bot.routing.decide import (
     Answer,
@@ -229,7 +229,7 @@ class ConversationWorker:
     async def _say_requested(self, group: MessageGroup, asked: SayRequested) -> Outcome:
         """Say a program's text as the chat's character, unless the bot is switched off there.
 
-        A pause does not withhold it: pauses are for answers of models.
+        A pause does not redact_event it: pauses are for answers of models.
         """
         if await self._stages.access.is_off(asked.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
@@ -329,7 +329,7 @@ class ConversationWorker:
 
     async def _handle_message(self, group: MessageGroup, message: IncomingMessage) -> Outcome:
         active, off = await self._stages.resolver.resolve_for_message(message)
-        readable = withhold_message(message, off) if off else message
+        readable = redact_message(message, off) if off else message
         if readable is None:
             return "ignored", await self._finisher.finish(group, TurnResult())
         if off and isinstance(
@@ -442,7 +442,7 @@ class ConversationWorker:
         self, active: ActiveCharacters, recent: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
         """Decide whether the current answer also covers this later message."""
-        readable = withhold_message(message, await self._stages.resolver.off([message.author.id]))
+        readable = redact_message(message, await self._stages.resolver.off([message.author.id]))
         if readable is None:
             return Ignore()
         if await self._stages.access.refusal(readable) is None:

@@ -105,7 +105,7 @@ def make_parts(parts: Parts) -> MakeParts:
 async def test_state_names_breakers_models_and_waits(
     console: ConsoleUnderTest, parts: Parts
 ) -> None:
-    await parts.rate_limits.refuse_calls("telegram:-7 send", 500)
+    await parts.rate_limits.block_calls("telegram:-7 send", 500)
     await console.log_in()
 
     state, page = await console.read("/operation"), await console.page("/operation")

@@ -124,7 +124,7 @@ async def test_wrong_token_is_told_and_nothing_can_be_written(
 
 
 @pytest.mark.parametrize(
-    ("kind", "where_from", "told"),
+    ("kind", "token_source", "told"),
     [("telegram", "Telegram 里的 @BotFather", "隐私模式"), ("discord", "开发者门户", "Content")],
 )
 async def test_steps_and_problems_are_told_in_chinese_and_a_bot_is_dropped_again(
@@ -132,7 +132,7 @@ async def test_steps_and_problems_are_told_in_chinese_and_a_bot_is_dropped_again
     platforms: Platforms,
     steps: SetupSteps,
     kind: str,
-    where_from: str,
+    token_source: str,
     told: str,
 ) -> None:
     await console.log_in()
@@ -146,8 +146,8 @@ async def test_steps_and_problems_are_told_in_chinese_and_a_bot_is_dropped_again
     dropped = await (await send(console, f"{kind}/forget")).text()
 
     assert steps.bots == {}
-    assert where_from in begun
-    assert where_from in dropped
+    assert token_source in begun
+    assert token_source in dropped
     assert "打开试演场" in begun
     assert 'href="https://discord.com/developers/applications"' in begun
     assert ("不是 123456:ABC" if kind == "telegram" else "不接受") in refused

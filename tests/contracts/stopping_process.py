@@ -82,10 +82,10 @@ async def stop_in_a_send(database: Database, *, within: bool) -> str:
     surface = StoppingSurface(clock if within else None)
     outbox = SqlOutbox(database, clock, SenderIdentity("stopped", 0))
     sender = Sender(outbox, {"telegram": surface}, clock, settle_seconds=0)
-    taken = await sender.take([LANE])
+    taken = await sender.claim([LANE])
     if not within:
         clock.stop()
-    await sender.work(taken[LANE])
+    await sender.deliver_lane(taken[LANE])
     return f"sent {len(surface.messages)}"
 
 

@@ -281,21 +281,21 @@ async def test_call_is_counted_in_all_scopes_or_none(peers: Peers) -> None:
 
 
 async def test_refused_scope_takes_no_call_for_so_long(peers: Peers) -> None:
-    await peers.there.refuse_calls("telegram:-7", 500)
-    await peers.there.refuse_calls("telegram:-7", 2)  # which shortens nothing
+    await peers.there.block_calls("telegram:-7", 500)
+    await peers.there.block_calls("telegram:-7", 2)  # which shortens nothing
     assert await peers.here.take_call([CallScope("telegram"), GROUP]) == about(500)
     assert await peers.here.take_call([CallScope("telegram")]) == 0
-    await peers.here.refuse_calls("telegram", 0.05)
+    await peers.here.block_calls("telegram", 0.05)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while await peers.there.take_call([CallScope("telegram")]) > 0:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 async def test_refusals_are_known_with_the_longest_wait_first(peers: Peers) -> None:
-    assert await peers.here.refusals() == []
-    await peers.there.refuse_calls("telegram:-7 send", 500)
-    await peers.here.refuse_calls("discord:*[x]", 900)
-    found = await peers.here.refusals()
+    assert await peers.here.blocked_calls() == []
+    await peers.there.block_calls("telegram:-7 send", 500)
+    await peers.here.block_calls("discord:*[x]", 900)
+    found = await peers.here.blocked_calls()
     assert [one.scope for one in found] == ["discord:*[x]", "telegram:-7 send"]
     assert [one.seconds for one in found] == [about(900), about(500)]
 
@@ -303,7 +303,7 @@ async def test_refusals_are_known_with_the_longest_wait_first(peers: Peers) -> N
 async def test_learned_window_holds_after_a_refusal(peers: Peers) -> None:
     learned = CallScope("telegram", (CallWindow(3, 1000, is_learned=True),))
     assert [await peers.here.take_call([learned]) for _ in range(8)] == [0] * 8
-    await peers.there.refuse_calls("telegram", 0)
+    await peers.there.block_calls("telegram", 0)
     assert await peers.here.take_call([learned]) == about(1000)
 
 
@@ -322,7 +322,7 @@ async def test_bucket_that_several_chats_share_is_counted_over_all_processes(pee
         await there.send(said_in("8", NORA))
     assert refused.value.retry_after_seconds == about(1000)
     await there.send(said_in("8", None))  # the bot itself
-    assert [one.scope for one in await peers.here.refusals()] == []
+    assert [one.scope for one in await peers.here.blocked_calls()] == []
 
 
 async def test_refusal_of_a_shared_bucket_holds_for_every_chat_in_it(peers: Peers) -> None:
@@ -333,7 +333,7 @@ async def test_refusal_of_a_shared_bucket_holds_for_every_chat_in_it(peers: Peer
         with pytest.raises(RateLimited) as refused:
             await end.send(said_in(thread, NORA))
         assert refused.value.retry_after_seconds == about(500)
-    assert [one.scope for one in await peers.there.refusals()] == ["discord:webhook=1 send"]
+    assert [one.scope for one in await peers.there.blocked_calls()] == ["discord:webhook=1 send"]
 
 
 @pytest.mark.service
@@ -351,7 +351,7 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
             await limits.release("p", "a")
             assert await limits.acquire("p", 1, "b", 600)
             assert await limits.take_call([GROUP]) == 995  # what the server counted is known here
-            await limits.refuse_calls("telegram:-8", 600)
+            await limits.block_calls("telegram:-8", 600)
         await clock.advance(20)
         assert await limits.take([SLOW]) == 0  # asked again: its second there
         assert await client.pttl("test:refused:telegram:-8") == pytest.approx(580_000, abs=5000)
@@ -416,7 +416,7 @@ async def test_keys_expire(tmp_path: Path) -> None:
         await limits.take([SLOW])
         await limits.acquire("p", 1, "a", 600)
         await limits.take_call([GROUP])
-        await limits.refuse_calls("telegram", 600)
+        await limits.block_calls("telegram", 600)
         keys = sorted(await client.keys("*"))
         assert keys == [
             b"test:calls:1000:telegram:-7",

@@ -92,8 +92,8 @@ class Delivery:
 
     async def work(self) -> None:
         """Let the sender deliver what is due, as its pool does."""
-        for row in (await self.sender.take([LANE])).values():
-            await self.sender.work(row)
+        for row in (await self.sender.claim([LANE])).values():
+            await self.sender.deliver_lane(row)
 
 
 @asynccontextmanager

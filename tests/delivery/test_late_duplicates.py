@@ -138,7 +138,7 @@ async def test_message_that_is_being_sent_holds_back_the_search(database: Databa
     async with Chat(database).searching() as chat:
         await chat.send_twice("a")
         await chat.delivery.queue("a", incoming=make_incoming(key="5:9"))
-        sending = await chat.delivery.sender.take([LANE])
+        sending = await chat.delivery.sender.claim([LANE])
         chat.surface.accept("a")  # not known yet
         await chat.pass_seconds(_LATE_SECONDS + 1)
         finds = chat.delivery.calls("find")
@@ -156,7 +156,7 @@ async def test_rows_that_were_queued_meanwhile_are_due_after_the_search(database
         await chat.pass_seconds(_LATE_SECONDS + 1)
         await wait_until(lambda: chat.delivery.calls("find") == 2)
         await chat.delivery.queue("b", incoming=make_incoming(key="5:9"))
-        assert await chat.delivery.sender.take([LANE]) == {}
+        assert await chat.delivery.sender.claim([LANE]) == {}
         chat.surface.gate.set()
         await wait_until(lambda: chat.woken == [LANE])
         await chat.delivery.work()

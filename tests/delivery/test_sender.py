@@ -16,7 +16,7 @@ from bot.chat.outgoing import (
     OutboxState,
     OutgoingMessage,
 )
-from bot.delivery.sender import make_nonce
+from bot.delivery.sender import derive_nonce
 from bot.errors import (
     ContentRefused,
     MessageNotFound,
@@ -141,7 +141,7 @@ async def test_answer_without_its_message_is_anew(database: Database, is_told: b
 async def test_answer_sent_anew_is_looked_up_if_its_response_is_lost(database: Database) -> None:
     delivery = Delivery(database, replace(WITHOUT_NONCES, reports_deletions=False))
     await delivery.queue("whole", opening="first words")
-    [opening] = (await delivery.sender.take([LANE])).values()
+    [opening] = (await delivery.sender.claim([LANE])).values()
     sent = await delivery.surface.send(
         OutgoingMessage(opening.address, opening.content, "first", reply_to=opening.reply_to)
     )
@@ -149,7 +149,7 @@ async def test_answer_sent_anew_is_looked_up_if_its_response_is_lost(database: D
     assert edit is not None
     delivery.surface.fail_next("edit", MessageNotFound("message to edit not found"))
     delivery.surface.responses_to_lose = 1
-    await delivery.sender.work(edit)
+    await delivery.sender.deliver_lane(edit)
     await delivery.clock.advance(11)
     await delivery.work()
     assert delivery.texts == ["first words", "whole"]
@@ -252,7 +252,7 @@ async def test_unknown_outcome_settles_first_without_nonces(database: Database) 
 async def test_outcome_of_a_request_that_is_over_is_looked_up_soon(database: Database) -> None:
     delivery = Delivery(database, WITHOUT_NONCES)
     delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
-    delivery.surface.fail_next("send", *[OutcomeUnknown("500", is_over=True)] * 5)
+    delivery.surface.fail_next("send", *[OutcomeUnknown("500", has_ended=True)] * 5)
     await delivery.queue("poison", "next")
     await deliver(delivery, messages=2, within=10)
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.SENT, OutboxState.SENT]
@@ -354,8 +354,10 @@ async def test_unknown_outcome_waits_for_a_sender_of_its_platform(database: Data
 
 
 def test_nonce_is_derived_from_turn_and_part() -> None:
-    assert make_nonce("discord:7", 0) == make_nonce("discord:7", 0) == "UUIHXVOY55CHZNP3UOSANEIS"
-    assert len({make_nonce(turn, part) for turn in ("a", "b", "a/1") for part in range(3)}) == 9
+    assert (
+        derive_nonce("discord:7", 0) == derive_nonce("discord:7", 0) == "UUIHXVOY55CHZNP3UOSANEIS"
+    )
+    assert len({derive_nonce(turn, part) for turn in ("a", "b", "a/1") for part in range(3)}) == 9
 
 
 # --- rows that always fail -----------------------------------------------------------------------

@@ -103,11 +103,11 @@ class Process:
             "lanes",
             signals=InProcessSignals(),
             ready_keys=lambda limit: outbox.due_lanes(limit, ()),
-            claim=sender.take,
-            process=sender.work,
+            claim=sender.claim,
+            process=sender.deliver_lane,
             max_concurrent=4000,
             clock=clock,
-            hold=sender.hold,
+            seconds_on_hold=sender.seconds_on_hold,
             extra_urgent=1,
         )
 
@@ -150,7 +150,7 @@ async def test_rows_that_wait_for_the_rate_of_a_bot_are_taken_about_once() -> No
 async def test_few_rows_are_taken_while_the_platform_refuses_every_call_of_a_bot() -> None:
     outbox = outbox_with(lanes(300))
     async with running(outbox) as [process]:
-        await process.rates.refuse_calls(TELEGRAM, 30)
+        await process.rates.block_calls(TELEGRAM, 30)
         await outbox.clock.advance(29)
         assert outbox.sent == []
         assert outbox.takes.total() <= 32 * (1 + 29 // 5)
@@ -192,7 +192,7 @@ async def test_lanes_do_not_wait_for_the_rate_of_another_chat() -> None:
     outbox = outbox_with(lanes(60))
     async with running(outbox) as [process]:
         for lane in lanes(40):
-            await process.rates.refuse_calls(lane, 1.5)
+            await process.rates.block_calls(lane, 1.5)
         await outbox.clock.advance(0.5)
         assert set(outbox.sent) == set(lanes(60)[40:])
 

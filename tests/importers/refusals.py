@@ -2,7 +2,7 @@
 
 import re
 
-from bot.texts.text import Text, text_of, translate
+from bot.texts.text import Text, error_text, translate
 
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 _ENGLISH = re.compile(
@@ -18,6 +18,6 @@ def assert_is_chinese(text: str) -> None:
 
 
 def assert_has_a_translation(error: Exception) -> None:
-    told = text_of(error)
+    told = error_text(error)
     assert isinstance(told, Text), told
     assert_is_chinese(translate(told, "zh"))

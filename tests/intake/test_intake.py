@@ -16,7 +16,7 @@ from bot.chat.incoming import (
     ThreadTitle,
 )
 from bot.errors import StoreError
-from bot.intake import InboxIntake, storable_message
+from bot.intake import InboxIntake, to_storable_message
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
@@ -98,8 +98,8 @@ def test_token_in_the_name_of_a_file_is_masked() -> None:
     key = "sk-proj-FAKE0000000000000000000000000000"
     items = (MediaItem(MediaKind.FILE, f"{key}.txt"), MediaItem(MediaKind.VIDEO, f"{key}.mp4"))
     quote = Quote(None, "7", "", items)
-    kept = storable_message(replace(make_incoming("look"), attachments=items, quote=quote))
+    kept = to_storable_message(replace(make_incoming("look"), attachments=items, quote=quote))
     assert key not in repr(kept)
     assert kept.has_masked_token
     plain = replace(make_incoming("look"), attachments=(MediaItem(MediaKind.FILE, "a\0.txt"),))
-    assert not storable_message(plain).has_masked_token
+    assert not to_storable_message(plain).has_masked_token

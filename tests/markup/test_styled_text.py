@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.markup.maths import typeset_tex
 from bot.markup.styled_text import Style, style_markdown
 from bot.markup.tables import display_width, format_table
+from bot.markup.tex import tex_to_unicode
 
 TABLES = tomllib.loads(Path(__file__).with_name("markdown.toml").read_text("utf-8"))
 
@@ -39,9 +39,9 @@ def test_table_with_long_cells_is_a_list() -> None:
 
 @pytest.mark.parametrize(("tex", "text"), TABLES["formulas"])
 def test_formulas_are_readable(tex: str, text: str) -> None:
-    assert typeset_tex(tex) == text
+    assert tex_to_unicode(tex) == text
 
 
 @pytest.mark.parametrize("tex", ["{" * 5000, "^" * 5000, r"\frac" * 5000, "\\", "_{", "}"])
 def test_malformed_formulas_end(tex: str) -> None:
-    assert typeset_tex(tex)
+    assert tex_to_unicode(tex)

@@ -149,8 +149,8 @@ CRASH_POINTS: dict[str, OnPoint] = {
     "during_generation": _during_generation,
     "before_finish": _point(Conversations, "finish", before=True),
     "after_finish": _point(Conversations, "finish"),
-    "after_take": _point(Sender, "_carry_out", before=True),
-    "after_http": _point(Sender, "_carry_out"),
+    "after_take": _point(Sender, "_perform_operation", before=True),
+    "after_http": _point(Sender, "_perform_operation"),
     "before_again": _point(SqlOutbox, "reschedule", before=True),
     "between_parts": _between_parts,
     "during_reconcile": _during_reconcile,
@@ -165,10 +165,10 @@ def blind_resend() -> None:
 
     async def resend(self: Sender, row: OutboxRow) -> OutboxRow | None:
         await self.outbox.reschedule(row, 0)
-        return await self._retake(row.address.lane, 0)
+        return await self._claim_next(row.address.lane, 0)
 
     Sender._reconcile = resend  # type: ignore[method-assign] # on purpose
-    bot.delivery.sender.make_nonce = lambda turn, part: secrets.token_hex(12)
+    bot.delivery.sender.derive_nonce = lambda turn, part: secrets.token_hex(12)
 
 
 def acknowledge_first() -> None:

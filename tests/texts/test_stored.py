@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from bot.prompting.compose import lore as lore
 from bot.routing import speakers as speakers
-from bot.texts.text import looked_up, translate
+from bot.texts.text import to_translatable, translate
 
 CHINESE = {
     "key 'lamp' in “alice: the lamp: here {x}”": "关键词 'lamp'，见“alice: the lamp: here {x}”",
@@ -21,7 +21,7 @@ CHINESE = {
 
 @pytest.mark.parametrize("stored", CHINESE)
 def test_text_with_values_is_said_in_the_readers_language(stored: str) -> None:
-    text = looked_up(stored)
+    text = to_translatable(stored)
     assert text == stored
     assert translate(text, "zh") == CHINESE[stored]
 
@@ -30,5 +30,5 @@ def test_text_with_values_is_said_in_the_readers_language(stored: str) -> None:
     st.text() | st.lists(st.sampled_from(["key ", ": ", "{", "}", " in “", "”", "a"])).map("".join)
 )
 def test_any_text_stays_as_it_is_in_english(stored: str) -> None:
-    assert looked_up(stored) == stored
-    assert translate(looked_up(stored), "en") == stored
+    assert to_translatable(stored) == stored
+    assert translate(to_translatable(stored), "en") == stored

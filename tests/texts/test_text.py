@@ -9,13 +9,13 @@ import pytest
 
 from bot.texts.text import (
     LANGUAGES,
-    in_every_language,
-    joined,
-    language_of,
-    looked_up,
+    join_texts,
+    supported_language,
+    to_translatable,
     translatable,
     translatable_count,
     translate,
+    translate_to_all_languages,
 )
 from tests.catalogues import catalogue_file, extract_texts, read_catalogue
 from tests.checkout import CHECKOUT
@@ -111,25 +111,27 @@ def test_count_selects_the_form() -> None:
 
 
 def test_joined_and_stored_texts_are_translated() -> None:
-    text = joined(["a{b}", looked_up("it is sticky"), looked_up("{odd}")], translatable(" or "))
+    text = join_texts(
+        ["a{b}", to_translatable("it is sticky"), to_translatable("{odd}")], translatable(" or ")
+    )
     assert text == "a{b} or it is sticky or {odd}"
     assert translate(text, "zh") == "a{b}或它仍在持续生效或{odd}"
-    assert translate(joined([]), "zh") == ""
-    assert joined([text]).with_values(lambda value: value.replace("b", "*")).startswith("a{*}")
+    assert translate(join_texts([]), "zh") == ""
+    assert join_texts([text]).with_values(lambda value: value.replace("b", "*")).startswith("a{*}")
 
 
 def test_language_follows_the_locale() -> None:
     locales = ("zh-CN", "zh_Hans", "ZH", "zh_CN.UTF-8", "zh.UTF-8", "zh@pinyin")
-    assert [language_of(one) for one in locales] == ["zh"] * 6
+    assert [supported_language(one) for one in locales] == ["zh"] * 6
     without_a_catalogue = ("zh-TW", "zh-HK", "zh-Hant", "zh_Hant_TW", "zh-hant-raw")
-    assert [language_of(one) for one in without_a_catalogue] == ["zh"] * 5
+    assert [supported_language(one) for one in without_a_catalogue] == ["zh"] * 5
     others = ("en-US", "pt-BR", "C", "C.UTF-8", "POSIX", "zhx_CN", "", None)
-    assert [language_of(one) for one in others] == ["en"] * 8
+    assert [supported_language(one) for one in others] == ["en"] * 8
 
 
 def test_text_in_every_language_has_a_line_for_each() -> None:
     english = "⚠ A part of my answer belongs here, but this chat does not let me show it."
-    assert in_every_language(translatable(english)).splitlines() == [
+    assert translate_to_all_languages(translatable(english)).splitlines() == [
         english,
         "⚠ 这里本应有我回答的一部分，但这个聊天不允许我显示它。",
     ]

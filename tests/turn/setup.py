@@ -201,7 +201,7 @@ class Setup(Delivery):
             lambda keys: self.signals.publish(CONVERSATIONS, keys),
             container.stops.announce,
             container.history_router,
-            people_off=container.history_scopes.people_off,
+            find_opted_out=container.history_scopes.find_opted_out,
         )
         self.sender = container._sender
         self.sender.wake = self._deliver_lanes
@@ -251,9 +251,9 @@ class Setup(Delivery):
     ) -> None:
         if before is not None:
             await asyncio.wait([before])
-        rows = [row] if row else (await self.sender.take([lane])).values()
+        rows = [row] if row else (await self.sender.claim([lane])).values()
         for one in rows:
-            await self.sender.work(one)
+            await self.sender.deliver_lane(one)
 
     @override
     async def wait_until_sent(self, row_id: int) -> str:

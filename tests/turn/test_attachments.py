@@ -21,7 +21,7 @@ from bot.chat.incoming import (
 from bot.chat.prompt import Prompt
 from bot.chat.session import Turn, ask_again
 from bot.errors import BackendUnavailable, PlatformError
-from bot.media.voice_messages import VoiceMessages
+from bot.media.voice_messages import VoiceTranscriber
 from bot.runtime.in_process import InProcessRateLimits
 from bot.runtime.tasks import StopFlag
 from bot.storage.database import Database
@@ -293,7 +293,7 @@ async def test_voice_messages_over_the_limit_are_not_written_down() -> None:
     clock, backend = FakeClock(), TranscribingFakeBackend("hello")
     settings = LimitSettings(answers_per_person=2, answers_per_channel=3, seconds=3600)
     limits = AnswerLimits(InProcessRateLimits(clock), clock, settings)
-    voices = VoiceMessages(download, {"p": backend}, limits.admits_voice)
+    voices = VoiceTranscriber(download, {"p": backend}, limits.admits_voice)
     texts = []
     for author in (ALICE, ALICE, ALICE, BOB, BOB):
         said = await voices.transcribe(replace(spoken(), author=author), "p")

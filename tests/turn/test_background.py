@@ -128,11 +128,11 @@ async def test_thread_begins_with_what_it_was_opened_about(database: Database) -
     start = replace(make_incoming("my fern is dying", author=BOB, wake=None), message_id="5")
     asked: list[str | None] = []
 
-    async def read_start(message: IncomingMessage) -> IncomingMessage:
+    async def read_thread_starter(message: IncomingMessage) -> IncomingMessage:
         asked.append(message.message_id)
         return start
 
-    setup = Setup(database, ["Hm.", "Ho."], read_start=read_start)
+    setup = Setup(database, ["Hm.", "Ho."], read_thread_starter=read_thread_starter)
     line, *questions = (
         replace(one, in_thread=True, thread_title=ThreadTitle("Ferns\n[Help]", BOB.id))
         for one in (
@@ -185,12 +185,14 @@ async def test_what_is_older_than_histories_are_kept_is_not_read_again(database:
 async def test_old_message_that_a_thread_was_opened_about_is_not_read_again(
     database: Database, days: float | None, is_read: bool
 ) -> None:
-    async def read_start(message: IncomingMessage) -> IncomingMessage:
+    async def read_thread_starter(message: IncomingMessage) -> IncomingMessage:
         start = make_incoming("my fern is dying", author=BOB, wake=None)
         return replace(start, message_id="5", at=message.at - timedelta(days=31))
 
     clock, settings = FakeClock(QUESTION.at.timestamp()), {"history_days": days}
-    setup = Setup(database, ["Hm."], clock=clock, read_start=read_start, settings=settings)
+    setup = Setup(
+        database, ["Hm."], clock=clock, read_thread_starter=read_thread_starter, settings=settings
+    )
     await setup.say(replace(QUESTION, in_thread=True))
     assert ("my fern is dying" in str(setup.backend.prompts)) == is_read
     assert (("user", "my fern is dying") in await setup.history()) == is_read
@@ -257,10 +259,10 @@ async def test_what_was_put_away_is_not_read_again(database: Database, command: 
 
 @pytest.mark.parametrize("command", ["/new", "/forget"])
 async def test_start_of_a_thread_is_not_read_again(database: Database, command: str) -> None:
-    async def read_start(message: IncomingMessage) -> IncomingMessage:
+    async def read_thread_starter(message: IncomingMessage) -> IncomingMessage:
         return replace(make_incoming("my secret fern", author=BOB, wake=None), message_id="5")
 
-    setup = Setup(database, ["Hm.", "Ho."], read_start=read_start)
+    setup = Setup(database, ["Hm.", "Ho."], read_thread_starter=read_thread_starter)
     asked, put_away, again = (
         replace(one, in_thread=True)
         for one in (

@@ -74,7 +74,7 @@ class PicturePlatform(FakePlatform, PictureHost):
         return "https://pictures.example/1.png"
 
     @override
-    async def drop_pictures(self, kept: Collection[str]) -> None:
+    async def delete_unused_pictures(self, kept: Collection[str]) -> None:
         self.kept = kept
 
 
@@ -86,7 +86,7 @@ async def test_forget_me_drops_the_pictures_of_ones_characters(database: Databas
     about = f"keeps bees\t{picture}"
     await characters.announce(f"{ALICE.id}/Mira", "{}", about, ALICE.id, audited=False)
     assert await characters.descriptions(ALICE.id) == {f"{ALICE.id}/Mira": "keeps bees"}
-    dropping = asyncio.create_task(setup.container.drop_pictures())
+    dropping = asyncio.create_task(setup.container.delete_unused_pictures())
     await pass_time_until(setup, lambda: platform.kept)
     assert platform.kept == {picture}
     await setup.say(said("/forget me", "5:1"), pressed(ButtonAction.FORGET, "telegram:5:1/0"))

@@ -12,7 +12,7 @@ from bot.chat.incoming import Address, Person, Pressed, ThreadTitle
 from bot.chat.outgoing import Menu, MessageContent
 from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable
-from bot.intake import with_storable_text
+from bot.intake import to_storable_event
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
@@ -399,7 +399,7 @@ async def test_key_in_a_form_is_removed_and_its_author_told(database: Database) 
     setup = make_setup(database)
     await setup.say("/settings menu")
     form = replace(button(setup, "✏ About me"), values=("I own sk-proj-CANARY00000000000000001",))
-    received = with_storable_text(form)
+    received = to_storable_event(form)
     assert isinstance(received, Pressed)
     assert received.values == ("I own ***0001",)
     await setup.say(received)

@@ -135,10 +135,10 @@ async def test_reported_answer_goes_to_the_operators_in_private(database: Databa
     report = on(message, "/settings report", key="5:3", by=BOB)
     await setup.say(on("1", "/report", key="5:2", by=BOB), report, report)
     for chat in ("dm-2", "dm-9"):
-        rows = await setup.sender.take([f"telegram:{chat}"])
+        rows = await setup.sender.claim([f"telegram:{chat}"])
         while rows:
-            await setup.sender.work(rows[f"telegram:{chat}"])
-            rows = await setup.sender.take([f"telegram:{chat}"])
+            await setup.sender.deliver_lane(rows[f"telegram:{chat}"])
+            rows = await setup.sender.claim([f"telegram:{chat}"])
     sent = [(one.address.chat, one.content.text) for one in surface.sent]
     note = "⚠ telegram:2 reports an answer of nora in telegram:5, receipt 1:\none"
     assert sorted(sent) == sorted(

@@ -69,8 +69,8 @@ class Group:
     async def told(self, by: Person, before: int) -> list[str]:
         """Send what waits for a person; return what they read after so many messages."""
         lane = f"telegram:dm-{by.id.rpartition(':')[2]}"
-        while rows := await self.setup.sender.take([lane]):
-            await self.setup.sender.work(rows[lane])
+        while rows := await self.setup.sender.claim([lane]):
+            await self.setup.sender.deliver_lane(rows[lane])
         sent = self.surface.sent[before:]
         return [one.content.text for one in sent if one.address.lane == lane]
 

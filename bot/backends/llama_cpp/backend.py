@@ -112,7 +112,7 @@ class LlamaCpp(Backend, ConversationMemory):
             return False
 
     @override
-    def is_sample(self, model: str) -> bool:
+    def is_sample_model(self, model: str) -> bool:
         try:
             return self._find(model).name == model_store.DEFAULT_FILE
         except SettingsError:

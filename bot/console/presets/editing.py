@@ -32,7 +32,7 @@ from bot.prompting.text.jsonc import JsonDocument
 from bot.routing.presets import PresetResolver
 from bot.storage.operation import AuditLog
 from bot.storage.presets import PresetDrafts, PresetVersions
-from bot.texts.text import text_of, translatable
+from bot.texts.text import error_text, translatable
 from bot.value_class import value_class
 
 MAX_CONTENT_CHARS = 4_000_000
@@ -202,7 +202,7 @@ class PresetEditing:
         try:
             book = await asyncio.to_thread(read_lorebook_file, file, preset_file)
         except PresetError as error:
-            raise UserError(text_of(error)) from None
+            raise UserError(error_text(error)) from None
         return {**value, "lorebook": book}
 
     async def begin_draft(self, draft: PresetDraft, who: str, action: str) -> None:
@@ -250,7 +250,7 @@ class PresetEditing:
             loaded = load_preset_lorebook(preset, folder / f"{preset.id}.json")
             return merge_character_file(loaded, folder)[0]
         except PresetError as error:
-            raise UserError(text_of(error)) from None
+            raise UserError(error_text(error)) from None
 
     def check_name(self, name: str, others: Iterable[str]) -> None:
         """Raise `UserError` if the name would give the same file name as another preset's."""

@@ -22,7 +22,7 @@ from bot.media.text_decoding import decode_text
 from bot.prompting.presets.fields import MAX_NAME_CHARS
 from bot.prompting.presets.files import export_preset, validate_preset, write_whole_file
 from bot.prompting.presets.preset import Preset
-from bot.texts.text import text_of, translatable
+from bot.texts.text import error_text, translatable
 from bot.value_class import value_class
 
 _ACCEPTED = PRESET_IMPORTS | CHARACTER_IMPORTS | {FileKind.LOREBOOK, FileKind.HARUHI}
@@ -57,7 +57,7 @@ class PresetImports:
             preset, notes = await asyncio.to_thread(self._read, kind, path, file.content, name)
             text = await asyncio.to_thread(export_preset, preset)
         except (PresetError, CharacterError, TemplateError) as error:
-            raise UserError(text_of(error)) from None
+            raise UserError(error_text(error)) from None
         source = ImportedFile(path.name, file.content) if kind in CHARACTER_IMPORTS else None
         draft = PresetDraft(preset.name, 0, 1, text, self.editing.clock.now(), source)
         await self.editing.begin_draft(draft, who, "import")
@@ -168,4 +168,4 @@ def _write(editing: PresetEditing, preset: Preset, form: ExportForm) -> bytes:
                 card = load_card(complete, editing.open_folder())
                 return write_card(card, _CONTAINERS[form])
     except PresetError as error:
-        raise UserError(text_of(error)) from None
+        raise UserError(error_text(error)) from None

@@ -62,7 +62,7 @@ from bot.prompting.presets.files import (
     write_whole_file,
 )
 from bot.prompting.presets.preset import Preset
-from bot.texts.text import text_of, translatable
+from bot.texts.text import error_text, translatable
 from bot.value_class import value_class
 
 _API = "/api/v1/presets/{name}"
@@ -369,7 +369,7 @@ class PresetPages(RouteGroup):
             self.editing.prepare(live)
             write_preset(folder, preset)
         except SettingsError as error:
-            raise UserError(text_of(error)) from None
+            raise UserError(error_text(error)) from None
         return live
 
     @route(f"POST {_API}/rollback", Scope.PRESETS)
@@ -422,7 +422,7 @@ class PresetPages(RouteGroup):
             try:
                 await asyncio.to_thread(delete_preset_file, editing.open_folder(), preset)
             except PresetError as error:
-                raise UserError(text_of(error)) from None
+                raise UserError(error_text(error)) from None
             await editing.versions.save([PresetVersion(name, "", 1)])
             editing.resolver.remove(name)
             await editing.announce([name])

@@ -19,7 +19,7 @@ from bot.prompting.lorebook.search import try_lorebook
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import counter_for_model, get_counter
 from bot.storage.reports import AnswerLog
-from bot.texts.text import text_of, translatable
+from bot.texts.text import error_text, translatable
 from bot.value_class import value_class
 
 _BEGIN = datetime(2026, 1, 5, 19, 30, tzinfo=UTC)
@@ -153,7 +153,7 @@ class DraftPreviews:
         try:
             return self.editing.prepare(complete)
         except SettingsError as error:
-            raise UserError(text_of(error)) from None
+            raise UserError(error_text(error)) from None
 
     async def find_ready(self, name: str) -> Preset:
         """Return the draft or, without one, the published version, ready to answer."""

@@ -15,7 +15,7 @@ from bot.platforms.discord.connection import ShardClient
 from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import IdentifyLimits, Shard
-from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest
+from bot.platforms.spec import AccountSetup, BotAccount, CodeInstructions
 from bot.platforms.tokens import BotToken
 from bot.runtime.clock import SystemClock
 from bot.texts.text import translatable
@@ -48,7 +48,7 @@ _HAS_CONTENT = discord.ApplicationFlags(
 
 
 class DiscordAccount(AccountSetup):
-    where_from = translatable(
+    token_source = translatable(
         "the developer portal: https://discord.com/developers/applications > New Application > Bot"
         " > Reset Token"
     )
@@ -78,8 +78,8 @@ class DiscordAccount(AccountSetup):
         )
 
     @override
-    def request_code(self, account: BotAccount, code: str) -> CodeRequest:
-        return CodeRequest(
+    def code_instructions(self, account: BotAccount, code: str) -> CodeInstructions:
+        return CodeInstructions(
             translatable(
                 "Send {code} to {name} as a direct message, or mention it with the code in a"
                 " channel: @{name} {code} (it must be in a server of yours)",

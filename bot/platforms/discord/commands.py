@@ -8,7 +8,7 @@ import discord
 
 from bot.chat.command import FIELD_END, CommandOption, CommandSpec, MessageCommandSpec
 from bot.platforms.spec import EditableText
-from bot.texts.text import looked_up, translate
+from bot.texts.text import to_translatable, translate
 
 _SUBCOMMAND, _STRING, _ATTACHMENT = 1, 3, 11  # option types
 _MESSAGE_COMMAND = 3
@@ -193,7 +193,7 @@ def _describe_in_words(summary: str) -> dict[str, Any]:
 
 def _translations(text: str) -> dict[str, str]:
     return {
-        locale: translate(looked_up(text), language)
+        locale: translate(to_translatable(text), language)
         for language, locales in LOCALES.items()
         for locale in locales
     }

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from markdown_it.token import Token
 
 from bot.markup.graphemes import is_visible
-from bot.markup.maths import typeset_tex
 from bot.markup.parser import find_formula, parse_markdown
 from bot.markup.styled_text import style_markdown
+from bot.markup.tex import tex_to_unicode
 from bot.texts.caches import text_cache
 
 # Markup to convert: headings below level 3, rules, tables, formulas, pictures, `~~~`, tasks.
@@ -26,7 +26,7 @@ _FORMULA_START = re.compile(r"\$|\\[(\[]")
 _MARKS = re.compile(r"[*_~|\\]")
 _FENCE_RUN = re.compile(r"[`~]{3,}")
 _RULE = "⸻"
-_REWRITTEN = frozenset({"table_open", "maths_block", "hr", "fence", "heading_open", "inline"})
+_REWRITTEN = frozenset({"table_open", "math_block", "hr", "fence", "heading_open", "inline"})
 
 
 @text_cache(128)
@@ -52,8 +52,8 @@ def _write_block(token: Token, lines: Sequence[str]) -> list[str]:
     match token.type:
         case "table_open":
             return _code_block(style_markdown("\n".join(lines)).text)
-        case "maths_block":
-            return _code_block(typeset_tex(token.content))
+        case "math_block":
+            return _code_block(tex_to_unicode(token.content))
         case "hr":
             return [_RULE]
         case "fence":
@@ -104,7 +104,7 @@ def _write_formulas(text: str) -> str:
         position = found.end()
         if formula is not None:
             tex, position = formula
-            shown = typeset_tex(tex)
+            shown = tex_to_unicode(tex)
             is_quoted = _MARKS.search(shown) and "`" not in shown
             pieces += [text[written : found.start()], f"`{shown}`" if is_quoted else shown]
             written = position

@@ -156,7 +156,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         return await manages_guild(self._rest, guild_id, person, self._context.clock.now())
 
     @override
-    async def read_roles(self, asked: Request) -> tuple[str, ...]:
+    async def read_author_roles(self, asked: Request) -> tuple[str, ...]:
         key = guild, person = self._guild_id(asked), asked.author.id.removeprefix("discord:")
         if guild is None:
             raise Refused("the message's server is unknown")
@@ -179,7 +179,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         return [one for one in found if one is not None]
 
     @override
-    async def read_start(self, message: IncomingMessage) -> IncomingMessage | None:
+    async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
         thread, *parents = [scope.rpartition(":")[2] for scope in message.scopes]
         bot = await self._bot_object()
         for chat in (*parents[:1], thread):  # a forum post contains its first message itself
@@ -223,7 +223,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         return Address("discord", opened.id, bot_id=self._context.bot_id)
 
     @override
-    async def how_to_open(self, person: str) -> Text:
+    async def private_chat_instructions(self, person: str) -> Text:
         return _HOW_TO_OPEN
 
     @override
@@ -240,7 +240,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         return await self._pictures.host(png)
 
     @override
-    async def drop_pictures(self, kept: Collection[str]) -> None:
+    async def delete_unused_pictures(self, kept: Collection[str]) -> None:
         await self._pictures.drop(kept)
 
     def _guild_id(self, incoming: Request) -> str | None:

@@ -24,7 +24,7 @@ from bot.platforms.discord.gateway import (
 )
 from bot.platforms.discord.incoming import command_to_incoming
 from bot.platforms.discord.shards import GatewaySession, Shard
-from bot.platforms.receiving import mark_late, read_cursors, read_number, to_number
+from bot.platforms.receiving import find_number, mark_late, parse_cursors, parse_number
 from bot.platforms.spec import PlatformContext
 from bot.ports import Intake
 
@@ -260,18 +260,22 @@ class ChannelCursors:
         """Replace all cursors with stored ones; `stored` contains values by name."""
         rows = {name: value for name, value in stored.items() if name.startswith(self._channels)}
         self.stored.clear()
-        for channel, message, guild in read_cursors(rows, self._read_row):
+        for channel, message, guild in parse_cursors(rows, self._read_row):
             if self._shard.has_guild(guild):
                 self.stored[channel] = message
         names = [f"{self._marks}{one}" for one in ("connected", "catching_up")]
-        connected, catching_up = (read_number(stored, name) for name in names)
+        connected, catching_up = (find_number(stored, name) for name in names)
         self._connected = self._connected if connected is None else connected
         self._catching_up = catching_up or 0
         self._frozen.clear()
 
     def _read_row(self, name: str, value: str) -> tuple[int, int, int]:
         message, _, guild = value.partition(" ")
-        return to_number(name.removeprefix(self._channels)), to_number(message), to_number(guild)
+        return (
+            parse_number(name.removeprefix(self._channels)),
+            parse_number(message),
+            parse_number(guild),
+        )
 
     def fully_received_until(self) -> int | None:
         """Return the snowflake up to which no messages are missing; None at the first start."""

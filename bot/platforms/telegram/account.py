@@ -15,11 +15,11 @@ from aiogram.methods import GetMe, SendMessage
 from typing_extensions import override
 
 from bot.errors import PlatformError, PlatformFatal, Refused, SettingsError, Unreachable
-from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest
+from bot.platforms.spec import AccountSetup, BotAccount, CodeInstructions
 from bot.platforms.telegram import api
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.runtime.clock import SystemClock
-from bot.texts.text import text_of, translatable
+from bot.texts.text import error_text, translatable
 
 _POLL_SECONDS = 25
 _PAUSE_SECONDS = 1.0
@@ -36,7 +36,7 @@ _NO_GROUPS = translatable(
 
 
 class TelegramAccount(AccountSetup):
-    where_from = translatable("@BotFather in Telegram: send /newbot")
+    token_source = translatable("@BotFather in Telegram: send /newbot")
 
     def __init__(self, settings: TelegramSettings) -> None:
         self._settings = settings
@@ -48,7 +48,7 @@ class TelegramAccount(AccountSetup):
             try:
                 self._connected = api.BotApi(self._settings, SystemClock())
             except SettingsError as error:
-                raise PlatformFatal(text_of(error)) from None
+                raise PlatformFatal(error_text(error)) from None
         return self._connected
 
     @override
@@ -64,8 +64,8 @@ class TelegramAccount(AccountSetup):
         return BotAccount(f"@{me.username}", f"https://t.me/{me.username}", opens, tuple(notes))
 
     @override
-    def request_code(self, account: BotAccount, code: str) -> CodeRequest:
-        return CodeRequest(
+    def code_instructions(self, account: BotAccount, code: str) -> CodeInstructions:
+        return CodeInstructions(
             translatable(
                 "Send {code} to {name} in a private chat, or open this link and press Start:",
                 code=code,

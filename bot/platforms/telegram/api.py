@@ -197,7 +197,7 @@ def translate(error: Exception) -> errors.PlatformError:
             return errors.OutcomeUnknown("Telegram did not answer in time")
         case exceptions.TelegramServerError():
             message = f"Telegram reported an internal error: {error.message}"
-            return errors.OutcomeUnknown(message, is_over=error.message == _INTERNAL_ERROR)
+            return errors.OutcomeUnknown(message, has_ended=error.message == _INTERNAL_ERROR)
         case exceptions.TelegramConflictError():
             return PollingConflict(
                 "another process polls with this bot's token; stop it, or use another bot"

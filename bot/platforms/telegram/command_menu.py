@@ -17,7 +17,7 @@ from bot.chat.command import CommandSpec
 from bot.errors import PlatformError
 from bot.platforms.telegram.api import BotApi
 from bot.platforms.telegram.limits import plain_text
-from bot.texts.text import LANGUAGES, looked_up, translate
+from bot.texts.text import LANGUAGES, to_translatable, translate
 
 _MAX_DESCRIPTION_CHARS = 256
 _GROUP_SCOPES = (BotCommandScopeAllGroupChats, BotCommandScopeAllChatAdministrators)
@@ -62,7 +62,7 @@ def to_bot_commands(
     """
     offered = []
     for one in commands:
-        summary = plain_text(translate(looked_up(one.summary), language))
+        summary = plain_text(translate(to_translatable(one.summary), language))
         if one.actions:
             summary = f"{summary} ({', '.join(action.name for action in one.actions)})"
         shown = BotCommand(command=one.name, description=summary[:_MAX_DESCRIPTION_CHARS])

@@ -28,7 +28,7 @@ from bot.chat.incoming import (
     source_name,
 )
 from bot.errors import StoreError
-from bot.platforms.receiving import read_cursors
+from bot.platforms.receiving import parse_cursors
 from bot.platforms.telegram.api import ChatMoved
 from bot.platforms.telegram.incoming import scopes_of
 from bot.ports import Intake
@@ -76,7 +76,7 @@ class MovedChats:
     async def load(self, store: Intake) -> None:
         """Load stored moves, including those that other processes stored; raises `StoreError`."""
         self._store = store
-        moves = read_cursors(
+        moves = parse_cursors(
             await store.cursors(self._prefix),
             lambda name, first: (int(first), int(name.removeprefix(self._prefix))),
         )

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from bot import errors
 from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
-from bot.platforms.receiving import mark_late, read_number
+from bot.platforms.receiving import find_number, mark_late
 from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram import api
 from bot.platforms.telegram.command_menu import offer_commands
@@ -107,7 +107,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         await offer_commands(self._api, self._context.commands)
         await self._chats.load(intake)
         stored = await intake.cursors(self._offset_cursor)
-        offset = read_number(stored, self._offset_cursor)
+        offset = find_number(stored, self._offset_cursor)
         try:
             while True:
                 updates = await self._until_answered(partial(self._get_updates, offset))
@@ -308,7 +308,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return Address("telegram", number, bot_id=self._context.bot_id)
 
     @override
-    async def how_to_open(self, person: str) -> Text:
+    async def private_chat_instructions(self, person: str) -> Text:
         if self._bot is None:
             self._bot = await self._api.call(GetMe())
         link = f"t.me/{self._bot.username}"

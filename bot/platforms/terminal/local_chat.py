@@ -12,7 +12,7 @@ from bot.chat.outgoing import Attachment, Limits, MessageContent, MessageSearch,
 from bot.ports import Surface
 from bot.runtime.in_process import BoundedDict
 from bot.runtime.terminal import login_name
-from bot.texts.text import language_of, marked, translatable, translate
+from bot.texts.text import marked, supported_language, translatable, translate
 
 OWN_COMMANDS = (
     CommandSpec(
@@ -48,7 +48,7 @@ class LocalChat:
             chat = f"{chat or 'pipe'}-{self.run[:12]}"
         self.address = Address("terminal", chat or "local")
         self.person = to_person(login_name())
-        self.language = language_of(locale)
+        self.language = supported_language(locale)
         self._locale = locale
         # The settings of a named chat apply to this run only.
         self._scope = f"{self.address.lane}:{self.run}" if chat else self.address.lane

@@ -21,7 +21,7 @@ from rich.cells import chop_cells
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.texts.text import looked_up, translatable, translate
+from bot.texts.text import to_translatable, translatable, translate
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SPINNER_SECONDS = 0.25
@@ -71,7 +71,7 @@ class CommandCompleter(Completer):
             for spec in specs:
                 if spec.name.startswith(name.lower()):
                     shown = f"{mark}{spec.name}"
-                    summary = translate(looked_up(spec.summary), self._language)
+                    summary = translate(to_translatable(spec.summary), self._language)
                     yield Completion(spec.name, -len(name), shown, summary)
             return
         for spec in specs:

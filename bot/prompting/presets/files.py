@@ -20,7 +20,7 @@ from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.prompting.text.preset_folder import is_lorebook, json_files, path_inside, read_preset_text
 from bot.runtime.shipped_files import prepare_presets_folder
 from bot.runtime.validation_errors import describe_validation_error
-from bot.texts.text import Text, joined, marked, text_of, translatable, translatable_count
+from bot.texts.text import Text, error_text, join_texts, marked, translatable, translatable_count
 from bot.value_class import value_class
 
 _NO_REASONS: Mapping[str, str] = {}
@@ -50,7 +50,7 @@ def load_presets(directory: Path) -> dict[str, Preset]:
     """Load all presets in a folder, by name; raise `PresetError` if any is invalid."""
     found = read_presets(directory)
     if found.problems:
-        raise PresetError(joined(found.problems.values()))
+        raise PresetError(join_texts(found.problems.values()))
     return found.presets
 
 
@@ -73,7 +73,9 @@ def read_presets(
             preset = load_preset_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
             found.names[file] = _name_in(text) or file.stem
-            found.problems[file] = (describe_other and describe_other(text, file)) or text_of(error)
+            found.problems[file] = (describe_other and describe_other(text, file)) or error_text(
+                error
+            )
             continue
         found.names[file] = preset.name
         if (first := origins.setdefault(preset.id, file)) != file:
@@ -101,7 +103,7 @@ def parse_preset(text: str, source: str) -> Preset:
     """Parse a preset, which may have comments and trailing commas; raise `PresetError`."""
     checked = check_preset(text)
     if checked.preset is None:
-        raise PresetError(joined(_placed(one, source) for one in checked.problems))
+        raise PresetError(join_texts(_placed(one, source) for one in checked.problems))
     return checked.preset
 
 
@@ -147,7 +149,7 @@ def validate_preset(data: object, source: str) -> Preset:
         problems = preset_problems(error, JsonDocument(data))
         pattern = marked("{file}: {problem}")
         lines = [translatable(pattern, file=source, problem=one.text) for one in problems]
-        raise PresetError(joined(lines)) from error
+        raise PresetError(join_texts(lines)) from error
 
 
 def export_preset(preset: Preset) -> str:

@@ -36,7 +36,7 @@ from bot.prompting.presets.regex_scripts import RegexScript, pattern_problem
 from bot.runtime.plugins import enabled
 from bot.templates import RoleTemplate, get
 from bot.templates.jinja_template import check_source
-from bot.texts.text import Text, joined, text_of, translatable
+from bot.texts.text import Text, error_text, join_texts, translatable
 
 DEFAULT_MODEL = "default"
 """The value of `model` that means the model configured for the provider."""
@@ -72,7 +72,7 @@ def _check(check: Callable[[Any], object]) -> AfterValidator:
         except PlacedPresetError:
             raise
         except (PresetError, TemplateError) as error:
-            problem = text_of(error)
+            problem = error_text(error)
         if isinstance(problem, str):
             raise ValueError(problem)  # noqa: TRY004 # pydantic expects it
         return value
@@ -89,7 +89,7 @@ def _check_template(template: str | dict[str, object]) -> None:
 
 
 def _persona_problem(persona: str) -> Text | None:
-    return joined(parse_persona(persona).problems, "; ") or None
+    return join_texts(parse_persona(persona).problems, "; ") or None
 
 
 def _path_problem(path: str) -> Text | None:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from bot.prompting.text.confusables import strip_hidden_text
-from bot.texts.text import Text, looked_up, marked, translatable
+from bot.texts.text import Text, marked, to_translatable, translatable
 
 Path = tuple[str | int, ...]
 """The keys and indexes that lead to a value, such as ("messages", 0, "role")."""
@@ -87,7 +87,7 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
             level = [inner for outer in level for inner in _children_of(outer)]
         json.dumps(value if not level else 0, ensure_ascii=False, allow_nan=False).encode()
     except json.JSONDecodeError as error:
-        problem = looked_up(error.msg[0].lower() + error.msg[1:])
+        problem = to_translatable(error.msg[0].lower() + error.msg[1:])
         raise JsonSyntaxError(problem, error.lineno) from None
     except RecursionError:
         level = [text]

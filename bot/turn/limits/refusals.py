@@ -21,7 +21,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.storage.conversations import Conversations
 from bot.storage.operation import Pauses
 from bot.telemetry.metrics import LIMITED_MESSAGES
-from bot.texts.text import Text, joined, language_of, translatable, translate
+from bot.texts.text import Text, join_texts, supported_language, translatable, translate
 from bot.turn.limits.rate_limits import NoticeLimiter
 from bot.turn.message_groups import MessageGroup
 from bot.turn.signals import ArrivalSignals
@@ -71,7 +71,7 @@ class OperatorNotes:
 
     async def _send(self, incoming: IncomingMessage, note: Text) -> bool:
         text = translate(
-            joined([incoming.address.channel, note], ": "), language_of(incoming.locale)
+            join_texts([incoming.address.channel, note], ": "), supported_language(incoming.locale)
         )
         source, is_sent = incoming.address.source, False
         for person in self._operators_to_notify(incoming):

@@ -66,9 +66,9 @@ async def test_pictures_are_kept_once_and_dropped_when_nobody_has_them(stage: Fa
     [made, _] = stage.requests("POST", "/emojis")
     assert made["json"]["image"] == "data:image/png;base64,bm9yYQ=="
     assert {f"https://cdn.discordapp.com/emojis/{one}.png" for one in kept} >= {nora, bram}
-    await platform.drop_pictures([nora])
+    await platform.delete_unused_pictures([nora])
     assert len(kept) == 3, "a character may be about to have it"
-    await platform.drop_pictures([nora])
+    await platform.delete_unused_pictures([nora])
     assert len(kept) == 2
     assert await platform.host_picture(b"nora") == nora
 
@@ -76,7 +76,7 @@ async def test_pictures_are_kept_once_and_dropped_when_nobody_has_them(stage: Fa
 async def test_pictures_are_not_listed_again_while_nothing_changes(stage: Faces) -> None:
     async def drop(*kept: str) -> int:
         before = len(stage.requests("GET", "/emojis"))
-        await stage.platform.drop_pictures(kept)
+        await stage.platform.delete_unused_pictures(kept)
         return len(stage.requests("GET", "/emojis")) - before
 
     assert [await drop() for _ in range(3)] == [1, 0, 0]

@@ -433,7 +433,7 @@ async def test_messages_of_people_before_one_are_read(server: Server) -> None:
         thread = server.wire.b.create_thread(*opened, message_id=by_bot.id)
         server.wire.say(server.alice, thread.id, "what is this about?")
         await server.receives("what is this about?")
-        start = await server.platform.read_start(server.intake.received[-1])
+        start = await server.platform.read_thread_starter(server.intake.received[-1])
         about = server.say("my fern is dying")
         ferns = server.wire.b.create_thread(
             server.channel.id, "Ferns", server.alice.id, message_id=about.id

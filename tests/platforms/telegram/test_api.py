@@ -47,9 +47,9 @@ def test_failures_are_translated(error: Exception) -> None:
 def test_only_an_internal_error_of_the_bot_api_ends_a_request() -> None:
     over = api.translate(exceptions.TelegramServerError(GetMe(), "Internal Server Error"))
     assert isinstance(over, errors.OutcomeUnknown)
-    assert over.is_over
+    assert over.has_ended
     unknown = [exceptions.TelegramServerError(GetMe(), "Bad Gateway"), ConnectionFailed("reset")]
-    assert not any(getattr(api.translate(error), "is_over", True) for error in unknown)
+    assert not any(getattr(api.translate(error), "has_ended", True) for error in unknown)
 
 
 def test_flood_control_error_has_retry_after() -> None:

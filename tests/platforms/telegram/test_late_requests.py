@@ -70,8 +70,8 @@ class Process:
         )
 
     async def work(self) -> None:
-        for row in (await self.sender.take([LANE])).values():
-            await self.sender.work(row)
+        for row in (await self.sender.claim([LANE])).values():
+            await self.sender.deliver_lane(row)
 
 
 @pytest.fixture

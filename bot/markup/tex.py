@@ -5,13 +5,13 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-_TABLES = tomllib.loads(Path(__file__).with_name("maths.toml").read_text("utf-8"))
+_TABLES = tomllib.loads(Path(__file__).with_name("tex.toml").read_text("utf-8"))
 _SYMBOLS: Mapping[str, str] = {
     **dict(pair.split("=", 1) for pair in _TABLES["symbols"].split()),
     "quad": "  ",
     "qquad": "    ",
 }
-_NOTHING = frozenset(_TABLES["without_sign"].split())
+_IGNORED = frozenset(_TABLES["without_sign"].split())
 _STYLES = frozenset(_TABLES["styles"].split())
 _DOUBLE_STRUCK = {"R": "ℝ", "N": "ℕ", "Z": "ℤ", "Q": "ℚ", "C": "ℂ", "P": "ℙ", "E": "𝔼"}
 _SUPERSCRIPTS = dict(
@@ -30,53 +30,53 @@ _SPACES = re.compile(r"[ \t]+")
 _MAX_DEPTH = 12
 
 
-def typeset_tex(tex: str) -> str:
+def tex_to_unicode(tex: str) -> str:
     """Return a TeX formula as Unicode text; unknown commands are shown by name."""
     tokens = _TOKEN.findall(tex)
-    written = _Writer(tokens).write_until(None, 0)
+    written = _TexConverter(tokens).convert_until(None, 0)
     lines = [_SPACES.sub(" ", line).strip() for line in written.split("\n")]
     return "\n".join(line for line in lines if line) or tex.strip()
 
 
-class _Writer:
+class _TexConverter:
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
         self._at = 0
 
-    def write_until(self, end: str | None, depth: int) -> str:
+    def convert_until(self, end: str | None, depth: int) -> str:
         """Return everything up to the token `end`, or up to the end of the formula if None."""
         pieces: list[str] = []
         while self._at < len(self._tokens):
-            following = self._next()
+            following = self._next_token()
             if following == end:
                 break
-            pieces.append(self._write(following, depth))
+            pieces.append(self._convert_token(following, depth))
         return "".join(pieces)
 
-    def _next(self) -> str:
+    def _next_token(self) -> str:
         token = self._tokens[self._at]
         self._at += 1
         return token
 
-    def _argument(self, depth: int) -> str:
+    def _convert_argument(self, depth: int) -> str:
         while self._at < len(self._tokens) and self._tokens[self._at].isspace():
             self._at += 1
         if self._at == len(self._tokens):
             return ""
-        return self._write(self._next(), depth + 1)
+        return self._convert_token(self._next_token(), depth + 1)
 
-    def _write(self, token: str, depth: int) -> str:
+    def _convert_token(self, token: str, depth: int) -> str:
         if depth > _MAX_DEPTH:
             return token
         match token:
             case "{":
-                return self.write_until("}", depth + 1)
+                return self.convert_until("}", depth + 1)
             case "}":
                 return ""
             case "^":
-                return _write_raised(self._argument(depth), _SUPERSCRIPTS, "^")
+                return _convert_script(self._convert_argument(depth), _SUPERSCRIPTS, "^")
             case "_":
-                return _write_raised(self._argument(depth), _SUBSCRIPTS, "_")
+                return _convert_script(self._convert_argument(depth), _SUBSCRIPTS, "_")
             case "&" | "~":
                 return " "
             case "\\\\":
@@ -84,40 +84,40 @@ class _Writer:
             case _ if token.startswith(("\\begin", "\\end")):
                 return "\n"
             case _:
-                return self._command(token, depth) if token.startswith("\\") else token
+                return self._convert_command(token, depth) if token.startswith("\\") else token
 
-    def _command(self, token: str, depth: int) -> str:
+    def _convert_command(self, token: str, depth: int) -> str:
         name = token[1:].rstrip("*")
         if name in {"frac", "dfrac", "tfrac", "cfrac"}:
-            above = self._argument(depth)
-            return f"{_group(above)}/{_group(self._argument(depth))}"
+            above = self._convert_argument(depth)
+            return f"{_parenthesize(above)}/{_parenthesize(self._convert_argument(depth))}"
         if name == "binom":
-            above = self._argument(depth)
-            return f"C({above}, {self._argument(depth)})"
+            above = self._convert_argument(depth)
+            return f"C({above}, {self._convert_argument(depth)})"
         if name == "sqrt":
             degree = ""
             if self._tokens[self._at : self._at + 1] == ["["]:
                 self._at += 1
-                degree = _write_raised(self.write_until("]", depth + 1), _SUPERSCRIPTS, "")
-            return f"{degree}√{_group(self._argument(depth))}"
+                degree = _convert_script(self.convert_until("]", depth + 1), _SUPERSCRIPTS, "")
+            return f"{degree}√{_parenthesize(self._convert_argument(depth))}"
         if name == "mathbb":
-            letter = self._argument(depth)
+            letter = self._convert_argument(depth)
             return _DOUBLE_STRUCK.get(letter, letter)
         if name in _STYLES:
-            return self._argument(depth)
-        if name in _NOTHING:
+            return self._convert_argument(depth)
+        if name in _IGNORED:
             return ""
         if name in _SYMBOLS:
             return _SYMBOLS[name]
         return name if name.isalpha() else {",": " ", ";": " ", ":": " ", "!": ""}.get(name, name)
 
 
-def _write_raised(text: str, letters: Mapping[str, str], mark: str) -> str:
+def _convert_script(text: str, letters: Mapping[str, str], mark: str) -> str:
     """Return a superscript or subscript in Unicode, or else the text after `mark`."""
     if text and all(letter in letters for letter in text):
         return "".join(letters[letter] for letter in text)
     return f"{mark}{text}" if len(text) == 1 else f"{mark}({text})"
 
 
-def _group(text: str) -> str:
+def _parenthesize(text: str) -> str:
     return text if _SIMPLE.fullmatch(text) else f"({text})"
