@@ -110,7 +110,7 @@ def read_character_content(file: Path, content: bytes) -> CharacterFile:
     try:
         data = read(content)
     except (CharacterError, PresetError) as error:
-        raise CharacterError(text_of(error.within(file))) from error
+        raise CharacterError(error_text(error.within(file))) from error
     # Empty stories cannot be found, and some services refuse to embed them.
     return _as_file(replace(data, texts=tuple(text for text in data.texts if text.strip())))
 

@@ -97,7 +97,7 @@ class MemoryExtractor:
         if preset is None or message.is_withheld:
             return
         provider, prompt = _prompt_for(preset, "", "")
-        if self.summarizer.backends[provider].is_sample(prompt.model):
+        if self.summarizer.backends[provider].is_sample_model(prompt.model):
             return
         key = message.address.conversation
         watched = self._watched.setdefault(key, _Watched(preset, message))

@@ -53,7 +53,9 @@ def imitable_platforms() -> Sequence[str]:
 def channel_limits(kind: str) -> Limits | None:
     """Return the limits of a platform's channels, or None if they are unknown."""
     spec = _SPECS.get(kind)
-    limits: Limits | None = _load(spec.limits) if spec is not None and spec.limits else None
+    limits: Limits | None = (
+        _import_attribute(spec.limits) if spec is not None and spec.limits else None
+    )
     return limits
 
 
@@ -62,7 +64,7 @@ def create_platform(
 ) -> Platform:
     """Import and create a platform, without connecting; raises `SettingsError`, `PluginFailed`."""
     try:
-        made: Platform = _load(spec.factory)(settings, context)
+        made: Platform = _import_attribute(spec.factory)(settings, context)
     except Exception as error:
         if isinstance(error, TroupeError) or spec not in enabled("platforms").values():
             raise
@@ -73,9 +75,9 @@ def create_platform(
 
 def create_account_setup(spec: PlatformSpec, settings: PlatformSettings) -> AccountSetup | None:
     """Import and create a platform's account setup, or return None if it has none."""
-    return None if spec.account_setup is None else _load(spec.account_setup)(settings)
+    return None if spec.account_setup is None else _import_attribute(spec.account_setup)(settings)
 
 
-def _load(path: str) -> Any:
+def _import_attribute(path: str) -> Any:
     module, _, function = path.partition(":")
     return getattr(import_module(module), function)

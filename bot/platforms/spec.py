@@ -85,15 +85,15 @@ class EditableText:
     is_required: bool = True
 
 
-async def _edit_nothing(_said: IncomingMessage) -> EditableText:
+async def _empty_form(_said: IncomingMessage) -> EditableText:
     return EditableText()
 
 
-async def _refuse_nobody(_said: IncomingMessage) -> bool:
+async def _never_refused(_said: IncomingMessage) -> bool:
     return False
 
 
-async def _suggest_nothing(_said: IncomingMessage, _typed: str) -> Sequence[str]:
+async def _no_suggestions(_said: IncomingMessage, _typed: str) -> Sequence[str]:
     return ()
 
 
@@ -125,22 +125,22 @@ class PlatformContext:
     """The names of all commands, including those that no menu lists."""
     message_commands: Sequence[MessageCommandSpec] = ()
     """Commands for a message's menu, on platforms that have such menus."""
-    text_to_edit: Callable[[IncomingMessage], Awaitable[EditableText]] = _edit_nothing
+    text_to_edit: Callable[[IncomingMessage], Awaitable[EditableText]] = _empty_form
     """Returns a form with the text of the message that a command was called on."""
     press_form: Callable[[Pressed], Awaitable[EditableText | None]] = _do_nothing
     """Returns the form that a button opens, or None if it opens none. The platform passes the
     submitted text to the intake as the value of another button press."""
-    command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _edit_nothing
+    command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _empty_form
     """Returns the form to open for a command that was called without a file."""
     complete_preset: Callable[[str], Sequence[str]] = lambda _typed: ()
     """Returns the names of presets that start with some text."""
-    suggest: Callable[[IncomingMessage, str], Awaitable[Sequence[str]]] = _suggest_nothing
+    suggest: Callable[[IncomingMessage, str], Awaitable[Sequence[str]]] = _no_suggestions
     """Returns the values that complete the text typed for a command's option."""
     wait_until_idle: Callable[[], Awaitable[None]] = _do_nothing
     """Waits until every received message is answered and every answer is sent."""
     press_refusal: Callable[[Pressed], Awaitable[str | None]] = _do_nothing
     """Returns a private notice if a person may not press a button, or None if they may."""
-    is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _refuse_nobody
+    is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _never_refused
     """Returns whether a command's author may not use the bot in the channel. If so, the response
     should be private."""
     limits_of: Callable[[str], Limits | None] = lambda _kind: None

@@ -144,7 +144,7 @@ class WebSurface(Surface):
         self._limits_of = limits_of
         self._limits: dict[str, Limits] = {}
 
-    def set_look(self, channel_id: str, look: str) -> None:
+    def set_imitated_platform(self, channel_id: str, look: str) -> None:
         """Set the platform that a channel imitates; its limits determine how messages are split."""
         imitated = self._limits_of(look) if look else None
         if imitated is None:
@@ -244,7 +244,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
             while True:
                 self._is_changed.clear()
                 for channel in await self._channels.all():
-                    self.surface.set_look(channel.id, channel.look)
+                    self.surface.set_imitated_platform(channel.id, channel.look)
                     if channel.revision > self._read_to.get(channel.id, 0):
                         await self._read_changes(channel, intake)
                 with contextlib.suppress(TimeoutError):
@@ -255,7 +255,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
 
     @override
     async def explain_silence(self, message: IncomingMessage, explanation: str) -> None:
-        note = self._make_note(message.message_id, explanation)
+        note = self._create_note(message.message_id, explanation)
         await self._channels.add(message.address.chat, [replace(note, reply_to=message.message_id)])
 
     async def _read_changes(self, channel: WebChannel, intake: Intake) -> None:
@@ -269,7 +269,9 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
             if message.reply_to is not None and message.press is None:
                 replied_to = await self._channels.find(channel.id, message.reply_to)
             event = to_incoming(channel, message, replied_to, known)
-            is_refused = isinstance(event, Pressed) and await self._refuse(channel, message, event)
+            is_refused = isinstance(event, Pressed) and await self._refuse_press(
+                channel, message, event
+            )
             if event is not None and not is_refused:
                 events.append(event)
         newest = changes[-1].revision if changes else channel.revision
@@ -279,12 +281,12 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         if newest < channel.revision:
             self._is_changed.set()
 
-    async def _refuse(self, channel: WebChannel, message: WebMessage, press: Pressed) -> bool:
+    async def _refuse_press(self, channel: WebChannel, message: WebMessage, press: Pressed) -> bool:
         refusal = await self._context.press_refusal(press)
         if refusal is not None:
-            await self._channels.add(channel.id, [self._make_note(message.id, refusal)])
+            await self._channels.add(channel.id, [self._create_note(message.id, refusal)])
         return refusal is not None
 
-    def _make_note(self, about: str | None, text: str) -> WebMessage:
+    def _create_note(self, about: str | None, text: str) -> WebMessage:
         now = datetime.fromtimestamp(self._context.clock.now(), UTC)
         return WebMessage(f"{about}:note", None, text, now, is_note=True)

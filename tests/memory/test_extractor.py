@@ -67,7 +67,7 @@ class Spending:
 
 class SampleBackend(FakeBackend):
     @override
-    def is_sample(self, model: str) -> bool:
+    def is_sample_model(self, model: str) -> bool:
         return True
 
 

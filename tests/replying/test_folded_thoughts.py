@@ -10,7 +10,7 @@ from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingPart
 from bot.chat.prompt import ReasoningDelta
 from bot.platforms.discord.surface import LIMITS as ON_DISCORD
 from bot.platforms.telegram.limits import GROUP as ON_TELEGRAM
-from bot.platforms.telegram.markup import with_folded
+from bot.platforms.telegram.markup import render_with_folded
 from bot.replying.answer_parts import fold_thoughts
 from bot.replying.split import split
 from bot.storage.database import Database
@@ -72,7 +72,7 @@ def test_thoughts_stand_in_the_message_and_not_beside_the_file() -> None:
 
 
 def test_thoughts_on_telegram_mention_nobody_and_come_last_of_all_entities() -> None:
-    text, entities = with_folded("**Hi**, @alice", "💭 ask @bob")
+    text, entities = render_with_folded("**Hi**, @alice", "💭 ask @bob")
     assert text == "Hi, @alice\n\n💭 ask \uff20bob"
     assert [one.type for one in entities] == ["bold", "code", "expandable_blockquote"]
     assert (entities[-1].offset, entities[-1].length) == (12, 11)

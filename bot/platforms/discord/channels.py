@@ -36,8 +36,8 @@ _RESERVED_WORD = re.compile(r"(?P<first>dis|cly)(?P<rest>cord|de)", re.IGNORECAS
 _RESERVED_NAMES = frozenset({"everyone", "here"})
 
 _CHANNEL = RestEndpoint("GET", "/channels/{}")
-_LIST = RestEndpoint("GET", "/channels/{}/webhooks")
-_CREATE = RestEndpoint("POST", "/channels/{}/webhooks")
+_LIST_WEBHOOKS = RestEndpoint("GET", "/channels/{}/webhooks")
+_CREATE_WEBHOOK = RestEndpoint("POST", "/channels/{}/webhooks")
 _APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", resource_ids=0)
 _EMOJIS = RestEndpoint("GET", "/applications/{}/emojis")
 _ADD_EMOJI = RestEndpoint("POST", "/applications/{}/emojis")
@@ -46,10 +46,10 @@ _PICTURE_ADDRESS = "https://cdn.discordapp.com/emojis/{}.png"
 _PICTURE_PREFIX = "troupe_"
 _PICTURE_HASH_CHARS = 24  # a name has up to 32
 _log = structlog.get_logger(__name__)
-_OPEN = RestEndpoint("POST", "/channels/{}/messages/{}/threads")
+_OPEN_THREAD = RestEndpoint("POST", "/channels/{}/messages/{}/threads")
 _MAX_TITLE_CHARS = 100
 _MAX_REMEMBERED = 5000
-_MARK = "/"
+_THREAD_MARK = "/"
 
 
 @value_class
@@ -84,16 +84,16 @@ class ChannelWebhooks:
             return found
         async with self._lock:
             if channel not in self._found:
-                await self._look_up(channel)
+                await self._look_up_webhook(channel)
             return self._found.get(channel)
 
     def forget(self, channel: str) -> None:
         """Remove a channel's webhook from the cache, because someone has deleted it on Discord."""
         self._found.pop(channel, None)
 
-    async def _look_up(self, channel: str) -> None:
+    async def _look_up_webhook(self, channel: str) -> None:
         try:
-            found = await self._find_or_make(channel)
+            found = await self._find_or_create(channel)
         except Refused as error:  # no permission to manage webhooks, or too many webhooks
             _log.info("no_webhook", channel=channel, reason=str(error))
             found = None
@@ -102,14 +102,14 @@ class ChannelWebhooks:
         else:
             self._found[channel] = found
 
-    async def _find_or_make(self, channel: str) -> ChannelWebhook | None:
+    async def _find_or_create(self, channel: str) -> ChannelWebhook | None:
         place = decode_response(await self._rest.call(_CHANNEL, channel), _Channel)
         if place.type in _DIRECT_MESSAGES:
             return None
         is_thread = place.type in _THREADS
         home = place.parent_id if is_thread and place.parent_id else channel
         bot_id = (await self._rest.bot_user()).id
-        listed = decode_response(await self._rest.call(_LIST, home), list[_Webhook])
+        listed = decode_response(await self._rest.call(_LIST_WEBHOOKS, home), list[_Webhook])
         ours = [
             one
             for one in listed  # only messages of webhooks that the bot created can have buttons
@@ -117,7 +117,9 @@ class ChannelWebhooks:
         ]
         if not ours:
             body = {"name": WEBHOOK_NAME}
-            ours = [decode_response(await self._rest.call(_CREATE, home, body=body), _Webhook)]
+            ours = [
+                decode_response(await self._rest.call(_CREATE_WEBHOOK, home, body=body), _Webhook)
+            ]
         self.ids.update(one.id for one in ours)
         oldest = min(ours, key=lambda one: int(one.id))
         if oldest.token is None:
@@ -130,14 +132,14 @@ def webhook_fields(face: Face) -> dict[str, str]:
 
     The picture is left out if Discord would not accept its URL.
     """
-    fields = {"username": webhook_name(face.name)}
+    fields = {"username": to_webhook_name(face.name)}
     avatar = face.avatar or ""
     if len(avatar) <= _MAX_AVATAR_CHARS and is_http_address(avatar):
         fields["avatar_url"] = avatar
     return fields
 
 
-def webhook_name(name: str) -> str:
+def to_webhook_name(name: str) -> str:
     """Return a name in a form that Discord accepts: 1 to 80 characters, no reserved words."""
     allowed = _RESERVED_WORD.sub(r"\g<first>-\g<rest>", " ".join(name.split()))[:_MAX_NAME_CHARS]
     allowed = allowed.strip()
@@ -162,7 +164,7 @@ class CharacterPictures:
         """Upload a picture unless it was uploaded before, and return its URL."""
         self._kept = None
         name = _PICTURE_PREFIX + hashlib.sha256(png).hexdigest()[:_PICTURE_HASH_CHARS]
-        found = next((one.id for one in await self._list() if one.name == name), None)
+        found = next((one.id for one in await self._list_pictures() if one.name == name), None)
         if found is None:
             image = f"data:image/png;base64,{base64.b64encode(png).decode()}"
             body = {"name": name, "image": image}
@@ -174,13 +176,13 @@ class CharacterPictures:
         """Delete pictures whose URLs are not in `kept` and were not in the last call's `kept`."""
         if kept == self._kept and not self._unused:
             return
-        ids = [one.id for one in await self._list()]
+        ids = [one.id for one in await self._list_pictures()]
         unused = {one for one in ids if _PICTURE_ADDRESS.format(one) not in kept}
         for one in unused & self._unused:
             await self._rest.call(_DROP_EMOJI, self._application, one)
         self._unused, self._kept = unused, kept
 
-    async def _list(self) -> Sequence["_Emoji"]:
+    async def _list_pictures(self) -> Sequence["_Emoji"]:
         if not self._application:
             found = decode_response(await self._rest.call(_APPLICATION), ObjectWithId)
             self._application = found.id
@@ -228,7 +230,7 @@ class AnswerThreads:
             return None
         body = {"name": thread.title[:_MAX_TITLE_CHARS]}
         try:
-            await self._rest.call(_OPEN, channel, thread.message_id, body=body)
+            await self._rest.call(_OPEN_THREAD, channel, thread.message_id, body=body)
         except ThreadExists:
             pass
         except (MessageNotFound, WordsRefused):
@@ -245,12 +247,12 @@ class AnswerThreads:
         self._refused_until[channel] = time.monotonic() + _REFUSED_SECONDS
 
 
-def id_in_thread(thread: str, message_id: str) -> str:
+def thread_message_id(thread: str, message_id: str) -> str:
     """Return the id under which we store a message that an answer in a channel sent to a thread."""
-    return f"{thread}{_MARK}{message_id}"
+    return f"{thread}{_THREAD_MARK}{message_id}"
 
 
-def locate(address: Address, message_id: str) -> tuple[str, str]:
+def locate_message(address: Address, message_id: str) -> tuple[str, str]:
     """Return the id of the channel or thread that contains a stored message, and its id there."""
-    thread, mark, own_id = message_id.rpartition(_MARK)
+    thread, mark, own_id = message_id.rpartition(_THREAD_MARK)
     return (thread if mark else address.chat), own_id

@@ -25,16 +25,16 @@ LOCALES = {"zh": ("zh-CN", "zh-TW")}
 """Discord's locales for each language of the service except English."""
 
 
-def to_payload(spec: CommandSpec) -> dict[str, Any]:
+def to_command_payload(spec: CommandSpec) -> dict[str, Any]:
     """Return the payload that registers a command with `PUT /applications/{id}/commands`.
 
     Discord shows admin commands only to people who manage the server, unless the server changes
     that.
     """
-    actions = [{**_describe(action), "type": _SUBCOMMAND} for action in spec.actions]
+    actions = [{**_spec_payload(action), "type": _SUBCOMMAND} for action in spec.actions]
     return {
-        **_describe(spec),
-        "options": actions or _describe(spec)["options"],
+        **_spec_payload(spec),
+        "options": actions or _spec_payload(spec)["options"],
         "type": 1,
         "contexts": [_IN_A_GUILD, _IN_A_DM],
         "default_member_permissions": _MANAGE_SERVER if spec.is_for_admins else None,
@@ -51,43 +51,47 @@ def to_message_payload(spec: MessageCommandSpec) -> dict[str, Any]:
     }
 
 
-def data_of(interaction: discord.Interaction) -> Mapping[str, Any]:
+def interaction_data(interaction: discord.Interaction) -> Mapping[str, Any]:
     return cast(Mapping[str, Any], interaction.data or {})
 
 
-def message_command(
+def find_message_command(
     interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]
 ) -> MessageCommandSpec | None:
     """Return the command that was called from a message's menu, or None."""
-    data = data_of(interaction)
+    data = interaction_data(interaction)
     if data.get("type") != _MESSAGE_COMMAND:
         return None
     return next((spec for spec in specs if spec.name == data["name"]), None)
 
 
-def is_form_of_menu(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]) -> bool:
+def is_button_form(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]) -> bool:
     """Return whether an interaction submits a form that a button opened, not a command."""
     if interaction.type is not discord.InteractionType.modal_submit:
         return False
-    command, _ = form_target(interaction)
+    command, _ = read_form_target(interaction)
     return not command.startswith("/") and command not in {spec.command for spec in specs}
 
 
-def opens_form(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
+def should_open_form(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
     """Return whether to open a form for a command: it has a form and was called without a file."""
     is_command = interaction.type is discord.InteractionType.application_command
-    has_file = bool(data_of(interaction).get("resolved", {}).get("attachments"))
-    return is_command and not has_file and any(one.form for one in _called(interaction, specs))
+    has_file = bool(interaction_data(interaction).get("resolved", {}).get("attachments"))
+    return (
+        is_command
+        and not has_file
+        and any(one.form for one in _find_called_specs(interaction, specs))
+    )
 
 
-def form_data(form_id: str, form: EditableText) -> dict[str, Any]:
+def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:
     """Return the payload of a form; Discord returns `form_id` when the form is submitted."""
     title = form.title[:_MAX_LABEL_CHARS]
     fields = form.fields or (replace(form, title="text"),)
-    return {"custom_id": form_id, "title": title, "components": [*map(_form_row, fields)]}
+    return {"custom_id": form_id, "title": title, "components": [*map(_form_row_payload, fields)]}
 
 
-def _form_row(form: EditableText) -> dict[str, Any]:
+def _form_row_payload(form: EditableText) -> dict[str, Any]:
     most = form.most_chars or MAX_FORM_CHARS
     field = {
         "type": _TEXT_FIELD,
@@ -101,23 +105,25 @@ def _form_row(form: EditableText) -> dict[str, Any]:
     return {"type": _ROW, "components": [field]}
 
 
-def form_target(interaction: discord.Interaction) -> tuple[str, str]:
-    command, _, message_id = str(data_of(interaction).get("custom_id", "")).partition(":")
+def read_form_target(interaction: discord.Interaction) -> tuple[str, str]:
+    command, _, message_id = str(interaction_data(interaction).get("custom_id", "")).partition(":")
     return command, message_id
 
 
-def command_text(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec] = ()) -> str:
+def to_command_text(
+    interaction: discord.Interaction, specs: Sequence[MessageCommandSpec] = ()
+) -> str:
     """Return the text that a person would type for a command, such as "/preset use nova"."""
     if interaction.type is discord.InteractionType.modal_submit:
-        called = str(data_of(interaction).get("custom_id", ""))
+        called = str(interaction_data(interaction).get("custom_id", ""))
         if not called.startswith("/"):
-            return f"/{form_target(interaction)[0]} {form_value(interaction)}"
+            return f"/{read_form_target(interaction)[0]} {read_form_value(interaction)}"
         has_argument = called.count(" ") > 1
-        entered = FIELD_END.join(_form_values(interaction))
+        entered = FIELD_END.join(_read_form_values(interaction))
         return f"{called}{FIELD_END if has_argument else ' '}{entered}"
-    if (spec := message_command(interaction, specs)) is not None:
+    if (spec := find_message_command(interaction, specs)) is not None:
         return f"/{spec.command}"
-    name, action, options = _parts(interaction)
+    name, action, options = _split_command(interaction)
     given = [str(option["value"]) for option in options if option.get("type") != _ATTACHMENT]
     words = [f"/{name}", action, *given]
     return " ".join(word for word in words if word)
@@ -137,21 +143,21 @@ def has_public_response(interaction: discord.Interaction, specs: Sequence[Comman
         return False
     return any(
         one.changes_channel and (manages_guild(interaction) or not one.needs_admin)
-        for one in _called(interaction, specs)
+        for one in _find_called_specs(interaction, specs)
     )
 
 
-def _called(
+def _find_called_specs(
     interaction: discord.Interaction, specs: Sequence[CommandSpec]
 ) -> Sequence[CommandSpec]:
-    name, action, _ = _parts(interaction)
+    name, action, _ = _split_command(interaction)
     called = [one for one in specs if one.name == name]
     return [one for spec in called for one in spec.actions if one.name == action] or called
 
 
-def typed_option(interaction: discord.Interaction) -> str | None:
+def focused_option_text(interaction: discord.Interaction) -> str | None:
     """Return the text typed so far in the focused option, or None if no option is focused."""
-    _, _, options = _parts(interaction)
+    _, _, options = _split_command(interaction)
     return next((str(option["value"]) for option in options if option.get("focused")), None)
 
 
@@ -161,27 +167,27 @@ def to_choices(names: Sequence[str]) -> list[dict[str, str]]:
     return [{"name": name, "value": name} for name in fitting[:_MAX_CHOICES]]
 
 
-def _describe(spec: CommandSpec) -> dict[str, Any]:
+def _spec_payload(spec: CommandSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
-        **_describe_in_words(spec.summary),
-        "options": [_describe_option(option) for option in spec.options if not option.form_chars],
+        **_description_payload(spec.summary),
+        "options": [_option_payload(option) for option in spec.options if not option.form_chars],
     }
 
 
-def _describe_option(option: CommandOption) -> dict[str, Any]:
+def _option_payload(option: CommandOption) -> dict[str, Any]:
     choices = [{"name": choice, "value": choice} for choice in option.choices]
     return {
         "type": _ATTACHMENT if option.is_file else _STRING,
         "name": option.name,
-        **_describe_in_words(option.summary),
+        **_description_payload(option.summary),
         "required": option.required,
         **({} if option.is_file else {"autocomplete": option.completes}),
         **({"choices": choices} if choices else {}),
     }
 
 
-def _describe_in_words(summary: str) -> dict[str, Any]:
+def _description_payload(summary: str) -> dict[str, Any]:
     translated = {
         locale: text[:_MAX_SUMMARY_CHARS]
         for locale, text in _translations(summary).items()
@@ -199,8 +205,10 @@ def _translations(text: str) -> dict[str, str]:
     }
 
 
-def _parts(interaction: discord.Interaction) -> tuple[str, str | None, list[dict[str, Any]]]:
-    data = data_of(interaction)
+def _split_command(
+    interaction: discord.Interaction,
+) -> tuple[str, str | None, list[dict[str, Any]]]:
+    data = interaction_data(interaction)
     options: list[dict[str, Any]] = data.get("options") or []
     for option in options:
         if option["type"] == _SUBCOMMAND:
@@ -208,10 +216,10 @@ def _parts(interaction: discord.Interaction) -> tuple[str, str | None, list[dict
     return data.get("name", ""), None, options
 
 
-def form_value(interaction: discord.Interaction) -> str:
-    return next(iter(_form_values(interaction)), "")
+def read_form_value(interaction: discord.Interaction) -> str:
+    return next(iter(_read_form_values(interaction)), "")
 
 
-def _form_values(interaction: discord.Interaction) -> list[str]:
-    rows = data_of(interaction).get("components", ())
+def _read_form_values(interaction: discord.Interaction) -> list[str]:
+    rows = interaction_data(interaction).get("components", ())
     return [str(one.get("value", "")) for row in rows for one in row.get("components", ())]

@@ -29,7 +29,7 @@ _ASK_AGAIN_SECONDS = 2.0
 _MAX_REFUSED_RESUME_SECONDS = 5.0  # Discord asks for 1 to 5 s before the next IDENTIFY
 _MAX_RECONNECT_SECONDS = 60.0
 _NORMAL_CLOSURE = 1000
-_HELD = frozenset(
+_GUILD_EVENTS = frozenset(
     {
         *("message", "raw_message_edit", "raw_message_delete", "raw_bulk_message_delete"),
         *("raw_reaction_add", "raw_reaction_remove"),
@@ -78,7 +78,7 @@ class ShardClient(DiscordClient):
             except _CONNECTION_ERRORS as error:
                 self.dispatch("disconnect")
                 if isinstance(error, discord.ConnectionClosed) and error.code != _NORMAL_CLOSURE:
-                    raise _close_reason(error.code) from error
+                    raise _close_code_error(error.code) from error
                 if self.ws is None and not (session and session.resume_url):
                     reason = str(error) or type(error).__name__
                     raise errors.Unreachable(
@@ -99,33 +99,33 @@ class ShardClient(DiscordClient):
 
     @override
     async def close(self) -> None:
-        self.forget_held_events()
+        self.drop_held_events()
         await super().close()
 
     @override
-    def take_event(self, event: str, *args: Any) -> None:
+    def handle_event(self, event: str, *args: Any) -> None:
         """Handle an event, or hold it until its guild is loaded; RESUME does not send guilds."""
-        guild = _guild_id(args[0]) if event in _HELD else 0
-        if self.knows(guild):
-            super().take_event(event, *args)
+        guild = _guild_id(args[0]) if event in _GUILD_EVENTS else 0
+        if self.is_guild_loaded(guild):
+            super().handle_event(event, *args)
             return
         if guild not in self._held:
             self._held[guild] = []
-            task = asyncio.create_task(self._load_and_release(guild))
+            task = asyncio.create_task(self._load_guild_and_release(guild))
             self._loading.add(task)
             task.add_done_callback(self._loading.discard)
         self._held[guild].append((self.sequence, self.last_received))
 
-    def knows(self, guild: int) -> bool:
+    def is_guild_loaded(self, guild: int) -> bool:
         """Return whether a guild is loaded, so that its events can be handled; 0 always is."""
         return not guild or (guild not in self._held and self.get_guild(guild) is not None)
 
-    async def _load_and_release(self, guild: int) -> None:
+    async def _load_guild_and_release(self, guild: int) -> None:
         await self._load_guild(guild)
         for _, received in self._held.pop(guild, ()):
-            self.parse(decode_event(received), super().take_event)
+            self.parse(decode_event(received), super().handle_event)
 
-    def forget_held_events(self) -> None:
+    def drop_held_events(self) -> None:
         """Drop held events; Discord repeats them, or they are read from the channels' history."""
         for task in self._loading:
             task.cancel()
@@ -174,7 +174,7 @@ class ShardClient(DiscordClient):
             self.parse(RawEvent("THREAD_CREATE", channel), lambda *_: None)
         return {"guild_id": channel["guild_id"]} if "guild_id" in channel else {}
 
-    async def until_answered(self, request: Callable[[], Awaitable[T]]) -> T:
+    async def retry_until_answered(self, request: Callable[[], Awaitable[T]]) -> T:
         """Retry a request until Discord answers it; raises `Refused` or `PlatformFatal`."""
         while True:
             try:
@@ -193,9 +193,11 @@ class ShardClient(DiscordClient):
             return decode_response(await self._rest.call(endpoint, str(guild_id)), returns)
 
         try:
-            guild = await self.until_answered(lambda: fetch("", dict[str, Any]))
-            channels = await self.until_answered(lambda: fetch("/channels", list[Any]))
-            threads = await self.until_answered(lambda: fetch("/threads/active", dict[str, Any]))
+            guild = await self.retry_until_answered(lambda: fetch("", dict[str, Any]))
+            channels = await self.retry_until_answered(lambda: fetch("/channels", list[Any]))
+            threads = await self.retry_until_answered(
+                lambda: fetch("/threads/active", dict[str, Any])
+            )
         except (errors.Refused, errors.PlatformFatal) as error:
             _log.warning("discord_guild_not_loaded", guild=guild_id, reason=str(error))
             return
@@ -213,7 +215,7 @@ def _guild_id(event: Any) -> int:
     return where.id if where is not None else getattr(message.channel, "guild_id", None) or 0
 
 
-def _close_reason(code: int) -> errors.PlatformError:
+def _close_code_error(code: int) -> errors.PlatformError:
     match code:
         case 4004:
             return errors.TokenRejected(BOT_REJECTED)

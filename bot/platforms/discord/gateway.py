@@ -18,7 +18,7 @@ from bot.chat.incoming import Incoming, IncomingMessage, Pressed
 from bot.errors import OutcomeUnknown, PlatformError, Unreachable
 from bot.platforms.discord import commands, incoming
 from bot.platforms.discord.connection import ShardClient
-from bot.platforms.discord.internals import skip_unreadable
+from bot.platforms.discord.internals import parse_or_skip
 from bot.platforms.discord.rest import AlreadyAcknowledged, RestClient, RestEndpoint
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import IdentifyLimits, Shard
@@ -53,7 +53,9 @@ class CommandReceived:
 GatewayEvent = Incoming | CommandReceived | SessionStarted | SessionResumed
 
 
-async def take_events(queue: asyncio.Queue[GatewayEvent], seconds: float) -> Sequence[GatewayEvent]:
+async def wait_for_events(
+    queue: asyncio.Queue[GatewayEvent], seconds: float
+) -> Sequence[GatewayEvent]:
     """Wait for an event, and return all queued events up to and including a session start.
 
     Return no events if none arrives within `seconds`.
@@ -72,9 +74,9 @@ _COMMANDS = frozenset(
     {discord.InteractionType.application_command, discord.InteractionType.modal_submit}
 )
 """The types of interactions that are commands; a submitted form counts as one."""
-_REFUSAL_SECONDS = 1.5
+_CHECK_SECONDS = 1.5
 _RESPONSE_SECONDS = 3.0  # Discord ignores later responses
-_NEW_IN_GUILD = timedelta(minutes=5)
+_NEW_GUILD_AGE = timedelta(minutes=5)
 _RESPOND = RestEndpoint("POST", "/interactions/{}/{}/callback", resource_ids=2, is_interaction=True)
 _EPHEMERAL = discord.MessageFlags(ephemeral=True).value
 
@@ -119,7 +121,7 @@ class Gateway(ShardClient):
     def on_connect(self) -> None:
         """Queue the start of a new session, after IDENTIFY."""
         self._set_guilds_known()
-        self.forget_held_events()  # their messages are fetched from the channels
+        self.drop_held_events()  # their messages are fetched from the channels
         self._current_session = SessionStarted(utcnow())
         _log.info("discord_session_began")
         self._queue_event(self._current_session)
@@ -136,9 +138,9 @@ class Gateway(ShardClient):
         self._connected = False
 
     @override
-    def take_unparsed(self, event: str, message: dict[str, Any]) -> bool:
+    def handle_unparsed(self, event: str, message: dict[str, Any]) -> bool:
         author, guild = message.get("author"), int(message.get("guild_id") or 0)
-        if not (author and author.get("bot") and self.knows(guild)):
+        if not (author and author.get("bot") and self.is_guild_loaded(guild)):
             return False
         if event == "MESSAGE_CREATE":
             self.seen[int(message["channel_id"])] = int(message["id"]), guild
@@ -153,7 +155,7 @@ class Gateway(ShardClient):
     def read_message(self, message: discord.Message) -> IncomingMessage | None:
         """Convert a new or missed message, or return None if it is not for the bot to read."""
         bot_id = self._context.bot_id
-        return skip_unreadable("MESSAGE", incoming.to_incoming_message, message, self._bot, bot_id)
+        return parse_or_skip("MESSAGE", incoming.to_incoming_message, message, self._bot, bot_id)
 
     def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
         message = change.message
@@ -167,7 +169,7 @@ class Gateway(ShardClient):
 
     def _queue_edit(self, message: discord.Message, thread: discord.Thread | None = None) -> None:
         given = message, self._bot, self._context.bot_id, thread
-        self._queue_event(skip_unreadable("EDIT", incoming.edit_to_incoming, *given))
+        self._queue_event(parse_or_skip("EDIT", incoming.edit_to_incoming, *given))
 
     def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
         self._queue_deletion(deletion.channel_id, deletion.guild_id, {deletion.message_id})
@@ -196,7 +198,7 @@ class Gateway(ShardClient):
         session = self.session.id if self.session else ""
         key = f"r{event.message_id}:{session}:{self.sequence}"
         given = event, channel, guild, key, self._context.bot_id
-        self._queue_event(skip_unreadable("REACTION", incoming.reaction_to_incoming, *given))
+        self._queue_event(parse_or_skip("REACTION", incoming.reaction_to_incoming, *given))
 
     on_raw_reaction_remove = on_raw_reaction_add
 
@@ -206,7 +208,7 @@ class Gateway(ShardClient):
     def on_guild_available(self, guild: discord.Guild) -> None:
         """Queue the joining of a new server; after outages, Discord also reports old servers."""
         arrived = getattr(guild.me, "joined_at", None)  # the event may not contain the bot
-        is_new = arrived is not None and utcnow() - arrived < _NEW_IN_GUILD
+        is_new = arrived is not None and utcnow() - arrived < _NEW_GUILD_AGE
         if self._connected and is_new and guild.channels:
             self.on_guild_join(guild)
 
@@ -216,13 +218,13 @@ class Gateway(ShardClient):
         Return None for other interactions, and for commands that open a form.
         """
         menu = self._context.message_commands
-        spec = commands.message_command(interaction, menu)
+        spec = commands.find_message_command(interaction, menu)
         if (
             not _is_answerable(interaction)
             or interaction.type not in _COMMANDS
             or (spec is not None and spec.has_form)
-            or commands.opens_form(interaction, self._context.commands)
-            or commands.is_form_of_menu(interaction, menu)
+            or commands.should_open_form(interaction, self._context.commands)
+            or commands.is_button_form(interaction, menu)
         ):
             return None
         deferred = asyncio.get_running_loop().create_future()
@@ -241,49 +243,49 @@ class Gateway(ShardClient):
         """Respond to an interaction; for a queued command, set `deferred` (`CommandReceived`)."""
         try:
             if deferred is not None:
-                is_public = await self._responds_in_public(interaction)
+                is_public = await self._is_response_public(interaction)
                 data = {} if is_public else {"flags": _EPHEMERAL}
                 kind = ResponseType.deferred_channel_message
-                is_sent = await self._send(interaction, kind, data)
+                is_sent = await self._send_response(interaction, kind, data)
                 deferred.set_result(is_public if is_sent else None)
             elif _is_answerable(interaction):
-                await self._take_interaction(interaction)
+                await self._handle_interaction(interaction)
         finally:
             self._unsettled.pop(interaction.id, None)
 
-    async def _responds_in_public(self, interaction: discord.Interaction) -> bool:
+    async def _is_response_public(self, interaction: discord.Interaction) -> bool:
         """Return whether everyone should see the response; refusals are private."""
         if not commands.has_public_response(interaction, self._context.commands):
             return False
         called = incoming.command_to_incoming(interaction, self._context, deferred=True)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_REFUSAL_SECONDS):
+            async with asyncio.timeout(_CHECK_SECONDS):
                 return not await self._context.is_refused(called)
         return False
 
-    async def _take_interaction(self, interaction: discord.Interaction) -> None:
+    async def _handle_interaction(self, interaction: discord.Interaction) -> None:
         context, menu = self._context, self._context.message_commands
-        is_form = commands.is_form_of_menu(interaction, menu)
+        is_form = commands.is_button_form(interaction, menu)
         if is_form or interaction.type is discord.InteractionType.component:
             pressed = incoming.press_to_incoming(interaction, context.bot_id)
             opened = None if is_form else await context.press_form(pressed)
             if opened is None:
-                await self._take_press(interaction, pressed)
+                await self._handle_press(interaction, pressed)
             else:
                 await self._open_form(interaction, pressed.data, opened)
         elif interaction.type is discord.InteractionType.autocomplete:
-            typed = commands.typed_option(interaction)
+            typed = commands.focused_option_text(interaction)
             called = incoming.command_to_incoming(interaction, context, deferred=False)
             names = () if typed is None else await context.suggest(called, typed)
             choices = {"choices": commands.to_choices(names)}
-            await self._send(interaction, ResponseType.autocomplete_result, choices)
-        elif commands.opens_form(interaction, context.commands):
+            await self._send_response(interaction, ResponseType.autocomplete_result, choices)
+        elif commands.should_open_form(interaction, context.commands):
             called = incoming.command_to_incoming(interaction, context, deferred=False)
             await self._open_form(interaction, called.text, await context.command_form(called))
-        elif (spec := commands.message_command(interaction, menu)) and spec.has_form:
+        elif (spec := commands.find_message_command(interaction, menu)) and spec.has_form:
             called = incoming.command_to_incoming(interaction, context, deferred=False)
             form = await context.text_to_edit(called)
-            target = commands.data_of(interaction).get("target_id", "")
+            target = commands.interaction_data(interaction).get("target_id", "")
             await self._open_form(interaction, f"{spec.command}:{target}", form)
 
     async def _open_form(
@@ -291,34 +293,36 @@ class Gateway(ShardClient):
     ) -> None:
         refusal = form.too_long if len(form.text) > commands.MAX_FORM_CHARS else form.refusal
         if refusal:
-            await self._respond_alone(interaction, refusal)
+            await self._respond_privately(interaction, refusal)
         else:
-            await self._send(interaction, ResponseType.modal, commands.form_data(form_id, form))
+            await self._send_response(
+                interaction, ResponseType.modal, commands.form_payload(form_id, form)
+            )
 
-    async def _take_press(self, interaction: discord.Interaction, pressed: Pressed) -> None:
+    async def _handle_press(self, interaction: discord.Interaction, pressed: Pressed) -> None:
         """Queue and acknowledge a button press, or respond with a private notice of refusal."""
         refusal = None
         try:
-            async with asyncio.timeout(_REFUSAL_SECONDS):
+            async with asyncio.timeout(_CHECK_SECONDS):
                 refusal = await self._context.press_refusal(pressed)
         except TimeoutError:  # accept the press for now: it is checked again when processed
             _log.warning("discord_press_not_checked")
         if refusal is not None:
-            await self._respond_alone(interaction, refusal)
+            await self._respond_privately(interaction, refusal)
             return
         is_urgent = pressed.data.startswith(f"{ButtonAction.STOP}:")
         # Other buttons edit their message, which Discord refuses before the acknowledgment.
         if not is_urgent:
-            await self._send(interaction, ResponseType.deferred_message_update)
+            await self._send_response(interaction, ResponseType.deferred_message_update)
         self._queue_event(pressed)
         if is_urgent:
-            await self._send(interaction, ResponseType.deferred_message_update)
+            await self._send_response(interaction, ResponseType.deferred_message_update)
 
-    async def _respond_alone(self, interaction: discord.Interaction, text: str) -> None:
+    async def _respond_privately(self, interaction: discord.Interaction, text: str) -> None:
         data = {"content": text, "flags": _EPHEMERAL, "allowed_mentions": {"parse": []}}
-        await self._send(interaction, ResponseType.channel_message, data)
+        await self._send_response(interaction, ResponseType.channel_message, data)
 
-    async def _send(
+    async def _send_response(
         self,
         interaction: discord.Interaction,
         kind: ResponseType,

@@ -42,7 +42,7 @@ def to_incoming_message(
     if is_by_bot and not by_anybody:
         return None
     attachments = _attachments(message)
-    text = _resolve_references(_whole_text(message, _strip_mention(message, bot)), message)
+    text = _resolve_references(_full_text(message, _strip_mention(message, bot)), message)
     forwarded = _forwarded_text(message)  # a forward has no text of its own
     if message.type not in _WRITTEN_BY_PEOPLE or not (text or forwarded or attachments):
         return None
@@ -112,11 +112,11 @@ def deletion_to_incoming(
 
 def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pressed:
     """Convert a button press, a menu choice, or a submitted form that a button opened."""
-    data = commands.data_of(interaction)
+    data = commands.interaction_data(interaction)
     message = interaction.message
     values = tuple(map(str, data.get("values", ())))
     if interaction.type is discord.InteractionType.modal_submit:
-        values = (commands.form_value(interaction),)
+        values = (commands.read_form_value(interaction),)
     return Pressed(
         message_id=str(message.id) if message else None,
         shown_at=message.created_at if message else None,
@@ -212,10 +212,10 @@ def command_to_incoming(
     """
     return IncomingMessage(
         message_id=None,
-        text=commands.command_text(interaction, context.message_commands),
+        text=commands.to_command_text(interaction, context.message_commands),
         wake=WakeReason.COMMAND,
         quote=_target_message(interaction),
-        attachments=_files_of_command(interaction),
+        attachments=_command_files(interaction),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
         has_public_response=commands.has_public_response(interaction, context.commands),
         **_origin_fields(interaction, context.bot_id),
@@ -225,9 +225,9 @@ def command_to_incoming(
 def _target_message(interaction: discord.Interaction) -> Quote | None:
     """Return the message that a command or form applies to, or None."""
     if interaction.type is discord.InteractionType.modal_submit:
-        _, message_id = commands.form_target(interaction)
+        _, message_id = commands.read_form_target(interaction)
         return Quote(None, message_id, "") if message_id else None
-    data = commands.data_of(interaction)
+    data = commands.interaction_data(interaction)
     resolved = data.get("resolved", {}).get("messages", {}).get(str(data.get("target_id")))
     if resolved is None:
         return None
@@ -237,8 +237,8 @@ def _target_message(interaction: discord.Interaction) -> Quote | None:
     return Quote(person, str(resolved["id"]), resolved.get("content", ""))
 
 
-def _files_of_command(interaction: discord.Interaction) -> tuple[MediaItem, ...]:
-    files = commands.data_of(interaction).get("resolved", {}).get("attachments", {})
+def _command_files(interaction: discord.Interaction) -> tuple[MediaItem, ...]:
+    files = commands.interaction_data(interaction).get("resolved", {}).get("attachments", {})
     return tuple(
         MediaItem(
             _KINDS.get(str(one.get("content_type")).partition("/")[0], MediaKind.FILE),
@@ -314,7 +314,7 @@ def _quote(original: discord.Message | None, bot: Snowflake) -> Quote | None:
     return Quote(
         _to_person(original.author),
         str(original.id),
-        _resolve_references(_whole_text(original, original.content), original)
+        _resolve_references(_full_text(original, original.content), original)
         or _forwarded_text(original),
         _attachments(original),
         is_ours=original.author.id == bot.id,
@@ -342,14 +342,14 @@ _COMPONENT_PARTS = ("children", "items", "options")
 
 
 def _attachments(message: discord.Message) -> tuple[MediaItem, ...]:
-    items = _files_of(message)
+    items = _message_files(message)
     for snapshot in message.message_snapshots:
         text = _join_texts(_content_texts(snapshot, snapshot.content))
-        items += _files_of(snapshot) or ([] if text else [MediaItem(MediaKind.FORWARD)])
+        items += _message_files(snapshot) or ([] if text else [MediaItem(MediaKind.FORWARD)])
     return tuple(items)
 
 
-def _files_of(message: discord.Message | discord.MessageSnapshot) -> list[MediaItem]:
+def _message_files(message: discord.Message | discord.MessageSnapshot) -> list[MediaItem]:
     files = [
         MediaItem(_file_kind(one), one.filename, one.size, one.url) for one in message.attachments
     ]
@@ -364,7 +364,7 @@ def _forwarded_text(message: discord.Message) -> str:
     return "\n".join("\n> ".join(["[forwarded message]", *one]) for one in lines)
 
 
-def _whole_text(message: discord.Message, content: str) -> str:
+def _full_text(message: discord.Message, content: str) -> str:
     is_by_bot = message.author.bot or message.webhook_id is not None
     # Embeds in messages of people are only previews of links.
     texts = _content_texts(message, content) if is_by_bot else [content]

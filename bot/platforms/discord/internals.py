@@ -38,7 +38,7 @@ _KEEPS_SESSION = 4000
 """The close code; with 1000 or 1001, Discord would end the session."""
 _MESSAGE_EVENTS = frozenset({"MESSAGE_CREATE", "MESSAGE_UPDATE"})
 
-TakeEvent = Callable[..., None]
+EventHandler = Callable[..., None]
 """Handles an event; called with discord.py's event name, such as "message", and its arguments."""
 PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
 """Errors that discord.py raises if an event has unexpected fields."""
@@ -77,7 +77,7 @@ class DiscordClient(discord.Client):
         self.http = _RestHttp(rest, self)
         self.last_received = ""
         """The JSON text of the event that is being parsed."""
-        self._take: TakeEvent = self.take_event
+        self._take: EventHandler = self.handle_event
         parsers = self._connection.parsers
         for event in _MESSAGE_EVENTS:
             parsers[event] = partial(self._parse_message, event, parsers[event])
@@ -86,36 +86,36 @@ class DiscordClient(discord.Client):
     def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
         self._take(event, *args)
 
-    def take_event(self, event: str, *args: Any) -> None:
+    def handle_event(self, event: str, *args: Any) -> None:
         """Call the method `on_<event>`, if there is one."""
         if (take := getattr(self, f"on_{event}", None)) is not None:
             take(*args)
 
-    def take_unparsed(self, event: str, message: Payload) -> bool:
+    def handle_unparsed(self, event: str, message: Payload) -> bool:
         """Handle a new message as raw JSON and return True, or return False to have it parsed."""
         return False
 
     def _parse_message(self, event: str, parse: Parse, message: Payload) -> None:
-        is_new = self._take == self.take_event
-        if not (is_new and self.take_unparsed(event, message)):
+        is_new = self._take == self.handle_event
+        if not (is_new and self.handle_unparsed(event, message)):
             parse(message)
 
     def on_socket_raw_receive(self, text: str) -> None:
         self.last_received = text
 
-    def parse(self, event: RawEvent, take: TakeEvent) -> None:
+    def parse(self, event: RawEvent, take: EventHandler) -> None:
         """Parse an event as if it was just received, and pass it to `take`.
 
         If the event is unreadable, log and skip it.
         """
         parse = self._connection.parsers[event.t]
         if event.t in _MESSAGE_EVENTS:
-            parse = partial(parse_readable, parse)
+            parse = partial(parse_readable_fields, parse)
         self._take = take
         try:
-            skip_unreadable(event.t, parse, event.d)
+            parse_or_skip(event.t, parse, event.d)
         finally:
-            self._take = self.take_event
+            self._take = self.handle_event
 
     def parse_message(self, message: dict[str, Any]) -> discord.Message | None:
         """Parse a message from the REST API, or return None if it is unreadable.
@@ -151,9 +151,9 @@ class DiscordClient(discord.Client):
         except PARSE_ERRORS as error:
             event = decode_event(self.last_received)
             if event.t in _MESSAGE_EVENTS:
-                self.parse(event, self.take_event)
+                self.parse(event, self.handle_event)
             else:
-                log_skipped(event.t, error)
+                log_skipped_event(event.t, error)
         return self.sequence != before
 
     @property
@@ -198,24 +198,24 @@ def _is_not_about_voice(record: logging.LogRecord) -> bool:
     return "voice" not in record.getMessage()
 
 
-def skip_unreadable(
+def parse_or_skip(
     event: str, parse: Callable[Given, Parsed], *args: Given.args, **options: Given.kwargs
 ) -> Parsed | None:
     """Call `parse` and return its result; if the data is malformed, log that and return None."""
     try:
         return parse(*args, **options)
     except PARSE_ERRORS as error:
-        log_skipped(event, error)
+        log_skipped_event(event, error)
         return None
 
 
-def log_skipped(event: str, error: Exception) -> None:
+def log_skipped_event(event: str, error: Exception) -> None:
     # A ValueError quotes the value, which may be private.
     reason = type(error).__name__ if isinstance(error, ValueError) else repr(error)
     _log.warning("discord_event_skipped", event_type=event, reason=reason)
 
 
-def parse_readable(parse: Parse, message: Payload) -> None:
+def parse_readable_fields(parse: Parse, message: Payload) -> None:
     """Parse a message; if discord.py fails, parse it again with only its most important fields."""
     try:
         return parse(message)

@@ -42,33 +42,33 @@ def to_dialect(source: str) -> str:
         if first < position or token.type not in _REWRITTEN:
             continue
         written += lines[position:first]
-        written += _write_block(token, lines[first:last])
+        written += _convert_block(token, lines[first:last])
         position = last
     dialect = "\n".join([*written, *lines[position:]]).strip("\n")
     return dialect if is_visible(dialect) else source
 
 
-def _write_block(token: Token, lines: Sequence[str]) -> list[str]:
+def _convert_block(token: Token, lines: Sequence[str]) -> list[str]:
     match token.type:
         case "table_open":
-            return _code_block(style_markdown("\n".join(lines)).text)
+            return _to_code_block(style_markdown("\n".join(lines)).text)
         case "math_block":
-            return _code_block(tex_to_unicode(token.content))
+            return _to_code_block(tex_to_unicode(token.content))
         case "hr":
             return [_RULE]
         case "fence":
-            return _with_backticks(token, lines)
+            return _use_backtick_fences(token, lines)
         case "heading_open":
-            return [_HEADING.sub(_bold_heading, line) for line in lines]
+            return [_HEADING.sub(_to_bold_heading, line) for line in lines]
         case _:
-            return _write_text("\n".join(lines)).split("\n")
+            return _convert_text("\n".join(lines)).split("\n")
 
 
-def _code_block(text: str) -> list[str]:
+def _to_code_block(text: str) -> list[str]:
     return ["```", text.replace("```", "`\u200b``"), "```"]
 
 
-def _with_backticks(token: Token, lines: Sequence[str]) -> list[str]:
+def _use_backtick_fences(token: Token, lines: Sequence[str]) -> list[str]:
     """Return a code block's lines with fences of backticks, the only ones Discord supports."""
     written = list(lines)
     if token.markup.startswith("~") and "```" not in token.content:
@@ -77,27 +77,27 @@ def _with_backticks(token: Token, lines: Sequence[str]) -> list[str]:
     return written
 
 
-def _bold_heading(found: re.Match[str]) -> str:
+def _to_bold_heading(found: re.Match[str]) -> str:
     text = found["text"]
     bold = text if "**" in text or not text else f"**{text}**"
     return f"{found['before']}{bold}"
 
 
-def _write_text(text: str) -> str:
+def _convert_text(text: str) -> str:
     text = _TASK.sub(lambda one: f"{one['before']}{'☐' if one['done'] == ' ' else '☑'} ", text)
     pieces, position = [], 0
     for code in _INLINE_CODE.finditer(text):
-        pieces += [_write_words(text[position : code.start()]), code[0]]
+        pieces += [_convert_inline(text[position : code.start()]), code[0]]
         position = code.end()
-    return "".join([*pieces, _write_words(text[position:])])
+    return "".join([*pieces, _convert_inline(text[position:])])
 
 
-def _write_words(text: str) -> str:
+def _convert_inline(text: str) -> str:
     text = _PICTURE.sub(lambda found: f"[{found['label'] or '🖼'}]({found['address']})", text)
-    return _write_formulas(_BREAK.sub("\n", text))
+    return _convert_formulas(_BREAK.sub("\n", text))
 
 
-def _write_formulas(text: str) -> str:
+def _convert_formulas(text: str) -> str:
     pieces, written, position = [], 0, 0
     while found := _FORMULA_START.search(text, position):
         formula = find_formula(text, found.start(), len(text))

@@ -20,10 +20,10 @@ from typing_extensions import override
 from bot.chat.incoming import Address, IncomingMessage, MediaItem, Request, source_name
 from bot.errors import PlatformError, Refused, StoreError, TokenRejected, Unreachable
 from bot.platforms.discord.channels import CharacterPictures
-from bot.platforms.discord.commands import to_message_payload, to_payload
+from bot.platforms.discord.commands import to_command_payload, to_message_payload
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import to_incoming_message
-from bot.platforms.discord.internals import DiscordClient, skip_unreadable
+from bot.platforms.discord.internals import DiscordClient, parse_or_skip
 from bot.platforms.discord.receiver import MessageReceiver
 from bot.platforms.discord.rest import ObjectWithId, RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.settings import DiscordSettings
@@ -45,11 +45,11 @@ _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _DOWNLOAD_SECONDS = 20.0
 _ROLES_SECONDS = 30.0
 _MAX_MEMBERS = 1000  # whose roles are remembered
-_HOW_TO_OPEN = translatable(
+_PRIVATE_CHAT_INSTRUCTIONS = translatable(
     "My reply is for you alone, but I cannot send you direct messages. Allow direct messages in"
     " this server's privacy settings, then ask again."
 )
-_OPEN_PRIVATE = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
+_OPEN_PRIVATE_CHAT = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
 _REPLACE_COMMANDS = RestEndpoint("PUT", "/applications/{}/commands")
 _GUILD = RestEndpoint("GET", "/guilds/{}")
 _MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
@@ -102,7 +102,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     async def shards(self) -> Sequence[str]:
         count = self._settings.shards
         if count is None:
-            info = await self._with_accepted_token(
+            info = await self._retry_until_token_accepted(
                 lambda _: read_gateway_info(self._rest, self._context.clock)
             )
             count = info.shards
@@ -110,9 +110,11 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
     @override
     async def run_shard(self, shard: str, intake: Intake) -> None:
-        await self._with_accepted_token(lambda token: self._receive_shard(shard, intake, token))
+        await self._retry_until_token_accepted(
+            lambda token: self._receive_shard(shard, intake, token)
+        )
 
-    async def _with_accepted_token(self, work: Callable[[str], Awaitable[T]]) -> T:
+    async def _retry_until_token_accepted(self, work: Callable[[str], Awaitable[T]]) -> T:
         """Call `work` with the newest token, again and again while Discord rejects the token."""
         while True:
             token = self._token.read()
@@ -204,7 +206,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         if message is None:
             return None
         given = message, bot, self._context.bot_id
-        incoming = skip_unreadable("MESSAGE", to_incoming_message, *given, by_anybody=by_anybody)
+        incoming = parse_or_skip("MESSAGE", to_incoming_message, *given, by_anybody=by_anybody)
         # The parser has no guilds loaded, so the scopes come from the nearby message.
         return incoming and replace(incoming, scopes=near.scopes)
 
@@ -219,16 +221,16 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     @override
     async def private_chat(self, person: str) -> Address:
         body = {"recipient_id": person.removeprefix("discord:")}
-        opened = decode_response(await self._rest.call(_OPEN_PRIVATE, body=body), ObjectWithId)
+        opened = decode_response(await self._rest.call(_OPEN_PRIVATE_CHAT, body=body), ObjectWithId)
         return Address("discord", opened.id, bot_id=self._context.bot_id)
 
     @override
     async def private_chat_instructions(self, person: str) -> Text:
-        return _HOW_TO_OPEN
+        return _PRIVATE_CHAT_INSTRUCTIONS
 
     @override
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
-        if not _is_of_discord(item.source, self._settings.api_base):
+        if not _is_on_discord_servers(item.source, self._settings.api_base):
             raise Refused("the file is not on Discord's servers")
         try:
             return await download_file(item.source, max_bytes, _DOWNLOAD_SECONDS)
@@ -251,7 +253,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     async def _register_commands(self, application: str, intake: Intake) -> None:
         """Register the commands if they have changed; only log failures."""
         ours = [
-            *(to_payload(spec) for spec in self._context.commands),
+            *(to_command_payload(spec) for spec in self._context.commands),
             *(to_message_payload(spec) for spec in self._context.message_commands),
         ]
         cursor = f"{source_name('discord', self._context.bot_id)}:commands"
@@ -265,7 +267,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
             _log.warning("discord_commands_not_offered", reason=str(error))
 
 
-def _is_of_discord(source: str, api_base: str) -> bool:
+def _is_on_discord_servers(source: str, api_base: str) -> bool:
     """Return whether a URL is on Discord's file servers, or on the configured API server."""
     url, api = urlsplit(source), urlsplit(api_base)
     if api.hostname in _API_HOSTS:

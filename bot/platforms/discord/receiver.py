@@ -20,7 +20,7 @@ from bot.platforms.discord.gateway import (
     GatewayEvent,
     SessionResumed,
     SessionStarted,
-    take_events,
+    wait_for_events,
 )
 from bot.platforms.discord.incoming import command_to_incoming
 from bot.platforms.discord.shards import GatewaySession, Shard
@@ -65,7 +65,7 @@ class MessageReceiver:
     async def run(self) -> None:
         """Store events until cancelled; raises `PlatformFatal` if Discord rejects this bot."""
         while True:
-            events = await take_events(self._gateway.events, _SECONDS_BETWEEN_SESSIONS)
+            events = await wait_for_events(self._gateway.events, _SECONDS_BETWEEN_SESSIONS)
             if events and isinstance(events[-1], SessionStarted):
                 await self._store_events(events)
                 await self._catch_up(events[-1])
@@ -79,7 +79,7 @@ class MessageReceiver:
         """Load the shard's cursors; return the session to resume, or None to start a new one."""
         stored = await self._load_cursors()
         session = stored.get(self._cursors.session_name)
-        if session is None or not self._cursors.misses_nothing:
+        if session is None or not self._cursors.is_complete:
             return None
         self._session = self._stored_session = GatewaySession.from_stored(session)
         self._is_replaying = self._session is not None
@@ -93,9 +93,9 @@ class MessageReceiver:
         return stored
 
     async def _store_events(
-        self, events: Sequence[GatewayEvent], oldest_question: float = 0
+        self, events: Sequence[GatewayEvent], oldest_answerable: float = 0
     ) -> None:
-        """Store events and cursors; mark messages before `oldest_question` (Unix time) as late."""
+        """Store events and cursors; mark messages sent before `oldest_answerable` as late."""
         incomings: list[Incoming] = []
         for event in events:
             match event:
@@ -118,7 +118,7 @@ class MessageReceiver:
                     incoming: Incoming = called
                 case _:
                     incoming = event
-            oldest = self._oldest_question() if self._is_replaying else oldest_question
+            oldest = self._oldest_answerable_time() if self._is_replaying else oldest_answerable
             incomings.append(mark_late(incoming, oldest))
         session = self._session_to_store()
         if incomings or session:
@@ -134,12 +134,12 @@ class MessageReceiver:
         now = self._clock.monotonic()
         is_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSIONS
         is_new = self._session != self._stored_session
-        if self._session is None or not (is_new and is_due and self._cursors.misses_nothing):
+        if self._session is None or not (is_new and is_due and self._cursors.is_complete):
             return {}
         self._session_stored_at, self._stored_session = now, self._session
         return {self._cursors.session_name: self._session.to_stored()}
 
-    def _oldest_question(self) -> float:
+    def _oldest_answerable_time(self) -> float:
         return self._clock.now() - self._context.answerable_seconds
 
     async def _store(self, incomings: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
@@ -163,7 +163,7 @@ class MessageReceiver:
         await session.guilds_known.wait()
         await self._load_cursors()
         missing = dict(self._channels_to_read(session.at))
-        await self._store((), self._cursors.catch_up_begins())
+        await self._store((), self._cursors.start_catch_up())
         try:
             async with asyncio.timeout(_CATCH_UP_SECONDS), asyncio.TaskGroup() as tasks:
                 for channel, after in list(missing.items()):
@@ -172,7 +172,7 @@ class MessageReceiver:
             _log.warning("discord_channels_not_caught_up", channels=len(missing))
             self._cursors.freeze(missing)
         else:
-            await self._store((), self._cursors.catch_up_ended(session.at))
+            await self._store((), self._cursors.finish_catch_up(session.at))
 
     async def _catch_up_channel(self, channel: int, after: int, missing: dict[int, int]) -> None:
         """Store a channel's messages after the id `after`; then delete it from `missing`."""
@@ -183,7 +183,7 @@ class MessageReceiver:
                 parsed = (self._gateway.parse_message(each) for each in page)
                 read = [self._gateway.read_message(each) for each in parsed if each is not None]
                 missed = [one for one in read if one is not None]
-                await self._store_events(missed, self._oldest_question())
+                await self._store_events(missed, self._oldest_answerable_time())
                 after = max((int(each["id"]) for each in page), default=after)
                 has_more = len(page) == _PAGE_SIZE
         del missing[channel]
@@ -192,7 +192,7 @@ class MessageReceiver:
         """Return a channel's next messages, oldest first, or none if it cannot be read."""
         read = partial(self._gateway.read_history, channel, after, _PAGE_SIZE)
         try:
-            return await self._gateway.until_answered(read)
+            return await self._gateway.retry_until_answered(read)
         except Refused as error:
             _log.info("discord_channel_unreadable", channel=channel, reason=str(error))
             return ()
@@ -252,7 +252,7 @@ class ChannelCursors:
         self._catching_up = 0  # snowflake after which messages may be missing; 0: none are
 
     @property
-    def misses_nothing(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether no earlier messages are missing, so that the session can be resumed."""
         return self._connected is not None and not self._catching_up
 
@@ -287,12 +287,12 @@ class ChannelCursors:
             marks.append(time_snowflake(newest - _MAX_REORDERING))
         return max(marks, default=None)
 
-    def catch_up_begins(self) -> dict[str, str]:
+    def start_catch_up(self) -> dict[str, str]:
         """Record the start of a catch-up; return the cursors to store before fetching messages."""
         self._catching_up = self.fully_received_until() or 0
         return {f"{self._marks}catching_up": str(self._catching_up)}
 
-    def catch_up_ended(self, session_at: datetime) -> dict[str, str]:
+    def finish_catch_up(self, session_at: datetime) -> dict[str, str]:
         """Record the end of a catch-up; return the cursors to store.
 
         No message from before `session_at` is missing any more.

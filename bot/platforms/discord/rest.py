@@ -23,7 +23,7 @@ from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _MAX_BUCKETS = 1000
-_MAX_SENT = 100
+_MAX_SENT_TIMES = 100
 _LIMIT, _REMAINING = "x-ratelimit-limit", "x-ratelimit-remaining"
 _RESET_AFTER, _BUCKET = "x-ratelimit-reset-after", "x-ratelimit-bucket"
 
@@ -41,7 +41,7 @@ class RateLimitBucket:
         self._limit = self._left = math.inf
         self._resets_at = -math.inf
         self._window_seconds = 0.0  # the length of the longest window so far
-        self._sent: deque[float] = deque(maxlen=_MAX_SENT)  # times of requests, oldest first
+        self._sent: deque[float] = deque(maxlen=_MAX_SENT_TIMES)  # times of requests, oldest first
 
     def seconds_until_free(self, now: float) -> float:
         """Return the seconds until a request is allowed, or 0 if one is allowed now."""
@@ -72,7 +72,7 @@ class RateLimitBucket:
         """Allow no requests of this bucket before a time."""
         self._left, self._resets_at = 0, max(self._resets_at, until)
 
-    def is_reset(self, now: float) -> bool:
+    def has_expired(self, now: float) -> bool:
         """Return whether the last window of the bucket is over."""
         return now >= self._resets_at
 
@@ -98,7 +98,7 @@ class BucketLimits:
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= _MAX_BUCKETS:
-                kept = {key: one for key, one in self._buckets.items() if not one.is_reset(now)}
+                kept = {key: one for key, one in self._buckets.items() if not one.has_expired(now)}
                 self._buckets = kept
             bucket = self._buckets[key] = RateLimitBucket()
         return bucket
@@ -107,7 +107,7 @@ class BucketLimits:
         """Return the seconds until both the bucket and the global limit allow a request."""
         return max(bucket.seconds_until_free(now), self._blocked_until - now, 0.0)
 
-    def refused_scope(self, bucket: RateLimitBucket, now: float) -> errors.RefusedScope:
+    def blocked_scope(self, bucket: RateLimitBucket, now: float) -> errors.RefusedScope:
         """Return "bot" if the global limit demands the longer wait, or else "route"."""
         return "bot" if self._blocked_until - now >= bucket.seconds_until_free(now) else "route"
 
@@ -126,14 +126,14 @@ class BucketLimits:
         """Apply the rate limit headers of a response, if it has them."""
         name = headers.get(_BUCKET)
         if name is not None and self._names.get(endpoint) != name:
-            self._rename(endpoint, name)
+            self._assign_bucket_name(endpoint, name)
             bucket = self._buckets.setdefault((name, resource), bucket)
         with suppress(KeyError, ValueError):
             names = (_LIMIT, _REMAINING, _RESET_AFTER)
             limit, remaining, reset_after = (float(headers[one]) for one in names)
             bucket.update(limit, remaining, reset_after, now)
 
-    def _rename(self, endpoint: str, name: str) -> None:
+    def _assign_bucket_name(self, endpoint: str, name: str) -> None:
         """Assign an endpoint to a bucket name; the requests it has already counted are kept."""
         old = self._names.get(endpoint, endpoint)
         self._names[endpoint] = name
@@ -186,7 +186,7 @@ _BY_CODE: Mapping[int, type[errors.Refused]] = {
 }
 
 
-def translate_refusal(
+def to_platform_error(
     status: int, code: int, text: str, retry_after: str | None = None
 ) -> errors.PlatformError:
     """Return the error for a response; `code` is Discord's error code, or 0 if there is none."""
@@ -199,14 +199,16 @@ def translate_refusal(
         case 401:
             return errors.TokenRejected(BOT_REJECTED)
         case 429:
-            return errors.RateLimited(_seconds(retry_after), "bot")  # from a proxy before Discord
+            return errors.RateLimited(
+                _parse_retry_after(retry_after), "bot"
+            )  # from a proxy before Discord
         case _ if status >= 500:
             return errors.OutcomeUnknown(answer)
         case _:
             return errors.Refused(answer)
 
 
-def _seconds(retry_after: str | None) -> float:
+def _parse_retry_after(retry_after: str | None) -> float:
     try:
         return float(retry_after or "")
     except ValueError:  # a date, or missing
@@ -264,14 +266,14 @@ class RestClient:
         resource = ":".join(ids[: endpoint.resource_ids])
         deadline = asyncio.get_running_loop().time() + _REQUEST_SECONDS
         request = _RestRequest(endpoint, path, body, file, key, resource, deadline)
-        token = self._newest_token()
+        token = self._read_newest_token()
         try:
-            return await self._send(request, token)
+            return await self._send_with_retries(request, token)
         except errors.TokenRejected:
-            newer = self._newest_token(at_once=True)
+            newer = self._read_newest_token(at_once=True)
             if newer == token:
                 raise
-            return await self._send(request, newer)
+            return await self._send_with_retries(request, newer)
 
     async def bot_user(self) -> "BotUser":
         """Return the user account of the bot; raises `PlatformError`."""
@@ -282,7 +284,7 @@ class RestClient:
     async def close(self) -> None:
         await self._http.close()
 
-    def _newest_token(self, *, at_once: bool = False) -> str:
+    def _read_newest_token(self, *, at_once: bool = False) -> str:
         token = self._token.read(at_once=at_once)
         if not token:
             raise errors.PlatformFatal("Discord needs a bot token; set TROUPE_DISCORD__TOKEN")
@@ -290,10 +292,10 @@ class RestClient:
             raise errors.TokenRejected(BOT_REJECTED)
         return token
 
-    async def _send(self, request: "_RestRequest", token: str) -> bytes:
+    async def _send_with_retries(self, request: "_RestRequest", token: str) -> bytes:
         while True:
-            bucket = await self._wait_for_turn(request)
-            response, content = await self._exchange(request, token)
+            bucket = await self._wait_for_rate_limit(request)
+            response, content = await self._send_once(request, token)
             now = asyncio.get_running_loop().time()
             self._limits.update(bucket, request.key, request.resource, response.headers, now)
             if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
@@ -306,7 +308,7 @@ class RestClient:
             ):
                 code = 0 if response.status == HTTPStatus.TOO_MANY_REQUESTS else refusal.code
                 retry_after = response.headers.get("retry-after")
-                raise translate_refusal(response.status, code, refusal.text, retry_after)
+                raise to_platform_error(response.status, code, refusal.text, retry_after)
             seconds, is_global = refusal.retry_after, refusal.is_global
             _log.warning("discord_rate_limit", seconds=seconds, everywhere=is_global)
             if is_global:
@@ -316,7 +318,7 @@ class RestClient:
             if not request.endpoint.waits:
                 raise errors.RateLimited(seconds, "bot" if is_global else "route")
 
-    async def _wait_for_turn(self, request: "_RestRequest") -> RateLimitBucket:
+    async def _wait_for_rate_limit(self, request: "_RestRequest") -> RateLimitBucket:
         """Wait until the rate limits allow a request; raises `RateLimited` for a long wait."""
         while True:
             now = asyncio.get_running_loop().time()
@@ -327,13 +329,13 @@ class RestClient:
                 wait = self._limits.seconds_until_free(bucket, now)
             # The deadline may also have passed because this process was suspended.
             if wait > _MAX_WAIT_SECONDS or now + wait > request.deadline:
-                raise errors.RateLimited(wait, self._limits.refused_scope(bucket, now))
+                raise errors.RateLimited(wait, self._limits.blocked_scope(bucket, now))
             if wait <= 0:
                 bucket.take(now)
                 return bucket
             await asyncio.sleep(wait)
 
-    async def _exchange(self, request: "_RestRequest", token: str) -> tuple[HttpResponse, bytes]:
+    async def _send_once(self, request: "_RestRequest", token: str) -> tuple[HttpResponse, bytes]:
         content_type, content = _encode(request.endpoint.method, request.body, request.file)
         try:
             async with await self._http.request(

@@ -27,10 +27,10 @@ _log = structlog.get_logger(__name__)
 _GATEWAY = RestEndpoint("GET", "/gateway/bot", resource_ids=0)
 _RESERVED_SHARE = 0.1
 """The share of Discord's daily limit that is reserved for restarts by the operator."""
-_SECONDS_BETWEEN = 5.5  # a little more than the 5 s that Discord demands
+_SECONDS_BETWEEN_IDENTIFIES = 5.5  # a little more than the 5 s that Discord demands
 _MAX_TURN_SECONDS = 60.0
-_ASK_SECONDS = 1.0
-_ASK_AGAIN_SECONDS = 60.0  # how often to check whether Discord has raised the limit
+_LEASE_RETRY_SECONDS = 1.0
+_BUDGET_CHECK_SECONDS = 60.0  # how often to check whether Discord has raised the limit
 
 
 @value_class
@@ -92,11 +92,11 @@ class GatewayInfo(msgspec.Struct):
 async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
     """Read the gateway's URL and limits from Discord; raises `PlatformError`."""
     info = decode_response(await rest.call(_GATEWAY), GatewayInfo)
-    show_identifies_left(info.session_start_limit, clock)
+    export_identifies_left(info.session_start_limit, clock)
     return info
 
 
-def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
+def export_identifies_left(starts: SessionStarts, clock: Clock) -> None:
     """Set the metric of remaining IDENTIFY requests; it becomes the total when the limit resets."""
     reset_at = clock.monotonic() + starts.reset_after / 1000
     IDENTIFIES_LEFT.labels("discord").set_function(
@@ -126,13 +126,15 @@ class IdentifyLimits:
         async with self._locks[bucket]:
             while (wait := self._free_at.get(bucket, 0.0) - self._clock.monotonic()) > 0:
                 await self._clock.sleep(wait)
-            while not await self._take(role, _MAX_TURN_SECONDS):
-                await self._clock.sleep(_ASK_SECONDS)
+            while not await self._try_lease(role, _MAX_TURN_SECONDS):
+                await self._clock.sleep(_LEASE_RETRY_SECONDS)
             try:
                 yield gateway.url
             finally:
-                self._free_at[bucket] = self._clock.monotonic() + _SECONDS_BETWEEN
-                await self._take(role, _SECONDS_BETWEEN)  # expires when another may IDENTIFY
+                self._free_at[bucket] = self._clock.monotonic() + _SECONDS_BETWEEN_IDENTIFIES
+                await self._try_lease(
+                    role, _SECONDS_BETWEEN_IDENTIFIES
+                )  # expires when another may IDENTIFY
 
     async def _wait_for_budget(self) -> GatewayInfo:
         while True:
@@ -142,9 +144,9 @@ class IdentifyLimits:
                 return gateway
             seconds = starts.reset_after / 1000
             _log.error("discord_identifies_used_up", left=starts.remaining, new_in_seconds=seconds)
-            await self._clock.sleep(min(seconds + _ASK_SECONDS, _ASK_AGAIN_SECONDS))
+            await self._clock.sleep(min(seconds + _LEASE_RETRY_SECONDS, _BUDGET_CHECK_SECONDS))
 
-    async def _take(self, role: str, seconds: float) -> bool:
+    async def _try_lease(self, role: str, seconds: float) -> bool:
         if self._take_lease is None:
             return True
         try:

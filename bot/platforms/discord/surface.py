@@ -31,8 +31,8 @@ from bot.platforms.discord.channels import (
     AnswerThreads,
     ChannelWebhook,
     ChannelWebhooks,
-    id_in_thread,
-    locate,
+    locate_message,
+    thread_message_id,
     webhook_fields,
 )
 from bot.platforms.discord.markup import to_dialect
@@ -91,8 +91,12 @@ READ_MESSAGE = RestEndpoint("GET", "/channels/{}/messages/{}")
 _FIND = replace(READ_MESSAGES, waits=False)
 _TYPE = RestEndpoint("POST", "/channels/{}/typing", waits=False)
 _EXECUTE = RestEndpoint("POST", "/webhooks/{}/{}", resource_ids=2, waits=False)
-_EDIT_SPOKEN = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False)
-_DELETE_SPOKEN = RestEndpoint("DELETE", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False)
+_EDIT_WEBHOOK_MESSAGE = RestEndpoint(
+    "PATCH", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False
+)
+_DELETE_WEBHOOK_MESSAGE = RestEndpoint(
+    "DELETE", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False
+)
 _RESPOND = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/@original", resource_ids=2)
 _ROW, _BUTTON, _MENU = 1, 2, 3
 _MAX_LABEL_CHARS = 100
@@ -122,22 +126,22 @@ class DiscordSurface(Surface, BucketSurface):
     async def send_bucket(self, message: OutgoingMessage) -> str:
         face = message.content.face if message.interaction is None else None
         chat = message.address.chat if message.thread is None else message.thread.message_id
-        return await self._bucket(message.address, chat, face)
+        return await self._select_bucket(message.address, chat, face)
 
     @override
     async def edit_bucket(
         self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> str:
         face = content.face if interaction is None else None
-        return await self._bucket(address, locate(address, message_id)[0], face)
+        return await self._select_bucket(address, locate_message(address, message_id)[0], face)
 
-    async def _bucket(self, address: Address, chat: str, face: Face | None) -> str:
+    async def _select_bucket(self, address: Address, chat: str, face: Face | None) -> str:
         """Return the rate limit bucket of a message: its chat, or the webhook that sends it.
 
         A webhook has one limit for its channel and the channel's threads ("per-resource":
         https://discord.com/developers/docs/topics/rate-limits).
         """
-        webhook = await self._webhook_of(address, face)
+        webhook = await self._find_webhook(address, face)
         if webhook is None:
             return f"{address.source}:{chat}"
         return f"{address.source}:webhook={webhook.id}"
@@ -147,7 +151,9 @@ class DiscordSurface(Surface, BucketSurface):
         interaction, file = message.interaction, message.file
         if interaction is not None:
             is_private = message.private_to is not None or file is not None
-            return await self._respond(interaction, message.content, file, is_private=is_private)
+            return await self._edit_response(
+                interaction, message.content, file, is_private=is_private
+            )
         if message.thread is not None:
             sent = await self._send_to_thread(message, message.thread)
             if sent is not None:
@@ -167,13 +173,13 @@ class DiscordSurface(Surface, BucketSurface):
         except errors.Refused as error:  # no permission, or the thread was locked or deleted
             self._threads.refuse(channel, str(error))
             return None
-        return id_in_thread(opened, sent)
+        return thread_message_id(opened, sent)
 
     async def _send_to_channel(self, message: OutgoingMessage) -> str:
-        webhook = await self._webhook_of(message.address, message.content.face)
+        webhook = await self._find_webhook(message.address, message.content.face)
         if webhook is not None:
             return await self._send_by_webhook(webhook, message)
-        body = {**_render_own(message.content), "nonce": message.nonce, "enforce_nonce": True}
+        body = {**_render_as_bot(message.content), "nonce": message.nonce, "enforce_nonce": True}
         if message.reply_to is not None:
             body["message_reference"] = {
                 "message_id": message.reply_to,
@@ -187,14 +193,14 @@ class DiscordSurface(Surface, BucketSurface):
         self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         if interaction is not None:
-            await self._respond(interaction, content)
+            await self._edit_response(interaction, content)
             return
-        chat, message_id = locate(address, message_id)
+        chat, message_id = locate_message(address, message_id)
         address = replace(address, chat=chat)
         if content.face is not None and await self._edit_by_webhook(address, message_id, content):
             return
         try:
-            await self._rest.call(_EDIT, address.chat, message_id, body=_render_own(content))
+            await self._rest.call(_EDIT, address.chat, message_id, body=_render_as_bot(content))
         except (errors.MessageNotFound, errors.ContentRefused):
             raise
         except errors.Refused:  # a webhook sent the message
@@ -203,7 +209,7 @@ class DiscordSurface(Surface, BucketSurface):
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        chat, message_id = locate(address, message_id)
+        chat, message_id = locate_message(address, message_id)
         with contextlib.suppress(errors.MessageNotFound):
             try:
                 await self._rest.call(_DELETE, chat, message_id)
@@ -214,11 +220,11 @@ class DiscordSurface(Surface, BucketSurface):
                 if webhook is None:
                     raise
                 ids = (webhook.id, webhook.token, message_id)
-                await self._rest.call(_DELETE_SPOKEN, *ids, query=webhook.query)
+                await self._rest.call(_DELETE_WEBHOOK_MESSAGE, *ids, query=webhook.query)
 
     @override
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
-        await self._rest.call(_REACT, *locate(address, message_id), quote(emoji))
+        await self._rest.call(_REACT, *locate_message(address, message_id), quote(emoji))
 
     @override
     async def typing(self, address: Address) -> None:
@@ -229,11 +235,11 @@ class DiscordSurface(Surface, BucketSurface):
         if message.thread is not None:
             thread = message.thread.message_id
             there = replace(message, address=replace(message.address, chat=thread))
-            in_thread = {locate(there.address, one)[1] for one in search.known}
+            in_thread = {locate_message(there.address, one)[1] for one in search.known}
             with contextlib.suppress(ChannelNotFound):  # the thread was never opened
                 found = await self._find_in_channel(there, thread, in_thread)
                 if found is not None:
-                    return id_in_thread(thread, found)
+                    return thread_message_id(thread, found)
         return await self._find_in_channel(message, search.after, search.known)
 
     async def _find_in_channel(
@@ -244,10 +250,10 @@ class DiscordSurface(Surface, BucketSurface):
             query = {"limit": str(_PAGE_SIZE)} | ({"after": newest} if newest else {})
             response = await self._rest.call(_FIND, message.address.chat, query=query)
             page = decode_response(response, list[_FoundMessage])[::-1]
-            await self._webhook_of(message.address, message.content.face)
+            await self._find_webhook(message.address, message.content.face)
             speakers = {(await self._rest.bot_user()).id, *self._webhooks.ids}
             for found in page:
-                if found.id not in known and _is_ours(speakers, found, message):
+                if found.id not in known and _matches_sent(speakers, found, message):
                     return found.id
             if len(page) < _PAGE_SIZE or newest is None:
                 return None
@@ -256,7 +262,7 @@ class DiscordSurface(Surface, BucketSurface):
             f"the search reached its limit of {_MAX_PAGES * _PAGE_SIZE} messages"
         )
 
-    async def _webhook_of(self, address: Address, face: Face | None) -> ChannelWebhook | None:
+    async def _find_webhook(self, address: Address, face: Face | None) -> ChannelWebhook | None:
         """Return the webhook to send a face with, or None if the bot must send as itself."""
         if face is None or not self._has_webhooks:
             return None
@@ -289,7 +295,7 @@ class DiscordSurface(Surface, BucketSurface):
         ids = (webhook.id, webhook.token, message_id)
         body = _render(content, content.text)
         try:
-            await self._rest.call(_EDIT_SPOKEN, *ids, body=body, query=webhook.query)
+            await self._rest.call(_EDIT_WEBHOOK_MESSAGE, *ids, body=body, query=webhook.query)
         except errors.MessageNotFound:
             return False
         except WebhookNotFound:
@@ -297,7 +303,7 @@ class DiscordSurface(Surface, BucketSurface):
             return False
         return True
 
-    async def _respond(
+    async def _edit_response(
         self,
         interaction: str,
         content: MessageContent,
@@ -311,7 +317,7 @@ class DiscordSurface(Surface, BucketSurface):
         raises `ResponseRefused`, or `Refused` if the content is private.
         """
         application, _, token = interaction.partition(":")
-        body = _render_own(content)
+        body = _render_as_bot(content)
         try:
             sent = await self._rest.call(_RESPOND, application, token, body=body, file=file)
         except errors.ContentRefused:
@@ -331,7 +337,7 @@ class _FoundMessage(msgspec.Struct):
     attachments: list[dict[str, Any]] = []
 
 
-def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) -> bool:
+def _matches_sent(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) -> bool:
     files = [one["filename"] for one in found.attachments]
     message = sent.content.named_text if found.webhook_id is None else sent.content.text
     plain = replace(sent.content, is_plain=True)
@@ -343,7 +349,7 @@ def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) ->
     )
 
 
-def _render_own(content: MessageContent) -> dict[str, Any]:
+def _render_as_bot(content: MessageContent) -> dict[str, Any]:
     return _render(content, content.named_text)
 
 

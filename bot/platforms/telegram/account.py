@@ -56,7 +56,7 @@ class TelegramAccount(AccountSetup):
         try:
             me = await self._api.call(GetMe())
         except Refused:
-            raise api.token_refused_error() from None
+            raise api.token_rejected_error() from None
         notes = [_PRIVACY_OFF if me.can_read_all_group_messages else _PRIVACY_ON]
         if me.can_join_groups is False:
             notes.append(_NO_GROUPS)
@@ -87,7 +87,7 @@ class TelegramAccount(AccountSetup):
                             "chat": {"id": int(chat), "type": "private"},
                         }
                     } if code in text.split():
-                        await self._finish(update["update_id"], updates, chat)
+                        await self._thank_and_confirm(update["update_id"], updates, chat)
                         return str(person)
             if len(updates) >= _MOST_UPDATES:
                 raise Refused(
@@ -117,7 +117,9 @@ class TelegramAccount(AccountSetup):
             ) from None
         return api.decode_result(updates, list[dict[str, Any]])
 
-    async def _finish(self, update_id: int, updates: list[dict[str, Any]], chat: int) -> None:
+    async def _thank_and_confirm(
+        self, update_id: int, updates: list[dict[str, Any]], chat: int
+    ) -> None:
         """Thank the sender; confirm the update with the code if no other message precedes it."""
         if updates[0]["update_id"] == update_id:
             await self._get_updates(offset=update_id + 1, timeout=0, limit=1)

@@ -103,7 +103,7 @@ class BotApi:
         self.token = BotToken(settings, clock)
         self._api_base = settings.api_base.rstrip("/")
         self._session = JsonSession(settings.api_base)
-        self._bot = self._make_bot(settings.token.get_secret_value())
+        self._bot = self._create_bot(settings.token.get_secret_value())
 
     @property
     def used_token(self) -> str:
@@ -155,10 +155,10 @@ class BotApi:
     def _newest_bot(self, *, at_once: bool = False) -> Bot:
         token = self.token.read(at_once=at_once)
         if token != self._bot.token:
-            self._bot = self._make_bot(token)
+            self._bot = self._create_bot(token)
         return self._bot
 
-    def _make_bot(self, token: str) -> Bot:
+    def _create_bot(self, token: str) -> Bot:
         try:
             return Bot(token, session=self._session)
         except TokenValidationError:
@@ -170,7 +170,7 @@ class BotApi:
             ) from None
 
 
-def token_refused_error() -> errors.TokenRejected:
+def token_rejected_error() -> errors.TokenRejected:
     """Return the error for a rejected token; Telegram answers "Not Found" for a malformed one."""
     return errors.TokenRejected(
         translatable(
@@ -188,11 +188,11 @@ def translate(error: Exception) -> errors.PlatformError:
         case exceptions.TelegramMigrateToChat():
             return ChatMoved(error.migrate_to_chat_id)
         case exceptions.TelegramUnauthorizedError():
-            return token_refused_error()
+            return token_rejected_error()
         case exceptions.TelegramEntityTooLarge():
             return errors.Refused("Telegram refused the request: it is too large")
         case ConnectionFailed():
-            return _translate_lost(error)
+            return _translate_connection_failure(error)
         case TimeoutError():
             return errors.OutcomeUnknown("Telegram did not answer in time")
         case exceptions.TelegramServerError():
@@ -210,7 +210,7 @@ def translate(error: Exception) -> errors.PlatformError:
             )
 
 
-def _translate_lost(error: ConnectionFailed) -> errors.PlatformError:
+def _translate_connection_failure(error: ConnectionFailed) -> errors.PlatformError:
     if isinstance(error, InvalidAddress):
         return errors.Unreachable("TROUPE_TELEGRAM__API_BASE is not a valid URL")
     if error.sent:
@@ -272,7 +272,7 @@ class JsonSession(BaseSession):
         Unlike `make_request`, it builds no models, which would cost more than the request itself.
         """
         given = {key: value for key, value in fields.items() if value is not None}
-        body = msgspec.json.encode(given, enc_hook=_to_plain)
+        body = msgspec.json.encode(given, enc_hook=_to_plain_json)
         status, content = await self._post(bot, name, body, seconds)
         try:
             answer = decode_lenient(_decode_answer, content)
@@ -358,5 +358,5 @@ def decode_result(result: msgspec.Raw, returns: type[T]) -> T:
         raise errors.OutcomeUnknown("Telegram's result has an unexpected form") from None
 
 
-def _to_plain(value: BaseModel) -> object:
+def _to_plain_json(value: BaseModel) -> object:
     return value.model_dump(mode="json", exclude_unset=True, exclude_none=True)

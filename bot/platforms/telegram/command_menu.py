@@ -25,7 +25,7 @@ _GROUP_SCOPES = (BotCommandScopeAllGroupChats, BotCommandScopeAllChatAdministrat
 _log = structlog.get_logger(__name__)
 
 
-async def offer_commands(api: BotApi, commands: Sequence[CommandSpec]) -> None:
+async def register_commands(api: BotApi, commands: Sequence[CommandSpec]) -> None:
     """Register the commands of each scope and language, unless Telegram already has them."""
     try:
         for scope, offered in commands_by_scope(commands):

@@ -87,7 +87,7 @@ def _parse_update(raw: dict[str, Any]) -> types.Update | None:
         except ValidationError as error:
             # Log only the names of fields, because the error quotes what people wrote.
             errors = error.errors(include_url=False)
-            filled = [_fill_in(raw, one) for one in errors]
+            filled = [_add_missing_field(raw, one) for one in errors]
             if any(filled):
                 continue
             paths = {_invalid_path(raw, one) for one in errors}
@@ -130,7 +130,7 @@ def _value_at(raw: dict[str, Any], path: Iterable[str | int]) -> Any:
     return value
 
 
-def _fill_in(raw: dict[str, Any], error: ErrorDetails) -> bool:
+def _add_missing_field(raw: dict[str, Any], error: ErrorDetails) -> bool:
     """Add a missing field that older servers do not send; return whether it was added."""
     name = error["loc"][-1]
     if error["type"] != "missing" or name not in _ADDED_FIELDS:
@@ -151,7 +151,7 @@ def _drop_value(raw: dict[str, Any], path: Sequence[str | int]) -> None:
         del holder[last]
 
 
-def read_update(
+def convert_update(
     update: types.Update, bot: types.User, bot_id: str, commands: Container[str]
 ) -> Incoming | None:
     """Convert an update to an event; return None if it is not for the bot, or malformed.
@@ -179,7 +179,7 @@ def to_incoming(
     if update.my_chat_member is not None:
         return _to_joined(update.my_chat_member, bot_id)
     if update.stopped_message_generation is not None:
-        return _to_stop(update.stopped_message_generation, update.update_id, bot_id)
+        return _to_stop_command(update.stopped_message_generation, update.update_id, bot_id)
     if update.message_reaction is not None:
         return _to_reacted(update.message_reaction, update.update_id, bot_id)
     return None
@@ -202,22 +202,22 @@ def to_incoming_message(
     if message.chat.is_direct_messages:
         return None
     content = message.text or message.caption or ""
-    attachments, whole_text = attachments_of(message), text_of(message)
+    attachments, whole_text = message_attachments(message), message_text(message)
     author = _to_person(message)
     if author is None or not (whole_text or attachments):
         return None
     is_forward = message.forward_origin is not None and not message.is_automatic_forward
     if is_forward:
-        wake, text = _read_forward(message, whole_text)
+        wake, text = _forward_wake_and_text(message, whole_text)
     else:
         wake, text = _wake_and_text(message, content, whole_text, bot, commands)
     is_ephemeral = message.ephemeral_message_id is not None
     if (message.is_automatic_forward or is_ephemeral) and wake is not WakeReason.COMMAND:
         return None  # only its author sees an ephemeral message, and an answer would reveal it
-    ephemeral = _ephemeral_id_of(message)
+    ephemeral = _message_ephemeral_id(message)
     address = _to_address(message, bot_id)
     key = f"{ephemeral}@{message.date.timestamp():.0f}" if ephemeral else str(message.message_id)
-    first_author = _first_author(message.forward_origin)
+    first_author = _original_author(message.forward_origin)
     return IncomingMessage(
         address=address,
         external_key=f"{message.chat.id}:{key}",
@@ -227,7 +227,7 @@ def to_incoming_message(
         text=text,
         at=message.date,
         wake=wake,
-        scopes=scopes_of(address),
+        scopes=list_scopes(address),
         author_is_admin=_is_admin(message),
         is_private=message.chat.type == ChatType.PRIVATE,
         quote=_quote(message, bot),
@@ -248,7 +248,7 @@ def ephemeral_id(person: int, number: int) -> str:
     return f"e{person}:{number}"
 
 
-def _ephemeral_id_of(message: types.Message) -> str | None:
+def _message_ephemeral_id(message: types.Message) -> str | None:
     number, person = message.ephemeral_message_id, message.from_user
     return None if number is None else ephemeral_id(person.id if person else 0, number)
 
@@ -282,7 +282,7 @@ def _to_pressed(query: types.CallbackQuery, bot_id: str) -> Pressed | None:
         author=_person(query.from_user),
         data=data,
         at=datetime.now(UTC),  # the update contains no time
-        scopes=scopes_of(address),
+        scopes=list_scopes(address),
         values=values,
         author_is_admin=_is_admin_in(message.chat),
         is_private=message.chat.type == ChatType.PRIVATE,
@@ -307,7 +307,7 @@ def _to_reacted(
         author=_person(change.user),
         reaction=found[-1],
         at=change.date,
-        scopes=scopes_of(address),
+        scopes=list_scopes(address),
         is_removed=found[-1] not in new,
         author_is_admin=_is_admin_in(change.chat),
         is_private=change.chat.type == ChatType.PRIVATE,
@@ -330,12 +330,12 @@ def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> Joined | None:
         external_key=f"join:{change.chat.id}:{int(change.date.timestamp())}",
         author=_person(change.from_user),
         at=change.date,
-        scopes=scopes_of(address),
+        scopes=list_scopes(address),
         locale=change.from_user.language_code,
     )
 
 
-def _to_stop(
+def _to_stop_command(
     stopped: types.MessageGenerationStopped, update_id: int, bot_id: str
 ) -> IncomingMessage:
     """Convert a press of the stop button, which Telegram shows below drafts, to a /stop command."""
@@ -349,7 +349,7 @@ def _to_stop(
         text="/stop",
         at=datetime.now(UTC),  # the update contains no time
         wake=WakeReason.COMMAND,
-        scopes=scopes_of(address),
+        scopes=list_scopes(address),
         author_is_admin=True,
         is_private=True,
     )
@@ -363,7 +363,7 @@ def _to_address(message: types.MaybeInaccessibleMessageUnion, bot_id: str) -> Ad
     return Address("telegram", str(message.chat.id), topic, bot_id)
 
 
-def scopes_of(address: Address) -> tuple[str, ...]:
+def list_scopes(address: Address) -> tuple[str, ...]:
     """Return the setting scopes of a chat or topic, narrowest first."""
     return (address.lane,) if address.thread is None else (address.conversation, address.lane)
 
@@ -399,18 +399,18 @@ def _quote(message: types.Message, bot: types.User) -> Quote | None:
     # Every message in a topic "replies" to the service message that opened the topic.
     if answered is not None and answered.forum_topic_created is not None:
         answered = None
-    part = with_addresses(message.quote.text, message.quote.entities) if message.quote else None
+    part = insert_link_urls(message.quote.text, message.quote.entities) if message.quote else None
     if answered is None:  # possibly a quote from another chat
         elsewhere = message.external_reply.origin if message.external_reply else None
-        return None if part is None else Quote(_first_author(elsewhere), None, part)
+        return None if part is None else Quote(_original_author(elsewhere), None, part)
     user = answered.from_user
     author = _to_person(answered) or (_person(user) if user else None)
-    first = _first_author(answered.forward_origin)
+    first = _original_author(answered.forward_origin)
     return Quote(
         author,
         str(answered.message_id),
-        text_of(answered) if part is None else part,
-        attachments_of(answered),
+        message_text(answered) if part is None else part,
+        message_attachments(answered),
         is_ours=user is not None and user.id == bot.id,
         forwarded_from=first.id if first else "",
     )
@@ -421,29 +421,29 @@ def _mentions(message: types.Message, content: str, bot: types.User) -> tuple[st
     return tuple(
         f"telegram:{entity.user.id}"
         if entity.user is not None
-        else f"telegram:{_covered_text(entity, content).lower()}"
+        else f"telegram:{_entity_text(entity, content).lower()}"
         for entity in _entities(message)
         if entity.type in {MessageEntityType.MENTION, MessageEntityType.TEXT_MENTION}
         and not _is_mention(entity, content, bot)
     )
 
 
-def _read_forward(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
+def _forward_wake_and_text(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
     """Return a forwarded message's wake reason, and its text as a quote."""
     wake = WakeReason.DM if message.chat.type == ChatType.PRIVATE else None
     if not content.strip():
         return wake, ""
-    name = " ".join(re.sub(r"[\[\]:]", " ", _origin_name(message)).split())
+    name = " ".join(re.sub(r"[\[\]:]", " ", _original_author_name(message)).split())
     heading = f"[forwarded message from {name}]" if name else "[forwarded message]"
     return wake, "\n".join([heading, *(f"> {line}" for line in content.splitlines())])
 
 
-def _first_author(origin: types.MessageOriginUnion | None) -> Person | None:
+def _original_author(origin: types.MessageOriginUnion | None) -> Person | None:
     """Return the person who wrote a forwarded or quoted message, or None if Telegram hides them."""
     return _person(origin.sender_user) if isinstance(origin, types.MessageOriginUser) else None
 
 
-def _origin_name(message: types.Message) -> str:
+def _original_author_name(message: types.Message) -> str:
     match message.forward_origin:
         case types.MessageOriginUser(sender_user=user):
             return user.full_name
@@ -468,7 +468,7 @@ def _wake_and_text(
 ) -> tuple[WakeReason | None, str]:
     """Return a message's wake reason, and its text without a leading mention of the bot."""
     first = next((entity for entity in _entities(message) if entity.offset == 0), None)
-    word = "" if first is None else _covered_text(first, content)
+    word = "" if first is None else _entity_text(first, content)
     if first is not None and first.type == MessageEntityType.BOT_COMMAND:
         command, _, addressee = word.partition("@")
         if addressee and not _is_bot_username(addressee, bot):
@@ -502,10 +502,10 @@ def _is_mention(entity: types.MessageEntity, content: str, bot: types.User) -> b
         return entity.user is not None and entity.user.id == bot.id
     if entity.type != MessageEntityType.MENTION:
         return False
-    return _is_bot_username(_covered_text(entity, content).removeprefix("@"), bot)
+    return _is_bot_username(_entity_text(entity, content).removeprefix("@"), bot)
 
 
-def _covered_text(entity: types.MessageEntity, content: str) -> str:
+def _entity_text(entity: types.MessageEntity, content: str) -> str:
     """Return the part of a text that an entity covers; half a character becomes U+FFFD."""
     begin, end = _byte_range(entity)
     return content.encode("utf-16-le", "surrogatepass")[begin:end].decode("utf-16-le", "replace")
@@ -519,21 +519,21 @@ def _is_bot_username(name: str, bot: types.User) -> bool:
     return bot.username is not None and name.lower() == bot.username.lower()
 
 
-def text_of(message: types.Message) -> str:
+def message_text(message: types.Message) -> str:
     """Return a message's text, caption or poll, with the URLs of links."""
     if message.poll is not None:
         return "\n".join(filter(None, [message.caption or "", _poll_text(message.poll)]))
     if message.text:
-        return with_addresses(message.text, message.entities)
-    return with_addresses(message.caption or "", message.caption_entities)
+        return insert_link_urls(message.text, message.entities)
+    return insert_link_urls(message.caption or "", message.caption_entities)
 
 
-def with_addresses(text: str, entities: Sequence[types.MessageEntity] | None) -> str:
+def insert_link_urls(text: str, entities: Sequence[types.MessageEntity] | None) -> str:
     """Return a text with the URL inserted after each link whose text is not the URL itself."""
     links = [one for one in entities or () if one.type == MessageEntityType.TEXT_LINK and one.url]
     units = text.encode("utf-16-le", "surrogatepass") if links else b""
     for link in sorted(links, key=lambda one: one.offset, reverse=True):
-        if _covered_text(link, text).strip() != link.url:
+        if _entity_text(link, text).strip() != link.url:
             _, end = _byte_range(link)
             units = units[:end] + f" ({link.url})".encode("utf-16-le") + units[end:]
     return units.decode("utf-16-le", "replace") if links else text
@@ -546,15 +546,15 @@ def _poll_text(poll: types.Poll) -> str:
     return "\n".join([heading, *options])
 
 
-def attachments_of(message: types.Message) -> tuple[MediaItem, ...]:
+def message_attachments(message: types.Message) -> tuple[MediaItem, ...]:
     """Return a message's attachments, or none for text and service messages."""
     kind = _MEDIA_KINDS.get(message.content_type)
     if message.content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:
         kind = MediaKind.OTHER  # a type that is newer than our aiogram
-    return () if kind is None else (_describe(message, kind),)
+    return () if kind is None else (_to_media_item(message, kind),)
 
 
-def _describe(message: types.Message, kind: MediaKind) -> MediaItem:
+def _to_media_item(message: types.Message, kind: MediaKind) -> MediaItem:
     photos = message.photo or (message.live_photo and message.live_photo.photo) or ()
     file = (
         max(photos, key=lambda one: one.width * one.height, default=None)

@@ -70,7 +70,7 @@ def _unlink_mention(mention: re.Match[str]) -> str:
     return f"\uff20{mention[0][1:]}"
 
 
-def with_folded(
+def render_with_folded(
     source: str, folded: str, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity]]:
     """Convert Markdown, followed by a plain text that is folded until a reader expands it.

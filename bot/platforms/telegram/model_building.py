@@ -16,11 +16,11 @@ _names: dict[str, Any] = {}
 """aiogram's types by name, to resolve the annotations of its models."""
 
 
-def _note_names(_: type[BaseModel], *, _types_namespace: dict[str, Any]) -> None:
+def _record_names(_: type[BaseModel], *, _types_namespace: dict[str, Any]) -> None:
     _names.update(_types_namespace)
 
 
-BaseModel.model_rebuild = classmethod(_note_names)  # type: ignore[method-assign, assignment]
+BaseModel.model_rebuild = classmethod(_record_names)  # type: ignore[method-assign, assignment]
 try:
     from aiogram import methods, types
 finally:

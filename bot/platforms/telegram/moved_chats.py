@@ -30,11 +30,11 @@ from bot.chat.incoming import (
 from bot.errors import StoreError
 from bot.platforms.receiving import parse_cursors
 from bot.platforms.telegram.api import ChatMoved
-from bot.platforms.telegram.incoming import scopes_of
+from bot.platforms.telegram.incoming import list_scopes
 from bot.ports import Intake
 from bot.value_class import value_class
 
-_IDS_ABOVE = 10**12
+_MESSAGE_ID_OFFSET = 10**12
 """The offset added to the message ids of a supergroup; no group has had as many messages."""
 
 Result = TypeVar("Result")
@@ -56,10 +56,10 @@ class CurrentChat:
         known = int(message_id)
         if not self.has_moved:
             return known
-        return known - _IDS_ABOVE if known > _IDS_ABOVE else None
+        return known - _MESSAGE_ID_OFFSET if known > _MESSAGE_ID_OFFSET else None
 
     def from_wire(self, message_id: int) -> str:
-        return str(message_id + _IDS_ABOVE if self.has_moved else message_id)
+        return str(message_id + _MESSAGE_ID_OFFSET if self.has_moved else message_id)
 
 
 class MovedChats:
@@ -71,7 +71,7 @@ class MovedChats:
         self._first: dict[int, int] = {}  # by current id
         self._now: dict[int, int] = {}  # by first id
         self._is_loaded = False
-        self._looked_up: set[int] = set()
+        self._loaded_for: set[int] = set()
 
     async def load(self, store: Intake) -> None:
         """Load stored moves, including those that other processes stored; raises `StoreError`."""
@@ -84,31 +84,31 @@ class MovedChats:
             self._record_move(first, now)
         self._is_loaded = True
 
-    async def look_up(self, incomings: Iterable[Incoming], store: Intake) -> None:
+    async def load_if_new(self, incomings: Iterable[Incoming], store: Intake) -> None:
         """Load stored moves, if any of these events is from a group new to this process."""
         seen = {int(one.address.chat) for one in incomings}
-        new = {chat for chat in seen - self._looked_up if chat < 0}
+        new = {chat for chat in seen - self._loaded_for if chat < 0}
         if new:
             await self.load(store)
-            self._looked_up |= new
+            self._loaded_for |= new
 
-    def note_moves(self, updates: Iterable[Update]) -> Mapping[str, str]:
+    def record_moves(self, updates: Iterable[Update]) -> Mapping[str, str]:
         """Record the moves announced in updates; return the cursors to store with the updates."""
         cursors: dict[str, str] = {}
         for update in updates:
             message = update.message
             if message is not None and message.migrate_to_chat_id is not None:
-                cursors |= self._note_move(message.chat.id, message.migrate_to_chat_id)
+                cursors |= self._register_move(message.chat.id, message.migrate_to_chat_id)
             elif message is not None and message.migrate_from_chat_id is not None:
-                cursors |= self._note_move(message.migrate_from_chat_id, message.chat.id)
+                cursors |= self._register_move(message.migrate_from_chat_id, message.chat.id)
         return cursors
 
-    def to_first(self, incomings: Iterable[Incoming]) -> list[Incoming]:
+    def to_first_addresses(self, incomings: Iterable[Incoming]) -> list[Incoming]:
         """Return events with their group's first address, without those that announce a move."""
-        placed = (self._to_first(one) for one in incomings)
+        placed = (self._to_first_address(one) for one in incomings)
         return [one for one in placed if one is not None]
 
-    def _to_first(self, incoming: Incoming) -> Incoming | None:
+    def _to_first_address(self, incoming: Incoming) -> Incoming | None:
         first = self._first.get(int(incoming.address.chat))
         if first is None:
             return incoming
@@ -122,19 +122,19 @@ class MovedChats:
                 return replace(
                     incoming,
                     address=address,
-                    scopes=scopes_of(address),
+                    scopes=list_scopes(address),
                     message_id=_shift_id(incoming.message_id),
                 )
             case Reacted():
                 message_id = _shift_id(incoming.message_id) or incoming.message_id
-                scopes = scopes_of(address)
+                scopes = list_scopes(address)
                 return replace(incoming, address=address, scopes=scopes, message_id=message_id)
             case Joined():
                 return None  # the bot was in the group before the move
             case Deleted() | ForgetRequested() | SayRequested():  # Telegram never sends these
                 return incoming
 
-    async def in_chat(
+    async def call_in_chat(
         self, address: Address, request: Callable[[CurrentChat], Awaitable[Result]]
     ) -> Result:
         """Make a request to the current chat of an address; repeat it if the chat just moved."""
@@ -142,7 +142,7 @@ class MovedChats:
         try:
             return await request(chat)
         except ChatMoved as error:  # a request to the old chat has no effect
-            await self._remember(chat.chat, error.chat)
+            await self._store_move(chat.chat, error.chat)
         return await request(await self._current_chat(address))
 
     async def _current_chat(self, address: Address) -> CurrentChat:
@@ -155,8 +155,8 @@ class MovedChats:
         now = self._now.get(first)
         return CurrentChat(first) if now is None else CurrentChat(now, has_moved=True)
 
-    async def _remember(self, old: int, new: int) -> None:
-        cursors = self._note_move(old, new)
+    async def _store_move(self, old: int, new: int) -> None:
+        cursors = self._register_move(old, new)
         if self._store is None:
             return
         try:
@@ -164,7 +164,7 @@ class MovedChats:
         except StoreError as error:  # Telegram repeats the error at the next request
             _log.warning("moved_chat_not_stored", reason=str(error))
 
-    def _note_move(self, old: int, new: int) -> Mapping[str, str]:
+    def _register_move(self, old: int, new: int) -> Mapping[str, str]:
         first = self._first.get(new, self._first.get(old, old))
         if new == first:
             return {}
@@ -185,7 +185,7 @@ def _move_to_first(message: IncomingMessage, address: Address) -> IncomingMessag
     return replace(
         message,
         address=address,
-        scopes=scopes_of(address),
+        scopes=list_scopes(address),
         message_id=_shift_id(message.message_id),
         quote=quote,
     )
@@ -193,4 +193,4 @@ def _move_to_first(message: IncomingMessage, address: Address) -> IncomingMessag
 
 def _shift_id(message_id: str | None) -> str | None:
     is_kept = message_id is None or not message_id.isdecimal()
-    return message_id if is_kept else str(int(message_id or 0) + _IDS_ABOVE)
+    return message_id if is_kept else str(int(message_id or 0) + _MESSAGE_ID_OFFSET)

@@ -23,12 +23,12 @@ from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, so
 from bot.platforms.receiving import find_number, mark_late
 from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram import api
-from bot.platforms.telegram.command_menu import offer_commands
+from bot.platforms.telegram.command_menu import register_commands
 from bot.platforms.telegram.incoming import (
     PRESS_KEY_PREFIX,
     UPDATE_TYPES,
+    convert_update,
     parse_updates,
-    read_update,
 )
 from bot.platforms.telegram.moved_chats import MovedChats
 from bot.platforms.telegram.settings import TelegramSettings, is_webhook_secret
@@ -46,9 +46,9 @@ StoreMessages = Callable[[Sequence[Incoming], Mapping[str, str]], Awaitable[None
 _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
 _MAX_CONFLICT_PAUSE_SECONDS = 30.0  # longer, to give the other poller a chance
-_EARLY_PAUSE_SECONDS = 1.0
+_EARLY_RESPONSE_PAUSE_SECONDS = 1.0
 _MAX_UPDATES = 100  # the most in one response, so more updates may be waiting
-_GATHERING_SECONDS = 0.05  # a pause between polls, so that one poll returns several messages
+_SECONDS_BETWEEN_POLLS = 0.05  # a pause between polls, so that one poll returns several messages
 _MAX_ALERT_CHARS = 200
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
 _SET_WEBHOOK_SECONDS = 300.0
@@ -78,17 +78,17 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self.webhook_path = settings.webhook_path
         self._bot: User | None = None  # the bot's account, once Telegram has returned it
         self._acknowledging: set[asyncio.Task[None]] = set()
-        self._offset_cursor = offset_cursor(context.bot_id)
+        self._offset_cursor = offset_cursor_name(context.bot_id)
         self._has_conflict = False
         self._is_catching_up = True
-        self._is_early = False  # whether the last poll ended long before its timeout
+        self._ended_early = False  # whether the last poll ended long before its timeout
 
     @override
     async def check(self) -> str:
         try:
             me = await self._api.call(GetMe())
         except errors.Refused:
-            raise api.token_refused_error() from None
+            raise api.token_rejected_error() from None
         return f"@{me.username}, t.me/{me.username}"
 
     @override
@@ -98,43 +98,45 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     async def run(self, intake: Intake) -> None:
-        self._bot = bot = await self._until_answered(lambda: self._api.call(GetMe()))
+        self._bot = bot = await self._retry_until_answered(lambda: self._api.call(GetMe()))
         if self.webhook_path is not None:
-            await offer_commands(self._api, self._context.commands)
-            await self._keep_webhook()
+            await register_commands(self._api, self._context.commands)
+            await self._maintain_webhook()
         remove_webhook = DeleteWebhook(drop_pending_updates=False)
-        await self._until_answered(lambda: self._api.call(remove_webhook))
-        await offer_commands(self._api, self._context.commands)
+        await self._retry_until_answered(lambda: self._api.call(remove_webhook))
+        await register_commands(self._api, self._context.commands)
         await self._chats.load(intake)
         stored = await intake.cursors(self._offset_cursor)
         offset = find_number(stored, self._offset_cursor)
         try:
             while True:
-                updates = await self._until_answered(partial(self._get_updates, offset))
+                updates = await self._retry_until_answered(partial(self._get_updates, offset))
                 parsed = parse_updates(updates)
-                cursors = dict(self._chats.note_moves(parsed))
-                incomings = self._chats.to_first(self._to_incomings(parsed, bot))
+                cursors = dict(self._chats.record_moves(parsed))
+                incomings = self._chats.to_first_addresses(self._convert_updates(parsed, bot))
                 if self._is_catching_up:
-                    incomings = self._with_late_marked(incomings)
+                    incomings = self._mark_late_events(incomings)
                 self._is_catching_up = len(updates) >= _MAX_UPDATES
                 # After a week without updates, Telegram may continue with a lower id.
                 after = updates[-1]["update_id"] + 1 if updates else offset
                 if after == offset:
-                    if self._is_early:  # the server ignores the timeout or the offset
-                        await self._clock.sleep(_EARLY_PAUSE_SECONDS)
+                    if self._ended_early:  # the server ignores the timeout or the offset
+                        await self._clock.sleep(_EARLY_RESPONSE_PAUSE_SECONDS)
                     continue
                 offset = after
                 cursors[self._offset_cursor] = str(offset)
-                await self._process(incomings, cursors, partial(self._store_messages, intake))
-                await asyncio.sleep(_GATHERING_SECONDS)
+                await self._store_and_acknowledge(
+                    incomings, cursors, partial(self._store_messages, intake)
+                )
+                await asyncio.sleep(_SECONDS_BETWEEN_POLLS)
         finally:
             await cancel_and_wait(self._acknowledging)
 
-    async def _keep_webhook(self) -> NoReturn:
+    async def _maintain_webhook(self) -> NoReturn:
         """Set the webhook when a secret changes, and regularly, as other programs may change it."""
         while True:
             known = self._read_secrets()
-            await self._until_answered(self._set_webhook)
+            await self._retry_until_answered(self._set_webhook)
             again_at = self._clock.monotonic() + _SET_WEBHOOK_SECONDS
             while self._read_secrets() == known and self._clock.monotonic() < again_at:
                 await self._clock.sleep(CHECK_INTERVAL_SECONDS)
@@ -182,18 +184,18 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         if self._bot is None:  # any process handles calls, even one that `run` was not called in
             self._bot = await self._api.call(GetMe())
         parsed = parse_updates([update])
-        cursors = self._chats.note_moves(parsed)
-        incomings = self._to_incomings(parsed, self._bot)
-        await self._chats.look_up(incomings, intake)  # another process may have stored a move
-        incomings = self._with_late_marked(self._chats.to_first(incomings))
-        await self._process(incomings, cursors, intake.receive)
+        cursors = self._chats.record_moves(parsed)
+        incomings = self._convert_updates(parsed, self._bot)
+        await self._chats.load_if_new(incomings, intake)  # another process may have stored a move
+        incomings = self._mark_late_events(self._chats.to_first_addresses(incomings))
+        await self._store_and_acknowledge(incomings, cursors, intake.receive)
         return True
 
-    def _with_late_marked(self, incomings: Sequence[Incoming]) -> list[Incoming]:
+    def _mark_late_events(self, incomings: Sequence[Incoming]) -> list[Incoming]:
         oldest = self._clock.now() - self._context.answerable_seconds
         return [mark_late(one, oldest) for one in incomings]
 
-    async def _process(
+    async def _store_and_acknowledge(
         self, incomings: Sequence[Incoming], cursors: Mapping[str, str], store: StoreMessages
     ) -> None:
         """Store events, except forbidden button presses; then acknowledge all presses."""
@@ -240,14 +242,16 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         seconds = self._settings.poll_seconds + api.CALL_SECONDS
         began = self._clock.monotonic()
         updates = await self._api.send("getUpdates", fields, seconds)
-        self._is_early = self._clock.monotonic() - began < timeout / 2
+        self._ended_early = self._clock.monotonic() - began < timeout / 2
         decoded = api.decode_result(updates, list[dict[str, Any]])
         return [one for one in decoded if isinstance(one.get("update_id"), int)]
 
-    def _to_incomings(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
+    def _convert_updates(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
         incomings = []
         for update in updates:
-            incoming = read_update(update, bot, self._context.bot_id, self._context.command_names)
+            incoming = convert_update(
+                update, bot, self._context.bot_id, self._context.command_names
+            )
             if incoming is not None:
                 incomings.append(incoming)
             elif update.callback_query is not None:  # a press on a message that is too old
@@ -257,9 +261,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def _store_messages(
         self, intake: Intake, incomings: Sequence[Incoming], cursors: Mapping[str, str]
     ) -> None:
-        await self._until_answered(lambda: intake.receive(incomings, cursors))
+        await self._retry_until_answered(lambda: intake.receive(incomings, cursors))
 
-    async def _until_answered(self, call: Callable[[], Awaitable[Response]]) -> Response:
+    async def _retry_until_answered(self, call: Callable[[], Awaitable[Response]]) -> Response:
         tries = 0
         while True:
             try:
@@ -267,7 +271,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             except errors.TokenRejected as error:
                 await self._wait_for_token(error)
             except errors.Refused:
-                await self._wait_for_token(api.token_refused_error())
+                await self._wait_for_token(api.token_rejected_error())
             except errors.PlatformError as error:
                 has_conflict = isinstance(error, api.PollingConflict)
                 POLLING_CONFLICTS.inc(has_conflict)
@@ -330,7 +334,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             return incoming.author_is_admin
         fields = {"user_id": int(incoming.author.id.removeprefix("telegram:"))}
         try:
-            member = await self._chats.in_chat(
+            member = await self._chats.call_in_chat(
                 incoming.address,
                 lambda chat: self._api.send("getChatMember", {"chat_id": chat.chat, **fields}),
             )
@@ -340,7 +344,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
 
 
-def offset_cursor(bot_id: str) -> str:
+def offset_cursor_name(bot_id: str) -> str:
     """Return the name of the cursor that stores the id of the next update to receive."""
     return f"{source_name('telegram', bot_id)}:offset"
 

@@ -25,7 +25,12 @@ from bot.platforms.telegram.api import (
 )
 from bot.platforms.telegram.incoming import ephemeral_id
 from bot.platforms.telegram.limits import GROUP, PRIVATE
-from bot.platforms.telegram.markup import render_markdown, render_plain, to_keyboard, with_folded
+from bot.platforms.telegram.markup import (
+    render_markdown,
+    render_plain,
+    render_with_folded,
+    to_keyboard,
+)
 from bot.platforms.telegram.moved_chats import CurrentChat, MovedChats
 from bot.ports import DraftingSurface, Surface
 from bot.runtime.in_process import BoundedDict
@@ -65,7 +70,7 @@ class TelegramSurface(Surface, DraftingSurface):
         link = "https://t.me/c/{chat}/{message}"
         self._supergroup = replace(self._group, message_link=link)
         self._has_ephemeral = True  # False once the server has shown one to the whole chat
-        self._searched = BoundedDict[tuple[int, str], int](_MAX_SEARCHES)
+        self._search_progress = BoundedDict[tuple[int, str], int](_MAX_SEARCHES)
         """The last message id that an interrupted search has ruled out, by chat id and nonce."""
 
     @override
@@ -77,23 +82,25 @@ class TelegramSurface(Surface, DraftingSurface):
     @override
     async def send(self, message: OutgoingMessage) -> str:
         if message.private_to is not None:
-            return await self._open_ephemeral(message, message.private_to)
-        return await self._chats.in_chat(message.address, lambda chat: self._send(message, chat))
+            return await self._send_ephemeral_placeholder(message, message.private_to)
+        return await self._chats.call_in_chat(
+            message.address, lambda chat: self._send(message, chat)
+        )
 
     async def _send(self, message: OutgoingMessage, chat: CurrentChat) -> str:
-        to: dict[str, Any] = {"chat_id": chat.chat, "message_thread_id": _topic_of(message.address)}
+        to: dict[str, Any] = {"chat_id": chat.chat, "message_thread_id": _topic_id(message.address)}
         answered = chat.to_wire(message.reply_to)
         if answered is not None:
             # Send the answer even if the question was deleted.
             reply = {"message_id": answered, "allow_sending_without_reply": True}
             to["reply_parameters"] = reply
         try:
-            return chat.from_wire(await self._send_to(message, to))
+            return chat.from_wire(await self._send_with_target(message, to))
         except ReplyNotFound:  # some servers ignore `allow_sending_without_reply`
             to.pop("reply_parameters", None)
-            return chat.from_wire(await self._send_to(message, to))
+            return chat.from_wire(await self._send_with_target(message, to))
 
-    async def _open_ephemeral(self, message: OutgoingMessage, reader: str) -> str:
+    async def _send_ephemeral_placeholder(self, message: OutgoingMessage, reader: str) -> str:
         """Send a placeholder that only one reader sees, in response to a command or button press.
 
         Return its id. See https://core.telegram.org/bots/api#ephemeral-messages-and-commands. A
@@ -104,14 +111,14 @@ class TelegramSurface(Surface, DraftingSurface):
             raise Refused("Telegram cannot show this message to one person alone")
         person, command = reader.partition(":")[2], _EPHEMERAL_ID.fullmatch(message.interaction)
         asked: dict[str, Any] = {"receiver_user_id": int(person)}
-        to: dict[str, Any] = {"message_thread_id": _topic_of(message.address)}
+        to: dict[str, Any] = {"message_thread_id": _topic_id(message.address)}
         if command is not None:
             to["reply_parameters"] = {"ephemeral_message_id": int(command["id"])}
         else:
             asked["callback_query_id"] = message.interaction
         # Bot API 10.2 expects the fields themselves, and 10.3 expects them as parameters.
         to |= {**asked, "ephemeral_message_parameters": asked}
-        sent = await self._chats.in_chat(
+        sent = await self._chats.call_in_chat(
             message.address,
             lambda chat: self._send_text(
                 "sendMessage", message.content, {"chat_id": chat.chat, **to}
@@ -122,7 +129,7 @@ class TelegramSurface(Surface, DraftingSurface):
             return ephemeral_id(int(person), opened.ephemeral_message_id)
         self._has_ephemeral = False
         _log.warning("ephemeral_messages_off")
-        await self._chats.in_chat(
+        await self._chats.call_in_chat(
             message.address,
             lambda chat: self._api.call(
                 DeleteMessage(chat_id=chat.chat, message_id=opened.message_id)
@@ -130,7 +137,7 @@ class TelegramSurface(Surface, DraftingSurface):
         )
         raise Refused("Telegram showed the message to the whole chat")
 
-    async def _call_ephemeral(
+    async def _change_ephemeral(
         self, address: Address, message_id: re.Match[str], content: MessageContent | None
     ) -> None:
         """Edit an ephemeral message, or delete it if `content` is None."""
@@ -146,9 +153,9 @@ class TelegramSurface(Surface, DraftingSurface):
             else:
                 await self._send_text("editEphemeralMessageText", content, to)
 
-        await self._chats.in_chat(address, call)
+        await self._chats.call_in_chat(address, call)
 
-    async def _send_to(self, message: OutgoingMessage, to: Mapping[str, Any]) -> int:
+    async def _send_with_target(self, message: OutgoingMessage, to: Mapping[str, Any]) -> int:
         if message.file is not None:
             document = BufferedInputFile(message.file.text.encode(), message.file.name)
             upload = SendDocument(document=document, **_render_caption(message.content), **to)
@@ -162,36 +169,39 @@ class TelegramSurface(Surface, DraftingSurface):
     ) -> None:
         with suppress(NotModified):
             if ephemeral := _EPHEMERAL_ID.fullmatch(message_id):
-                await self._call_ephemeral(address, ephemeral, content)
+                await self._change_ephemeral(address, ephemeral, content)
                 return
-            await self._chats.in_chat(
-                address, lambda chat: self._edit(chat.chat, _existing(chat, message_id), content)
+            await self._chats.call_in_chat(
+                address,
+                lambda chat: self._edit(chat.chat, _require_current_id(chat, message_id), content),
             )
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         def method(chat: CurrentChat) -> DeleteMessage:
-            return DeleteMessage(chat_id=chat.chat, message_id=_existing(chat, message_id))
+            return DeleteMessage(
+                chat_id=chat.chat, message_id=_require_current_id(chat, message_id)
+            )
 
         with suppress(MessageNotFound):
             if ephemeral := _EPHEMERAL_ID.fullmatch(message_id):
-                await self._call_ephemeral(address, ephemeral, None)
+                await self._change_ephemeral(address, ephemeral, None)
                 return
-            await self._chats.in_chat(address, lambda chat: self._api.call(method(chat)))
+            await self._chats.call_in_chat(address, lambda chat: self._api.call(method(chat)))
 
     @override
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
         async def put(chat: CurrentChat) -> None:
-            to = {"chat_id": chat.chat, "message_id": _existing(chat, message_id)}
+            to = {"chat_id": chat.chat, "message_id": _require_current_id(chat, message_id)}
             reaction = [{"type": "emoji", "emoji": emoji}]
             await self._api.send("setMessageReaction", {**to, "reaction": reaction})
 
-        await self._chats.in_chat(address, put)
+        await self._chats.call_in_chat(address, put)
 
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
         text, entities = _render_text(content)
-        to = {"chat_id": int(address.chat), "message_thread_id": _topic_of(address)}
+        to = {"chat_id": int(address.chat), "message_thread_id": _topic_id(address)}
         # After the stop button, keep the draft until the final message replaces it.
         stop = {"can_stop": True, "keep_on_stop": True}
         fields = {**to, **stop, "draft_id": draft_id, "text": text, "entities": entities}
@@ -199,8 +209,8 @@ class TelegramSurface(Surface, DraftingSurface):
 
     @override
     async def typing(self, address: Address) -> None:
-        fields = {"message_thread_id": _topic_of(address), "action": "typing"}
-        await self._chats.in_chat(
+        fields = {"message_thread_id": _topic_id(address), "action": "typing"}
+        await self._chats.call_in_chat(
             address,
             lambda chat: self._api.send("sendChatAction", {"chat_id": chat.chat, **fields}),
         )
@@ -218,7 +228,7 @@ class TelegramSurface(Surface, DraftingSurface):
 
         With `search.duplicate_of`, search for another copy of a known message.
         """
-        return await self._chats.in_chat(
+        return await self._chats.call_in_chat(
             message.address, lambda chat: self._find(message, chat, search)
         )
 
@@ -239,7 +249,7 @@ class TelegramSurface(Surface, DraftingSurface):
         self, message: OutgoingMessage, chat: int, after: int, known: Set[int]
     ) -> int | None:
         search = (chat, message.nonce)
-        candidate = max(after, self._searched.get(search, 0))
+        candidate = max(after, self._search_progress.get(search, 0))
         probes = gap = 0
         while probes < _MAX_PROBES and (gap < _MAX_GAP or _is_private(message.address)):
             candidate += 1
@@ -249,14 +259,14 @@ class TelegramSurface(Surface, DraftingSurface):
             probes += 1
             match await self._probe(message, chat, candidate):
                 case "ours":
-                    self._searched.pop(search, None)
+                    self._search_progress.pop(search, None)
                     return candidate
                 case "foreign":
                     gap = 0
-                    self._searched[search] = candidate
+                    self._search_progress[search] = candidate
                 case "nothing":
                     gap += 1
-        self._searched.pop(search, None)
+        self._search_progress.pop(search, None)
         return None
 
     async def _find_duplicate(
@@ -323,11 +333,11 @@ def _is_private(address: Address) -> bool:
     return int(address.chat) > 0  # groups have negative ids
 
 
-def _topic_of(address: Address) -> int | None:
+def _topic_id(address: Address) -> int | None:
     return None if address.thread is None else int(address.thread)
 
 
-def _existing(chat: CurrentChat, message_id: str) -> int:
+def _require_current_id(chat: CurrentChat, message_id: str) -> int:
     known = chat.to_wire(message_id)
     if known is None:
         raise MessageNotFound("the message is in the old group, which became a supergroup")
@@ -351,7 +361,7 @@ def _render_text(
         return render_plain(content.named_text), None
     if not content.thoughts:
         return render_markdown(content.named_text, has_links=has_links)
-    return with_folded(content.named_text, f"💭 {content.thoughts}", has_links=has_links)
+    return render_with_folded(content.named_text, f"💭 {content.thoughts}", has_links=has_links)
 
 
 class _SentMessage(msgspec.Struct):

@@ -71,7 +71,7 @@ class LocalChat:
             locale=self._locale,
         )
 
-    def to_opening(self) -> Joined:
+    def to_chat_opened(self) -> Joined:
         return Joined(
             address=self.address,
             external_key=f"{self.run}:0",

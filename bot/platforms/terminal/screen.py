@@ -26,7 +26,7 @@ from bot.texts.text import to_translatable, translatable, translate
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SPINNER_SECONDS = 0.25
 _SECONDS_BEFORE_SPINNER = 0.3  # most commands take less
-_ROWS_BESIDE_ANSWER = 4  # rows for the prompt, the status and blank lines
+_ROWS_BELOW_ANSWER = 4  # rows for the prompt, the status and blank lines
 _ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
 
 
@@ -111,7 +111,7 @@ class ChatScreen:
         self._busy_since: float | None = None
         self._ctrl_c_ends = False
         self._session: PromptSession[None] = PromptSession(
-            self._message,
+            self._prompt_text,
             multiline=True,
             history=history,
             completer=completer,
@@ -125,7 +125,7 @@ class ChatScreen:
         )
         buffer = self._session.default_buffer
         buffer.accept_handler = self._accept_line
-        buffer.on_text_changed += self._forget_ctrl_c
+        buffer.on_text_changed += self._reset_ctrl_c
 
     @property
     def columns(self) -> int:
@@ -161,15 +161,15 @@ class ChatScreen:
     def set_busy(self, busy: bool) -> None:
         self._busy_since = time.monotonic() if busy else None
 
-    def forget_lines(self, file: Path | None) -> None:
+    def clear_history(self, file: Path | None) -> None:
         buffer = self._session.default_buffer
         buffer.history = open_history(file, os.O_TRUNC)
         buffer.reset(buffer.document)
 
-    def _message(self) -> StyleAndTextTuples:
+    def _prompt_text(self) -> StyleAndTextTuples:
         columns = self.columns
-        waiting = [_crop(f"⏎ {line}", columns) for line in self._waiting]
-        rows = max(self._output.get_size().rows - _ROWS_BESIDE_ANSWER - len(waiting), 1)
+        waiting = [_crop_line(f"⏎ {line}", columns) for line in self._waiting]
+        rows = max(self._output.get_size().rows - _ROWS_BELOW_ANSWER - len(waiting), 1)
         above: StyleAndTextTuples = []
         for line in self._growing[-rows:]:
             above += [*to_formatted_text(ANSI(line)), ("", "\n")]
@@ -197,7 +197,7 @@ class ChatScreen:
             self._on_line(buffer.text)
         return False  # clear the prompt
 
-    def _forget_ctrl_c(self, _buffer: object) -> None:
+    def _reset_ctrl_c(self, _buffer: object) -> None:
         self._ctrl_c_ends = False
 
     def _key_bindings(self) -> KeyBindings:
@@ -237,6 +237,6 @@ def _open_output() -> Output:
     return output
 
 
-def _crop(text: str, columns: int) -> str:
+def _crop_line(text: str, columns: int) -> str:
     first, *more = chop_cells(" ".join(text.split()), columns // 2)
     return f"{first} …" if more else first

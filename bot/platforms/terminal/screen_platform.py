@@ -107,7 +107,7 @@ class ScreenPlatform(LocalPlatform):
         self._screen.show_waiting(tuple(self._lines) if self._is_busy else ())
 
     async def _answer_lines(self, intake: Intake) -> None:
-        await intake.receive([self._chat.to_opening()], {})
+        await intake.receive([self._chat.to_chat_opened()], {})
         await self._show_answers()  # includes answers left over from an earlier run
         while True:
             await self._line_entered.wait()
@@ -129,7 +129,7 @@ class ScreenPlatform(LocalPlatform):
         await intake.receive([self._chat.to_incoming_message(line)], {})
         await self._show_answers()
         if word == "/forget":
-            self._screen.forget_lines(self._history_file)
+            self._screen.clear_history(self._history_file)
 
     async def _show_answers(self) -> None:
         self._is_busy = True

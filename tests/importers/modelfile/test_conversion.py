@@ -164,9 +164,7 @@ PARAMETER repeat_last_n -1
     assert parse_modelfile(modelfile.formatted) == modelfile
     assert preset_from_modelfile(text, "nova", "qwen3").parameters == {"repeat_last_n": 4096}
     [note] = import_notes(modelfile)
-    assert note.startswith(
-        "DRAFT, PARSER, RENDERER, REQUIRES, PARAMETER draft_num_predict omitted"
-    )
+    assert note.startswith("DRAFT, PARSER, RENDERER, REQUIRES, PARAMETER draft_num_predict omitted")
 
 
 @pytest.mark.parametrize(("line", "problem"), TABLES["parameters"])

@@ -7,7 +7,7 @@ import discord
 
 from bot.chat.command import CommandOption, CommandSpec
 from bot.commands import handlers
-from bot.platforms.discord.commands import LOCALES, to_payload
+from bot.platforms.discord.commands import LOCALES, to_command_payload
 from bot.texts.text import LANGUAGES
 from tests.platforms.discord.conftest import COMMANDS
 
@@ -15,12 +15,13 @@ PAYLOADS = json.loads(Path(__file__).with_name("payloads.json").read_text("utf-8
 
 
 def test_actions_become_subcommands() -> None:
-    assert to_payload(COMMANDS[0]) == PAYLOADS["preset"]
+    assert to_command_payload(COMMANDS[0]) == PAYLOADS["preset"]
 
 
 def test_only_commands_for_admins_are_hidden_from_who_does_not_manage_the_server() -> None:
     needed = {
-        spec.name: to_payload(spec)["default_member_permissions"] for spec in handlers.COMMANDS
+        spec.name: to_command_payload(spec)["default_member_permissions"]
+        for spec in handlers.COMMANDS
     }
     assert {name for name, bits in needed.items() if bits is not None} == {"access", "preset"}
     assert needed["preset"] == str(discord.Permissions(manage_guild=True).value)
@@ -28,13 +29,16 @@ def test_only_commands_for_admins_are_hidden_from_who_does_not_manage_the_server
 
 def test_option_choices_are_listed() -> None:
     option = CommandOption("show", "s", required=False, choices=("prompt",))
-    assert to_payload(CommandSpec("context", "c", (option,)))["options"] == PAYLOADS["with choices"]
+    assert (
+        to_command_payload(CommandSpec("context", "c", (option,)))["options"]
+        == PAYLOADS["with choices"]
+    )
 
 
 def test_descriptions_are_in_the_languages_of_the_service() -> None:
     assert set(LOCALES) == set(LANGUAGES[1:])
     for spec in handlers.COMMANDS:
-        payload = to_payload(spec)
+        payload = to_command_payload(spec)
         for one in (payload, *payload["options"]):
             described = {one["description"], *one["description_localizations"].values()}
             assert all(1 <= len(text) <= 100 for text in described)

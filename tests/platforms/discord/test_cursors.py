@@ -58,7 +58,7 @@ def test_interrupted_catch_up_reads_again_from_where_it_began() -> None:
     on_disk = {"discord:channel 1": f"{day} 0", "discord:0/1 connected": "9"}
     cursors.load(on_disk)
     began = cursors.fully_received_until()
-    on_disk |= cursors.catch_up_begins()
+    on_disk |= cursors.start_catch_up()
     # Everything of this channel was stored, and then it crashed.
     on_disk["discord:channel 1"] = f"{3 * day} 0"
 
@@ -66,7 +66,7 @@ def test_interrupted_catch_up_reads_again_from_where_it_began() -> None:
     after_crash.load(on_disk)
     assert after_crash.fully_received_until() == began
 
-    on_disk |= after_crash.catch_up_ended(snowflake_time(4 * day))
+    on_disk |= after_crash.finish_catch_up(snowflake_time(4 * day))
     after_end = make_cursors()
     after_end.load(on_disk)
     assert after_end.fully_received_until() == 4 * day

@@ -15,7 +15,7 @@ from bot.chat.outgoing import (
     OutgoingMessage,
 )
 from bot.errors import OutcomeUnknown, Unreachable
-from bot.platforms.discord.channels import webhook_fields, webhook_name
+from bot.platforms.discord.channels import to_webhook_name, webhook_fields
 from bot.ports import BucketSurface
 from tests.platforms.discord.conftest import Stage, closed_at_the_end, platform_for
 from tests.rigs.simwire import SimWire
@@ -193,7 +193,7 @@ async def test_webhook_that_somebody_deleted_is_made_again(stage: Faces) -> None
     ],
 )
 def test_names_pass_the_rules_of_discord(name: str, allowed: str) -> None:
-    assert webhook_name(name) == allowed
+    assert to_webhook_name(name) == allowed
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from bot.chat.incoming import Deleted, Edited, IncomingMessage, WakeReason
 from bot.errors import PlatformError, Unreachable
 from bot.platforms.discord.gateway import Gateway
-from bot.platforms.discord.internals import skip_unreadable
+from bot.platforms.discord.internals import parse_or_skip
 from tests.platforms.discord.conftest import closed_at_the_end, platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
 from tests.support.intake import FakeIntake
@@ -283,8 +283,8 @@ async def test_unreadable_part_is_skipped_live_and_in_history(server: Server, na
 
 def test_skipped_event_quotes_nobody_in_the_log() -> None:
     with capture_logs() as logs:
-        assert skip_unreadable("MESSAGE", lambda: int("canary")) is None
-        assert skip_unreadable("MESSAGE", lambda: {"id": 1}["author"]) is None
+        assert parse_or_skip("MESSAGE", lambda: int("canary")) is None
+        assert parse_or_skip("MESSAGE", lambda: {"id": 1}["author"]) is None
     assert [entry["reason"] for entry in logs] == ["ValueError", "KeyError('author')"]
 
 

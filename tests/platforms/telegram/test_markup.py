@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bot.chat.outgoing import Limits
 from bot.markup.graphemes import is_visible
 from bot.platforms.telegram.limits import plain_text
-from bot.platforms.telegram.markup import render_markdown, with_folded
+from bot.platforms.telegram.markup import render_markdown, render_with_folded
 from bot.replying.split import split
 
 LIMITS = Limits(4096, "utf16", 1.0, 5, render=plain_text, hides_markup=True)
@@ -114,7 +114,7 @@ def test_split_code_in_a_quote_ends_with_the_quote() -> None:
 
 def test_of_too_many_entities_the_least_important_are_left_out() -> None:
     source = f"{'*a* ' * 150}||hidden|| [docs](https://e.org) `code` ask @alice_2"
-    for text, entities in (render_markdown(source), with_folded(source, "thoughts")):
+    for text, entities in (render_markdown(source), render_with_folded(source, "thoughts")):
         check_message(text, entities)
         assert entities is not None
         assert len(entities) == 100

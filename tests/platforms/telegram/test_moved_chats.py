@@ -30,13 +30,13 @@ MOVED_FROM = update(NEW_CHAT, 1, migrate_from_chat_id=OLD)
 
 def received(chats: MovedChats, *updates: Update) -> Sequence[Incoming]:
     incomings = [to_incoming(one, BOT) for one in updates]
-    return chats.to_first([one for one in incomings if one is not None])
+    return chats.to_first_addresses([one for one in incomings if one is not None])
 
 
 @pytest.fixture(params=[MOVED_TO, MOVED_FROM], ids=["to", "from"])
 def moved(request: pytest.FixtureRequest) -> MovedChats:
     chats = MovedChats()
-    chats.note_moves([request.param])
+    chats.record_moves([request.param])
     return chats
 
 
@@ -84,25 +84,27 @@ async def test_refused_request_is_made_in_the_new_chat_and_the_move_is_stored() 
             raise ChatMoved(NEW)
         return chat.from_wire(3)
 
-    assert await chats.in_chat(GROUP, request) == "1000000000003"
-    assert await MovedChats(store).in_chat(GROUP, request) == "1000000000003"  # after a restart
+    assert await chats.call_in_chat(GROUP, request) == "1000000000003"
+    assert (
+        await MovedChats(store).call_in_chat(GROUP, request) == "1000000000003"
+    )  # after a restart
     assert chats_asked == [OLD, NEW, NEW]
 
 
 async def test_move_noted_by_another_process_is_looked_up() -> None:
     store, chats = FakeIntake(), MovedChats()
     await chats.load(store)
-    await store.receive((), MovedChats(store).note_moves([MOVED_TO]))
+    await store.receive((), MovedChats(store).record_moves([MOVED_TO]))
 
     said = to_incoming(update(NEW_CHAT, text="hello"), BOT)
     assert said is not None
-    await chats.look_up([said], store)
-    assert chats.to_first([said])[0].address == GROUP
+    await chats.load_if_new([said], store)
+    assert chats.to_first_addresses([said])[0].address == GROUP
 
 
 async def test_move_of_one_bot_is_not_that_of_another() -> None:
     store = FakeIntake()
-    await store.receive((), MovedChats(store).note_moves([MOVED_TO]))
+    await store.receive((), MovedChats(store).record_moves([MOVED_TO]))
     other = MovedChats(store, bot_id="77")
     await other.load(store)
     assert received(other, update(NEW_CHAT, text="hello"))[0].address.chat == str(NEW)

@@ -22,7 +22,7 @@ from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
 from bot.commands.handlers import COMMANDS
 from bot.errors import PlatformError
 from bot.platforms.telegram.command_menu import to_bot_commands
-from bot.platforms.telegram.platform import offset_cursor
+from bot.platforms.telegram.platform import offset_cursor_name
 from tests.platforms.telegram.conftest import Rig
 from tests.platforms.telegram.messages import WIRE_FORMS
 from tests.waiting import wait_until
@@ -73,7 +73,7 @@ async def test_batch_keeps_its_order_and_moves_the_cursor_once(rig: Rig) -> None
     async with rig.running():
         await rig.wait_for_texts(*(f"line {number}" for number in range(30)))
 
-    assert rig.intake.stored == {offset_cursor(""): "1031"}
+    assert rig.intake.stored == {offset_cursor_name(""): "1031"}
 
 
 async def test_updates_of_a_lost_response_are_delivered_once(rig: Rig) -> None:
@@ -174,7 +174,7 @@ async def test_lower_update_ids_are_followed(rig: Rig) -> None:
         rig.telegram.say(ALICE, "after it")
         await rig.wait_for_texts("after it")
 
-    assert rig.intake.stored == {offset_cursor(""): "19"}
+    assert rig.intake.stored == {offset_cursor_name(""): "19"}
 
 
 async def test_invalid_update_does_not_hide_the_next(rig: Rig) -> None:

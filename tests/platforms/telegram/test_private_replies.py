@@ -62,7 +62,7 @@ class Chats:
     def _received(self) -> list[Incoming]:
         updates = [dict(one) for one in self.wire.updates]
         self.wire.updates.clear()
-        return self.bot._to_incomings(parse_updates(updates), User(**self.wire.me))
+        return self.bot._convert_updates(parse_updates(updates), User(**self.wire.me))
 
     async def work(self) -> None:
         await self.setup.receive(*self._received())
