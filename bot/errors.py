@@ -49,7 +49,7 @@ ReplyNotFound                                                       platforms/te
 WebhookNotFound, ChannelNotFound, ThreadExists, AlreadyAcknowledged platforms/discord/rest
 UnknownRole, UnsupportedCapability                                  templates/lmdeploy.py
 JsonSyntaxError                                                     prompting/text/jsonc.py
-PlacedPresetError                                                   prompting/lorebook/files.py
+LocatedPresetError                                                   prompting/lorebook/files.py
 ConnectionFailed, InvalidAddress, AddressRefused                    runtime/http_client.py
 ChildFailed                                                         runtime/subprocesses.py
 Unconvertible                                                       media/attachment_reader.py

@@ -28,7 +28,7 @@ _EXTRAS = {
 """For each package, the extra in pyproject.toml that installs it."""
 
 
-def installing(package: str) -> str:
+def install_command(package: str) -> str:
     """Return the command that installs a package."""
     return f"`pip install 'troupe-bot[{_EXTRAS[package]}]'`"
 
@@ -37,7 +37,7 @@ def is_missing(package: str) -> bool:
     """Return whether a package is missing; if so, log how to install it."""
     if find_spec(package) is not None:
         return False
-    _log.warning("package_missing", package=package, reason=installing(package))
+    _log.warning("package_missing", package=package, reason=install_command(package))
     return True
 
 
@@ -50,5 +50,5 @@ def import_extra(module: str, needed_by: str) -> Any:
         if package not in _EXTRAS:
             raise
         raise SettingsError(
-            f"{needed_by} needs the package {package}: {installing(package)}"
+            f"{needed_by} needs the package {package}: {install_command(package)}"
         ) from None

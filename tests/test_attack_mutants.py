@@ -33,7 +33,7 @@ from bot.templates.control_tokens import (
     WORD_JOINER,
     TextSpan,
     break_control_tokens,
-    control_tokens,
+    find_control_tokens,
     render_spans,
 )
 from tests.attacks import attack_texts, secret_in
@@ -104,7 +104,7 @@ tries = settings(
 @given(mutants("special_tokens", "ssti"), st.sampled_from(sorted(ALL)))
 def test_mutant_adds_no_control_token(text: str, name: str) -> None:
     template = ALL[name]
-    tokens = control_tokens(template)
+    tokens = find_control_tokens(template)
     broken = break_control_tokens(text, tokens)
     assert not any(token.lower() in broken.lower() for token in tokens)
     assert broken.replace(WORD_JOINER, "") == text.replace(WORD_JOINER, "")
@@ -125,7 +125,7 @@ def test_mutant_forges_neither_name_nor_line(name: str, text: str) -> None:
     assert len(set(labels.people.values())) == 3
     assert not re.search(r"[\n\r\u2028\u2029\[\]<>|:：]", labels.people["a:1"])
     turn = Turn("user", text, eve, datetime(2026, 11, 22, tzinfo=UTC), None)
-    first, *further = labels.tag_text(labels.label_of(turn, "nora"), text).splitlines()
+    first, *further = labels.tag_text(labels.find_label(turn, "nora"), text).splitlines()
     assert first.startswith(f"{labels.people['a:1']}:")
     assert not [line for line in further if _FORGED.match(line.replace("\u200b", ""))]
 

@@ -35,7 +35,7 @@ from bot.replying.split import split
 from bot.telemetry.logs import render_for_console
 from bot.telemetry.secret_masker import SecretMasker
 from bot.templates import JinjaTemplate
-from bot.templates.control_tokens import break_control_tokens, control_tokens
+from bot.templates.control_tokens import break_control_tokens, find_control_tokens
 from bot.tools import quote_result
 from tests.attacks import attack_texts, secret_in
 from tests.support.templates import ALL
@@ -58,7 +58,7 @@ def same(text: str) -> str:
     return text
 
 
-TOKENS = {token for template in ALL.values() for token in control_tokens(template)}
+TOKENS = {token for template in ALL.values() for token in find_control_tokens(template)}
 EVE, BOB = Person("a:1", "Eve"), Person("a:2", "Bob")
 DISCORD = Limits(2000, "characters", 1, 5)
 
@@ -66,7 +66,7 @@ DISCORD = Limits(2000, "characters", 1, 5)
 def tagged(text: str) -> str:
     labels = label_speakers([EVE, BOB], {"nora": "Nora"})
     turn = Turn("user", text, EVE, datetime(2026, 11, 22, tzinfo=UTC), None)
-    return labels.tag_text(labels.label_of(turn, "nora"), text)
+    return labels.tag_text(labels.find_label(turn, "nora"), text)
 
 
 def forges_no_line(_text: str, prompt: str) -> bool:

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 
 from bot import extras
 from bot.errors import SettingsError
-from bot.extras import import_extra, installing
+from bot.extras import import_extra, install_command
 from bot.prompting.text import tokens
 from bot.prompting.text.tokens import EncodingCounter
 from tests.checkout import CHECKOUT
@@ -64,7 +64,7 @@ def test_missing_package_is_named_with_the_remedy(
     with pytest.raises(SettingsError) as raised:
         import_extra(module, "This")
 
-    assert str(raised.value) == f"This needs the package {package}: {installing(package)}"
+    assert str(raised.value) == f"This needs the package {package}: {install_command(package)}"
 
 
 def test_module_of_no_extra_is_a_mistake_of_ours() -> None:

@@ -21,8 +21,8 @@ class EchoSettings(ProviderSettings):
     kind: Literal["echo"] = "echo"
 
     @override
-    def price_of(self, model: str) -> ModelPrice | None:
-        return super().price_of(model) or FREE
+    def find_price(self, model: str) -> ModelPrice | None:
+        return super().find_price(model) or FREE
 
 
 OPENAI = BackendSpec(

@@ -83,7 +83,7 @@ class ProviderSettings(BaseModel):
         except ValueError:
             raise ValueError('write JSON: {"model": {"input": 0.15, "output": 0.6}}') from None
 
-    def price_of(self, model: str) -> ModelPrice | None:
+    def find_price(self, model: str) -> ModelPrice | None:
         return self.prices.get(model) or self.prices.get("*")
 
     def completed(self, provider: str) -> Self:

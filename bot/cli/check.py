@@ -42,7 +42,7 @@ from bot.importers.character_files import read_character_folder
 from bot.platforms.registry import create_account_setup, create_platform
 from bot.platforms.spec import AccountSetup, BotAccount, PlatformContext, PlatformSpec
 from bot.ports import Backend, Embedder, Platform
-from bot.prompting.compose.compose import template_of
+from bot.prompting.compose.compose import choose_template
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import ReadPresets
 from bot.prompting.presets.preset import Preset
@@ -289,7 +289,7 @@ async def _test_provider(
 
 async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) -> str:
     async with _open_backend(preset.provider, settings, renderer) as backend:
-        offers = await backend.calls_tools(preset.model, template_of(preset))
+        offers = await backend.calls_tools(preset.model, choose_template(preset))
     if not offers:
         raise SettingsError(
             f"the template of {preset.model!r} has no tool call format that Troupe knows, so it"

@@ -43,7 +43,7 @@ from bot.importers.file_kinds import (
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.media.fetching import FetchFailed, PublicFetcher
-from bot.prompting.compose.compose import template_of
+from bot.prompting.compose.compose import choose_template
 from bot.prompting.presets.files import (
     export_preset,
     find_preset_file,
@@ -156,7 +156,7 @@ async def _validate_all(files: list[Path], settings: Settings) -> list[str]:
 
 async def template_problems(preset: Preset, renderer: Renderer) -> Sequence[str]:
     """Return an error line if a preset's template fails; templates in GGUF files are not tested."""
-    choice = template_of(preset)
+    choice = choose_template(preset)
     if choice.source or choice.named or choice.strings:
         try:
             await renderer.render([Message("user", "Hello")], choice, ModelTemplate())

@@ -34,7 +34,7 @@ from bot.importers.file_kinds import (
     detect_file_kind,
 )
 from bot.importers.preset_files import preset_from_text
-from bot.prompting.compose.compose import compose, fit_for_backend, fit_for_preset, template_of
+from bot.prompting.compose.compose import choose_template, compose, fit_for_backend, fit_for_preset
 from bot.prompting.draft import Draft
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import count_tokens
@@ -241,7 +241,7 @@ def _template_choice(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
         case FileKind.TOKENIZER_CONFIG:
             return TemplateChoice(), _tokenizer_template(read_text(file), name_or_file)
         case FileKind.CHAT_TEMPLATE_JSON | FileKind.INSTRUCT | FileKind.KOBOLDCPP_ADAPTER:
-            choice = template_of(preset_from_text(read_text(file), file).preset)
+            choice = choose_template(preset_from_text(read_text(file), file).preset)
             return replace(choice, names=_NAMES), ModelTemplate()
         case _:
             return TemplateChoice(source=read_text(file)), ModelTemplate()

@@ -13,7 +13,7 @@ from bot.chat.usage import AnswerCharge
 from bot.console.prompt_preview import DraftComposer
 from bot.errors import BackendUnavailable, SettingsError, UserError
 from bot.ports import Backend, Clock
-from bot.prompting.compose.compose import bare_prompt, template_of
+from bot.prompting.compose.compose import bare_prompt, choose_template
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.runtime.tasks import StopFlag
@@ -107,7 +107,7 @@ async def try_provider(
         model=bare_prompt(preset).model,
         conversation=_CONVERSATION,
         max_output_tokens=_MAX_OUTPUT_TOKENS,
-        template=template_of(preset),
+        template=choose_template(preset),
     )
     try:
         async with asyncio.timeout(_MAX_SECONDS):
@@ -180,5 +180,5 @@ def _with_model_of(preset: Preset, prompt: Prompt) -> Prompt:
         model=own.model,
         parameters=own.parameters,
         max_output_tokens=own.max_output_tokens,
-        template=template_of(preset),
+        template=choose_template(preset),
     )

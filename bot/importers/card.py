@@ -125,15 +125,15 @@ def write_card(card: Card, container: CardContainer) -> bytes:
             return dump_json(card.content, indent=2)
         case CardContainer.PNG:
             newest = dump_json(card.content) if card.spec is CardSpec.V3 else None
-            older = card.older or (_as_v2(card) if card.spec is CardSpec.V3 else card.content)
+            older = card.older or (_to_v2(card) if card.spec is CardSpec.V3 else card.content)
             return png.write_png(
-                own_image(card) or png.plain_image(), v2=dump_json(older), v3=newest
+                find_character_image(card) or png.blank_image(), v2=dump_json(older), v3=newest
             )
         case CardContainer.CHARX:
             assets = dict(card.assets)
             if card.image is not None and not assets:
                 assets[charx.MAIN_ICON] = card.image
-            return charx.write_charx(dump_json(_as_v3(card), indent=2), assets)
+            return charx.write_charx(dump_json(_to_v3(card), indent=2), assets)
 
 
 def _card(
@@ -173,7 +173,7 @@ def _spec_and_fields(content: Json) -> tuple[CardSpec, Json]:
     )
 
 
-def _as_v2(card: Card) -> Json:
+def _to_v2(card: Card) -> Json:
     if card.spec is CardSpec.V1:
         known = {key: card.content.get(key, "") for key in _V1_TEXTS}
         return {
@@ -184,15 +184,15 @@ def _as_v2(card: Card) -> Json:
     return {**card.content, "spec": "chara_card_v2", "spec_version": "2.0"}
 
 
-def _as_v3(card: Card) -> Json:
+def _to_v3(card: Card) -> Json:
     if card.spec is CardSpec.V3:
         return card.content
-    content: dict[str, Any] = _as_v2(card)
+    content: dict[str, Any] = _to_v2(card)
     fields = {"group_only_greetings": [], **content["data"]}
     return {**content, "spec": "chara_card_v3", "spec_version": "3.0", "data": fields}
 
 
-def own_image(card: Card) -> bytes | None:
+def find_character_image(card: Card) -> bytes | None:
     """Return the character's PNG in a card's file, or None."""
     if card.image is not None:
         return card.image

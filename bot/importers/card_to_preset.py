@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from bot.importers.card import Card, Json
-from bot.importers.sillytavern_settings import scripts_of, unsupported_features
+from bot.importers.sillytavern_settings import read_regex_scripts, unsupported_features
 from bot.prompting.compose.card_macros import DEPTH_NOTE, ORIGINAL_SYSTEM
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
@@ -57,7 +57,7 @@ def preset_from_card(
         "post_history_instructions": read.text("post_history_instructions") or None,
         "lorebook": _read_lorebook(card, source),
         "macros": True,
-        "regex_scripts": scripts_of(card.extensions)[0],
+        "regex_scripts": read_regex_scripts(card.extensions)[0],
         "parameters": _LOCAL_SAMPLING if is_local else _SAMPLING,
         "talkativeness": _read_talkativeness(card),
         "adults_only": _is_for_adults(card) or None,
@@ -69,7 +69,7 @@ def card_notes(card: Card, preset: Preset) -> list[str]:
     """Return notes about what the preset lacks or expresses differently than the card."""
     others = sorted(card.extensions.keys() - _KNOWN_EXTENSIONS)
     notes = [f"extensions of the card without effect here: {', '.join(others)}"] if others else []
-    return [*scripts_of(card.extensions)[1], *notes, *unsupported_features(preset)]
+    return [*read_regex_scripts(card.extensions)[1], *notes, *unsupported_features(preset)]
 
 
 def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:

@@ -94,7 +94,7 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
         raise CharacterError.translatable(
             "it is outside {directory}; move it into that folder", directory=directory
         )
-    _reader_of(file)
+    _find_reader(file)
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -106,7 +106,7 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
 
 def read_character_content(file: Path, content: bytes) -> CharacterFile:
     """Parse a character file's content by the file's suffix; raise `CharacterError`."""
-    read = _reader_of(file)
+    read = _find_reader(file)
     try:
         data = read(content)
     except (CharacterError, PresetError) as error:
@@ -115,7 +115,7 @@ def read_character_content(file: Path, content: bytes) -> CharacterFile:
     return _as_file(replace(data, texts=tuple(text for text in data.texts if text.strip())))
 
 
-def _reader_of(file: Path) -> Callable[[bytes], CharacterData]:
+def _find_reader(file: Path) -> Callable[[bytes], CharacterData]:
     suffix = file.suffix.lower()
     plugin = enabled("importers").get(suffix.removeprefix("."))
     reader = partial(_read_with, plugin) if plugin else _READERS.get(suffix)

@@ -29,7 +29,7 @@ _YAML_START = re.compile(r"\A(?:(?:---[ \t]*|#.*|[ \t]*)\r?\n)+")
 _JINJA_TAG = re.compile(r"\{%[-+]?\s*\w")
 _JINJA_VALUE = re.compile(r"\{\{-?\s*[\w'\"(]")
 
-_TELLING_KEYS = tomllib.loads((Path(__file__).parent / "file_kinds.toml").read_text("utf-8"))
+_IDENTIFYING_KEYS = tomllib.loads((Path(__file__).parent / "file_kinds.toml").read_text("utf-8"))
 _TO_PRESET = marked("import it as a preset with `troupe preset import {file}`")
 _NOTHING = marked("Troupe cannot use it")
 _TO_CHARACTER = marked("import it as a preset with `troupe character import {file}`")
@@ -211,20 +211,22 @@ def _detect_json(value: object) -> FileKind:
     keys = [set(row) if isinstance(row, dict) else set() for row in rows]
     shared = set.intersection(*keys) if keys else set()
     if isinstance(value, list):
-        return _kind_of_keys(shared, "list") or FileKind.JSON_LIST
+        return _find_kind(shared, "list") or FileKind.JSON_LIST
     if isinstance(value, dict) and value:
-        if kind := _kind_of_keys(shared, "object"):
+        if kind := _find_kind(shared, "object"):
             return kind
-        if len(shared.intersection(_TELLING_KEYS["samplers"])) >= 3:
+        if len(shared.intersection(_IDENTIFYING_KEYS["samplers"])) >= 3:
             return FileKind.SAMPLER
-        if isinstance(value.get("content"), str) and shared <= {*_TELLING_KEYS["system_prompt"]}:
+        if isinstance(value.get("content"), str) and shared <= {
+            *_IDENTIFYING_KEYS["system_prompt"]
+        }:
             return FileKind.SYSTEM_PROMPT
-        return _kind_of_keys(shared, "few") or FileKind.UNKNOWN
+        return _find_kind(shared, "few") or FileKind.UNKNOWN
     return FileKind.UNKNOWN
 
 
-def _kind_of_keys(keys: Set[object], table: str) -> FileKind | None:
-    kinds = (kind for telling, kind in _TELLING_KEYS[table] if keys >= {*telling.split()})
+def _find_kind(keys: Set[object], table: str) -> FileKind | None:
+    kinds = (kind for telling, kind in _IDENTIFYING_KEYS[table] if keys >= {*telling.split()})
     return next(map(FileKind.__getitem__, kinds), None)
 
 

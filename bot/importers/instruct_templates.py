@@ -25,7 +25,7 @@ _BEHAVIORS = {"none", "force", "always"}
 _MODES = {"none": "not_add", "force": "default", "always": "add"}
 
 
-def keys_of_instruct(data: Json) -> tuple[dict[str, object], list[str]]:
+def instruct_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     """Return preset keys for a SillyTavern instruct template, and notes; raise `PresetError`."""
     read = JsonFields(data)
     expands_macros = bool(data.get("macro", True))
@@ -216,7 +216,7 @@ def _stop_sequences(texts: Mapping[str, str], data: Json) -> Sequence[str]:
 _CONTROL = re.compile(r"<[|/a-z]|\[/?(INST|SYSTEM)|<<", re.IGNORECASE)
 
 
-def keys_of_context(data: Json) -> tuple[dict[str, object], list[str]]:
+def context_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     read = JsonFields(data)
     notes = [
         f"{key} is omitted: a template has its own separators between messages"
@@ -227,7 +227,7 @@ def keys_of_context(data: Json) -> tuple[dict[str, object], list[str]]:
     return {"story_string": story, "macros": True}, notes
 
 
-def keys_of_system_prompt(data: Json) -> tuple[dict[str, object], list[str]]:
+def system_prompt_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     read = JsonFields(data)
     keys: dict[str, object] = {
         "system": read.text("content").strip() or None,
@@ -254,7 +254,7 @@ _DEFAULT_STARTS = {
 }
 
 
-def keys_of_adapter(data: Json) -> tuple[dict[str, object], list[str]]:
+def adapter_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     """Return preset keys for a KoboldCpp adapter, and notes; missing texts are Alpaca's."""
     read = JsonFields(data)
     starts = {

@@ -168,15 +168,15 @@ _SAMPLING: dict[str, type[int] | type[float]] = {
     **dict.fromkeys(("mirostat_tau", "mirostat_eta"), float),
     **dict.fromkeys(("top_k", "seed", "repeat_last_n", "mirostat", "num_predict", "num_ctx"), int),
 }
-_OF_ENGINE = frozenset(
+_ENGINE_PARAMETERS = frozenset(
     {"f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_gpu", "num_keep"}
     | {"num_thread", "numa", "use_mlock", "use_mmap", "vocab_only", "num_gqa"}
     | {"draft_num_predict", "penalize_newline", "tfs_z"}
 )
 """Parameters that configure ollama's engine, and two that it now ignores."""
 
-_COMMAND_OF = _OMITTED | {"model", "template", "system", "message", "stop"}
-_USUAL_CONTEXT = 4096  # tokens, if `num_ctx` is missing
+_OTHER_COMMANDS = _OMITTED | {"model", "template", "system", "message", "stop"}
+_DEFAULT_CONTEXT_TOKENS = 4096  # tokens, if `num_ctx` is missing
 _ANSWER_FRACTION = 4  # of the context, reserved for the answer if `num_predict` is missing
 
 
@@ -197,8 +197,8 @@ def preset_from_modelfile(
         "provider": provider,
         "model": str(model_path),
         "system": values.get("system") or None,
-        "messages": [_message(args) for args in _arguments_of(modelfile, "message")],
-        "stop_sequences": _arguments_of(modelfile, "stop"),
+        "messages": [_message(args) for args in _find_arguments(modelfile, "message")],
+        "stop_sequences": _find_arguments(modelfile, "stop"),
         "parameters": _to_parameters(values),
         **_token_budget(values),
     }
@@ -214,7 +214,7 @@ def import_notes(modelfile: Modelfile) -> list[str]:
     """Return notes about what the preset lacks or expresses differently than the Modelfile."""
     names = {command.name for command in modelfile.commands}
     omitted = [name.upper() for name in sorted(names & _OMITTED)]
-    omitted += [f"PARAMETER {name}" for name in sorted(names & _OF_ENGINE)]
+    omitted += [f"PARAMETER {name}" for name in sorted(names & _ENGINE_PARAMETERS)]
     notes = [f"{', '.join(omitted)} omitted: presets have no equivalent"] if omitted else []
     if "num_ctx" in names:
         notes.append(
@@ -312,7 +312,7 @@ def _quote_if_needed(text: str) -> str:
     return f'"""{text}"""' if "\n" in text or '"' in text or text != text.strip() else text
 
 
-def _arguments_of(modelfile: Modelfile, name: str) -> list[str]:
+def _find_arguments(modelfile: Modelfile, name: str) -> list[str]:
     return [command.args for command in modelfile.commands if command.name == name]
 
 
@@ -326,13 +326,13 @@ def _to_parameters(values: Mapping[str, str]) -> dict[str, Any]:
     for name, text in values.items():
         if name in _SAMPLING:
             parameters[name] = _to_number(name, text)
-        elif name not in _OF_ENGINE | _COMMAND_OF:
+        elif name not in _ENGINE_PARAMETERS | _OTHER_COMMANDS:
             near = difflib.get_close_matches(name, [*_SAMPLING, "stop"], n=1, cutoff=0.75)
             hint = translatable("; did you mean {name}?", name=repr(near[0])) if near else EMPTY
             raise PresetError.translatable(
                 "unknown parameter {name}{hint}", name=repr(name), hint=hint
             )
-    context = parameters.pop("num_ctx", _USUAL_CONTEXT)
+    context = parameters.pop("num_ctx", _DEFAULT_CONTEXT_TOKENS)
     if parameters.get("repeat_last_n", 0) < 0:  # -1 means the whole context
         parameters["repeat_last_n"] = context
     max_tokens = parameters.pop("num_predict", None)
@@ -370,7 +370,7 @@ _BOS_TOKENS = ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>", "[gMASK]<
 
 # Private-use characters serve as message texts: everything around them is from the template.
 _SYSTEM, _USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3 = map(chr, range(0xE000, 0xE006))
-_ROLES_OF_PROBES = {_SYSTEM: "system", _ASSISTANT: "assistant", _ASSISTANT_2: "assistant"}
+_PROBE_ROLES = {_SYSTEM: "system", _ASSISTANT: "assistant", _ASSISTANT_2: "assistant"}
 
 
 def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], bool]:
@@ -409,7 +409,7 @@ def _render(template: JinjaTemplate, *texts: str) -> str:
 
 
 def _messages(texts: tuple[str, ...]) -> list[dict[str, str]]:
-    return [{"role": _ROLES_OF_PROBES.get(text, "user"), "content": text} for text in texts]
+    return [{"role": _PROBE_ROLES.get(text, "user"), "content": text} for text in texts]
 
 
 def _split_blocks(

@@ -51,7 +51,7 @@ def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
     return b"".join([SIGNATURE, *others, *texts, chunks[-1][2]])
 
 
-def plain_image(width: int = 256, height: int = 384) -> bytes:
+def blank_image(width: int = 256, height: int = 384) -> bytes:
     """Return a PNG of a single dark color, for cards without an image."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     rows = (b"\0" + bytes((46, 42, 58)) * width) * height

@@ -8,15 +8,15 @@ from typing import TypeAlias
 from bot.errors import PresetError
 from bot.importers.file_kinds import FileKind, detect_file_kind
 from bot.importers.instruct_templates import (
-    keys_of_adapter,
-    keys_of_context,
-    keys_of_instruct,
-    keys_of_system_prompt,
+    adapter_preset_keys,
+    context_preset_keys,
+    instruct_preset_keys,
+    system_prompt_preset_keys,
 )
 from bot.importers.modelfile import import_notes, parse_modelfile, preset_from_modelfile
 from bot.importers.sillytavern_settings import (
-    keys_of_chat_completion,
-    keys_of_sampler,
+    chat_completion_preset_keys,
+    sampler_preset_keys,
     unsupported_features,
 )
 from bot.prompting.presets.fields import MAX_NAME_CHARS, STRING_TEMPLATES
@@ -66,7 +66,7 @@ def preset_from_text(
             raise PresetError.translatable(
                 "{file} is a complete preset; import it without --into", file=file
             )
-        make = _from_own_json if is_json else _from_modelfile
+        make = _from_preset_json if is_json else _from_modelfile
         return make(text, file, name, provider)
     keys, notes = found
     if into is not None:
@@ -77,7 +77,9 @@ def preset_from_text(
     return ImportedPreset(preset, [*notes, *unsupported_features(preset)])
 
 
-def _from_own_json(text: str, file: Path, name: str | None, provider: str | None) -> ImportedPreset:
+def _from_preset_json(
+    text: str, file: Path, name: str | None, provider: str | None
+) -> ImportedPreset:
     preset = parse_preset(text, str(file))
     given = {"name": name or preset.name, "provider": provider or preset.provider}
     data = {**preset.model_dump(exclude_unset=True), **given}
@@ -134,7 +136,7 @@ def _keys_from_other_program(text: str, source: str) -> _Keys | None:
     return {**keys, **({"name": own_name} if isinstance(own_name, str) else {})}, notes
 
 
-def _keys_of_role_texts(data: Mapping[str, object]) -> _Keys:
+def _role_text_preset_keys(data: Mapping[str, object]) -> _Keys:
     sampling = {
         key: value
         for key, value in data.items()
@@ -146,12 +148,12 @@ def _keys_of_role_texts(data: Mapping[str, object]) -> _Keys:
     return keys | ({"name": name} if isinstance(name, str) else {}), []
 
 
-def _keys_of_master_export(data: Mapping[str, object]) -> _Keys:
+def _master_export_preset_keys(data: Mapping[str, object]) -> _Keys:
     parts: tuple[tuple[str, _Converter], ...] = (
-        ("instruct", keys_of_instruct),
-        ("context", keys_of_context),
-        ("sysprompt", keys_of_system_prompt),
-        ("preset", keys_of_sampler),
+        ("instruct", instruct_preset_keys),
+        ("context", context_preset_keys),
+        ("sysprompt", system_prompt_preset_keys),
+        ("preset", sampler_preset_keys),
     )
     keys: dict[str, object] = {}
     notes: list[str] = []
@@ -166,14 +168,14 @@ def _keys_of_master_export(data: Mapping[str, object]) -> _Keys:
 
 _Converter: TypeAlias = Callable[[Mapping[str, object]], _Keys]
 _CONVERTERS: Mapping[FileKind, _Converter] = {
-    FileKind.INSTRUCT: keys_of_instruct,
-    FileKind.CONTEXT: keys_of_context,
-    FileKind.SYSTEM_PROMPT: keys_of_system_prompt,
-    FileKind.SAMPLER: keys_of_sampler,
-    FileKind.CHAT_COMPLETION: keys_of_chat_completion,
-    FileKind.MASTER_EXPORT: _keys_of_master_export,
-    FileKind.KOBOLDCPP_ADAPTER: keys_of_adapter,
-    FileKind.CHAT_TEMPLATE_JSON: _keys_of_role_texts,
+    FileKind.INSTRUCT: instruct_preset_keys,
+    FileKind.CONTEXT: context_preset_keys,
+    FileKind.SYSTEM_PROMPT: system_prompt_preset_keys,
+    FileKind.SAMPLER: sampler_preset_keys,
+    FileKind.CHAT_COMPLETION: chat_completion_preset_keys,
+    FileKind.MASTER_EXPORT: _master_export_preset_keys,
+    FileKind.KOBOLDCPP_ADAPTER: adapter_preset_keys,
+    FileKind.CHAT_TEMPLATE_JSON: _role_text_preset_keys,
     FileKind.LOREBOOK: lambda data: ({"lorebook": dict(data)}, []),
 }
 

@@ -20,7 +20,7 @@ _SAMPLERS = tomllib.loads((Path(__file__).parent / "samplers.toml").read_text("u
 _ORDERS = ("order", "sampler_order", "sampler_priority", "samplers")
 
 
-def keys_of_sampler(data: Json) -> tuple[dict[str, object], list[str]]:
+def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     """Return preset keys for a sampler preset, and notes."""
     read = JsonFields(data)
     parameters: dict[str, object] = {}
@@ -75,7 +75,7 @@ def _token_limits(context: int | None, answer: int | None) -> dict[str, object]:
     return keys
 
 
-_OF_CHARACTER = 2  # stands for the character's messages in `placement`
+_CHARACTER_PLACEMENT = 2  # stands for the character's messages in `placement`
 _MAX_SCRIPTS = 200
 _HIDDEN_HTML = re.compile(
     r"<(style|script|head)\b.*?(</\1\s*>|\Z)|<!--.*?(-->|\Z)", re.IGNORECASE | re.DOTALL
@@ -93,7 +93,7 @@ _LITERAL = re.compile(r"/(.+)/([a-zA-Z]*)", re.DOTALL)
 _BARE_SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 
 
-def scripts_of(extensions: object) -> tuple[list[dict[str, object]], list[str]]:
+def read_regex_scripts(extensions: object) -> tuple[list[dict[str, object]], list[str]]:
     """Return the regex scripts in a card's or preset's extensions, and notes on omitted ones."""
     scripts: list[dict[str, object]] = []
     left_out: list[str] = []
@@ -117,7 +117,7 @@ def _read_script(read: JsonFields, name: str) -> dict[str, object]:
     """Convert a script, with only the text of HTML; omit `find` if it would have no effect."""
     places = read.values.get("placement")
     in_answer = read.flag("markdownOnly") or not read.flag("promptOnly")
-    in_answer = in_answer and isinstance(places, list) and _OF_CHARACTER in places
+    in_answer = in_answer and isinstance(places, list) and _CHARACTER_PLACEMENT in places
     find, replace = read.text("findRegex"), read.text("replaceString")
     pattern, flags = found.groups() if (found := _LITERAL.fullmatch(find)) else (find, "")
     find = f"/{_BARE_SLASH.sub(lambda slash: slash[1] or chr(92) + '/', pattern)}/{flags}"
@@ -141,7 +141,7 @@ _AT_DEPTH = 1  # the `injection_position` of prompts within the chat
 _ROLES = ("system", "user", "assistant")
 _NAMES_BEHAVIORS = {-1: "not_add", 2: "add"}
 _DEFAULT_DEPTH = 4
-_EVERYBODY = 100001  # the `character_id` of the order for all characters
+_ALL_CHARACTERS = 100001  # the `character_id` of the order for all characters
 _MARKERS = frozenset(get_args(MarkerName))
 _PLACES = frozenset({"chatHistory", "dialogueExamples"})
 _OVERRIDABLE = frozenset({"main", "jailbreak"})
@@ -154,10 +154,10 @@ _FORMATS = {
 """For each marker, the key of the format for its content."""
 
 
-def keys_of_chat_completion(data: Json) -> tuple[dict[str, object], list[str]]:
+def chat_completion_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     """Return preset keys for a chat completion preset, and notes."""
     read = JsonFields(data)
-    keys, notes = keys_of_sampler(data)
+    keys, notes = sampler_preset_keys(data)
     keys |= _token_limits(read.integer("openai_max_context"), read.integer("openai_max_tokens"))
     behavior = read.integer("names_behavior")
     keys["user_name_in_message"] = _NAMES_BEHAVIORS.get(behavior or 0, "default")
@@ -165,7 +165,7 @@ def keys_of_chat_completion(data: Json) -> tuple[dict[str, object], list[str]]:
     service = read.text("chat_completion_source")
     if service == "claude" and read.text("assistant_prefill").strip():
         prompts.append({"role": "assistant", "content": read.text("assistant_prefill")})
-    scripts, script_notes = scripts_of(data.get("extensions"))
+    scripts, script_notes = read_regex_scripts(data.get("extensions"))
     keys |= {"prompts": prompts, "macros": True, "regex_scripts": scripts}
     if model := read.text(f"{service}_model"):
         notes.append(f"the model {model} is omitted: set your model with the key `model`")
@@ -177,7 +177,7 @@ def _ordered_prompts(settings: JsonFields) -> Iterator[Json]:
     prompts = settings.list_of_objects("prompts")
     known = {str(each["identifier"]): each for each in prompts if each.get("identifier")}
     lists = settings.list_of_objects("prompt_order")
-    lists = [each for each in lists if each.get("character_id") == _EVERYBODY] or lists
+    lists = [each for each in lists if each.get("character_id") == _ALL_CHARACTERS] or lists
     order = JsonFields(lists[-1]).list_of_objects("order") if lists else []
     names = [str(each.get("identifier")) for each in order if each.get("enabled", True)]
     for name in names if order else known:
@@ -216,7 +216,7 @@ _MAX_PROBLEMS = 20
 def unsupported_features(preset: Preset) -> Sequence[Text]:
     """Return a note about each kind of unsupported feature in a preset."""
     notes: list[Text] = []
-    if preset.has_macros and (unknown := unknown_macros(_texts_of(preset))):
+    if preset.has_macros and (unknown := unknown_macros(_preset_texts(preset))):
         names = [f"{{{{{name}}}}}" for name in unknown[:_MAX_NAMES]]
         names += ["…"] * (len(unknown) > _MAX_NAMES)
         notes.append(
@@ -239,7 +239,7 @@ def unsupported_features(preset: Preset) -> Sequence[Text]:
     return [*notes, *(book.problems[:_MAX_PROBLEMS] if book else ())]
 
 
-def _texts_of(preset: Preset) -> Iterator[str]:
+def _preset_texts(preset: Preset) -> Iterator[str]:
     own = (preset.system, preset.persona, preset.personality, preset.scenario, preset.story_string)
     others = (preset.post_history_instructions, *preset.greetings, *preset.group_greetings)
     yield from filter(None, (*own, *others))

@@ -11,7 +11,7 @@ from importlib import import_module  # noqa: TID251 # its libraries are an extra
 from pathlib import Path
 
 from bot.errors import PresetError, UserError
-from bot.importers.card import Card, own_image, read_card
+from bot.importers.card import Card, find_character_image, read_card
 from bot.importers.card_to_preset import preset_from_card
 from bot.importers.file_kinds import CHARACTER_IMPORTS, FileKind, detect_file_kind
 from bot.prompting.presets.files import export_preset
@@ -77,7 +77,7 @@ def _find_picture_url(card: Card) -> str | None:
 
 
 def _extract_picture(card: Card) -> str | None:
-    image = own_image(card)
+    image = find_character_image(card)
     if image is None:
         return None
     try:

@@ -80,10 +80,10 @@ class Transcript:
             if (today := one.turn.at.date()) != day:
                 lines.append(f"On {today.isoformat()}:")
                 day = today
-            lines.append(f"[{number}] {self.label_of(one)}: {text}")
+            lines.append(f"[{number}] {self.find_label(one)}: {text}")
         return "\n".join(lines)
 
-    def label_of(self, one: StoredTurn) -> str:
+    def find_label(self, one: StoredTurn) -> str:
         if one.turn.speaker is not None:
             return self.labels.people[one.turn.speaker.id]
         return self.labels.characters.get(one.turn.preset or "", "you")
@@ -176,7 +176,7 @@ def _check(
         return None
     source, words = transcript.turns[int(number) - 1], transcript.texts[int(number) - 1]
     speaker, about = (transcript.find(_one_line(note.get(key))) for key in ("speaker", "about"))
-    turn, label = source.turn, transcript.label_of(source)
+    turn, label = source.turn, transcript.find_label(source)
     author = turn.speaker or Person(turn.preset or "", label)
     if speaker is None or speaker.key != author.id or not is_quoted(quote, words):
         return None

@@ -22,7 +22,7 @@ from bot.chat.session import Turn
 from bot.chat.story import PackedVector
 from bot.errors import EmbeddingError, StoreError
 from bot.ports import Embedder
-from bot.prompting.text.words import words_of
+from bot.prompting.text.words import split_words
 from bot.storage.memories import SqlMemories
 
 _log = structlog.get_logger(__name__)
@@ -132,9 +132,10 @@ def rank_memories(
 
 def _score_words(query: str, memories: Sequence[Memory]) -> dict[int, float]:
     """Return the weight of the words that each memory shares with a query, if any."""
-    wanted = set(words_of(query))
+    wanted = set(split_words(query))
     shared = {
-        one.id: wanted.intersection(words_of(f"{one.subject.name} {one.text}")) for one in memories
+        one.id: wanted.intersection(split_words(f"{one.subject.name} {one.text}"))
+        for one in memories
     }
     counts = Counter(word for words in shared.values() for word in words)
     # A word that stands in every memory says nothing; of Chinese, pairs say more than characters.

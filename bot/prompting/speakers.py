@@ -14,10 +14,10 @@ from bot.chat.incoming import Person
 from bot.chat.session import Turn, shown_name
 from bot.prompting.text.confusables import (
     COLON,
+    find_script,
     is_invisible,
     is_overlay_mark,
     mixes_confusable_scripts,
-    script_of,
     skeleton,
     spell_enclosed_letters,
 )
@@ -83,7 +83,7 @@ def _is_kept(before: str, char: str, after: str) -> bool:
     if char in _EMOJI_JOINERS and (_is_emoji(before) or before in _EMOJI_JOINERS):
         return True
     if char in _JOINERS:
-        return script_of(before) == script_of(after) and script_of(before) in _JOINED_SCRIPTS
+        return find_script(before) == find_script(after) and find_script(before) in _JOINED_SCRIPTS
     if char in _INNER_PUNCTUATION:
         return before.isalnum() and after.isalnum()
     if is_invisible(char) or is_overlay_mark(char) or COLON.match(char):
@@ -209,7 +209,7 @@ class SpeakerLabels:
         """A value that changes whenever turns have to be tagged again."""
         return frozenset(self.people.items()), tuple(self.characters.items())
 
-    def label_of(self, turn: Turn, own: str) -> str:
+    def find_label(self, turn: Turn, own: str) -> str:
         """Return the label of a turn's speaker; `own` is the preset that is going to answer."""
         if turn.speaker:
             return self.people[turn.speaker.id]

@@ -153,4 +153,4 @@ def used_models(preset: Preset) -> list[tuple[str, str]]:
 
 def _has_price(provider: ProviderSettings, model: str) -> bool:
     name = provider.model or model if model == "default" else model
-    return provider.price_of(name) is not None
+    return provider.find_price(name) is not None

@@ -30,17 +30,17 @@ _CONTROL_TOKEN = re.compile(
 _HEADING = re.compile(r"^[ \t]*((?:#{1,4} )?[^\W\d_][\w ]{0,30}[:：])[ \t]*$", re.MULTILINE)
 
 
-def control_tokens(template: ChatTemplate) -> tuple[str, ...]:
+def find_control_tokens(template: ChatTemplate) -> tuple[str, ...]:
     """Return the control tokens that a template writes, longest first."""
     match template:
         case JinjaTemplate():
             special = (template.bos_token, template.eos_token)
-            found = {*_tokens_of_source(template.source), *special}
+            found = {*_tokens_in_source(template.source), *special}
         case StringTemplate():
             found = {*template.keywords, template.end_template.strip()}
         case _:
             texts = [getattr(template, name, None) or "" for name in ROLE_TEXT_KEYS]
-            found = {token for text in texts for token in _tokens_of_text(text)}
+            found = {token for text in texts for token in _tokens_in_text(text)}
             found.update(template.stop_words or ())
     return tuple(sorted((token for token in found if len(token) > 1), key=_longest_first))
 
@@ -49,7 +49,7 @@ def split_separators(template: ChatTemplate) -> tuple[str, ...]:
     """Return the strings at which a template splits messages, such as `</think>`, longest first."""
     if not isinstance(template, JinjaTemplate):
         return ()
-    return tuple(sorted(_separators_of_source(template.source), key=_longest_first))
+    return tuple(sorted(_separators_in_source(template.source), key=_longest_first))
 
 
 def _longest_first(text: str) -> tuple[int, str]:
@@ -57,15 +57,15 @@ def _longest_first(text: str) -> tuple[int, str]:
 
 
 @lru_cache(maxsize=256)
-def _tokens_of_source(source: str) -> frozenset[str]:
+def _tokens_in_source(source: str) -> frozenset[str]:
     tree = ENVIRONMENT.parse(source)
     texts = [node.data for node in tree.find_all(nodes.TemplateData)]
     texts += [str(node.value) for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
-    return frozenset(token for text in texts for token in _tokens_of_text(text))
+    return frozenset(token for text in texts for token in _tokens_in_text(text))
 
 
 @lru_cache(maxsize=256)
-def _separators_of_source(source: str) -> frozenset[str]:
+def _separators_in_source(source: str) -> frozenset[str]:
     tree = ENVIRONMENT.parse(source)
     assigned: dict[str, nodes.Node] = {
         node.target.name: node.node
@@ -86,7 +86,7 @@ def _separators_of_source(source: str) -> frozenset[str]:
     return frozenset(text.strip() for text in texts if isinstance(text, str)) - {""}
 
 
-def _tokens_of_text(text: str) -> Iterable[str]:
+def _tokens_in_text(text: str) -> Iterable[str]:
     yield from _CONTROL_TOKEN.findall(text)
     yield from _HEADING.findall(text)
 
@@ -137,7 +137,7 @@ def render_spans(
     def render(given: Sequence[Message]) -> str:
         return render_messages(template, given, **options)
 
-    tokens = control_tokens(template)
+    tokens = find_control_tokens(template)
     prompt = render(messages)
     for mark in (_mark_whole, _mark_stripped, _mark_between(split_separators(template))):
         spans = _locate(render, messages, prompt, mark, tokens)

@@ -195,7 +195,7 @@ class _RenderProcess:
                 f"the render process did not respond for {SECONDS_WITHOUT_ANSWER:.0f} s; try again"
             ) from None
         except (ConnectionError, asyncio.IncompleteReadError) as error:
-            raise _error_of_exit(await self._exit_code()) from error
+            raise _exit_error(await self._exit_code()) from error
 
     async def _exit_code(self) -> int | None:
         with contextlib.suppress(TimeoutError):
@@ -241,7 +241,7 @@ def _too_slow(limit: str) -> TemplateLimitExceeded:
     return TemplateLimitExceeded(f"the template was stopped: it used more than {limit}")
 
 
-def _error_of_exit(exit_code: int | None) -> TemplateError:
+def _exit_error(exit_code: int | None) -> TemplateError:
     if exit_code in CPU_LIMIT_EXIT_CODES:
         return _too_slow(f"{MAX_CPU_SECONDS * 1000:.0f} ms of CPU time")
     if exit_code in CRASH_EXIT_CODES:

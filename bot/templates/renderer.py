@@ -133,9 +133,9 @@ class Renderer(AsyncExitStack):
     ) -> ToolForm | None:
         """Return a template's form of tool calls, or None if it has none; raise like `render`."""
         prepared = await self._prepare(choice, model_template)
-        if not prepared.was_asked_for_tools:
+        if not prepared.has_detected_tool_form:
             prepared.tool_form = await self._detect_tool_form(prepared)
-            prepared.was_asked_for_tools = True
+            prepared.has_detected_tool_form = True
         return prepared.tool_form
 
     async def _detect_tool_form(self, prepared: "_PreparedTemplate") -> ToolForm | None:
@@ -247,7 +247,7 @@ class _PreparedTemplate:
     template: _TrustedTemplate | _UntrustedTemplate
     capabilities: Capabilities
     stop: tuple[str, ...]
-    was_asked_for_tools: bool = False
+    has_detected_tool_form: bool = False
     tool_form: ToolForm | None = None
 
 

@@ -36,7 +36,12 @@ from bot.memory.recall import Recaller
 from bot.memory.stories import RetrieveStories
 from bot.memory.summaries import Summarizer
 from bot.ports import Backend, Clock, ToolServer
-from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend, template_of
+from bot.prompting.compose.compose import (
+    choose_template,
+    compose,
+    fit_for_backend,
+    prompt_limit_if_needed,
+)
 from bot.prompting.draft import Draft, PromptPart
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
@@ -302,7 +307,7 @@ class PromptSources:
         Raises `UserError` if the required parts do not fit, `BackendError` if counting fails.
         """
         backend = self.backends[preset.provider]
-        model_limit = await find_model_limit(preset, backend)
+        model_limit = await prompt_limit_if_needed(preset, backend)
         draft = await self.compose(preset, context, model_limit)
         if not tools:
             return await fit_for_backend(preset, draft, backend)
@@ -417,7 +422,7 @@ class AnswerTools:
         """Return the tools for an answer, or None if the preset or backend uses no tools."""
         if not preset.calls_tools:
             return None
-        if not await backend.calls_tools(preset.model, template_of(preset)):
+        if not await backend.calls_tools(preset.model, choose_template(preset)):
             _log.info("tools_not_offered", preset=preset.name, provider=preset.provider)
             return None
         made: Mapping[str, Callable[[], Tool]] = {
@@ -468,7 +473,7 @@ class AnswerTools:
         def label(turns: Sequence[Turn]) -> Callable[[Turn, str], str]:
             people = [one.speaker for one in turns if one.speaker]
             labels = label_speakers([*people, context.incoming.author], context.character_names)
-            return lambda turn, text: labels.tag_text(labels.label_of(turn, preset.name), text)
+            return lambda turn, text: labels.tag_text(labels.find_label(turn, preset.name), text)
 
         return history_tool(load_turns, label)
 

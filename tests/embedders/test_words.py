@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bot.prompting.embedding import WORDS, StoryIndex
-from bot.prompting.text.words import words_of
+from bot.prompting.text.words import split_words
 
 WITHOUT_MODEL = """
 import asyncio, sys
@@ -45,5 +45,5 @@ def test_stories_are_found_by_the_words_of_any_script(query: str, nearest: int) 
 
 
 def test_words_are_folded_and_unspaced_scripts_give_characters_and_pairs() -> None:
-    assert words_of("Don't STOP, straße_2") == ["don", "t", "stop", "strasse_2"]
-    assert words_of("GPT写诗") == ["gpt", "写", "诗", "写诗"]
+    assert split_words("Don't STOP, straße_2") == ["don", "t", "stop", "strasse_2"]
+    assert split_words("GPT写诗") == ["gpt", "写", "诗", "写诗"]

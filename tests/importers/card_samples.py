@@ -9,9 +9,9 @@ from pathlib import Path
 
 from bot.importers.archives import write_charx
 from bot.importers.card import Json, dump_json
-from bot.importers.png import SIGNATURE, plain_image, write_png
+from bot.importers.png import SIGNATURE, blank_image, write_png
 
-PORTRAIT = plain_image(24, 36)
+PORTRAIT = blank_image(24, 36)
 
 CARDS: dict[str, Json] = json.loads((Path(__file__).parent / "cards.json").read_text("utf-8"))
 INNKEEPER = CARDS["innkeeper"]

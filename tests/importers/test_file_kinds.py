@@ -13,7 +13,7 @@ from bot.importers.file_kinds import (
     check_file_kind,
     detect_file_kind,
 )
-from bot.importers.png import plain_image
+from bot.importers.png import blank_image
 from bot.texts.text import translate
 from tests.importers.card_samples import CARD_FILES, zipped
 from tests.importers.refusals import assert_is_chinese
@@ -22,7 +22,7 @@ TEXTS = json.loads((Path(__file__).parent / "file_kinds.json").read_text("utf-8"
 FILES: dict[str, tuple[FileKind, bytes | str | object]] = {
     **{name: (FileKind[kind], content) for name, (kind, content) in TEXTS.items()},
     "GGUF": (FileKind.GGUF, b"GGUF\3\0\0\0"),
-    "image": (FileKind.IMAGE, plain_image(2, 2)),
+    "image": (FileKind.IMAGE, blank_image(2, 2)),
     "photo": (FileKind.IMAGE, b"\xff\xd8\xff\xe0"),
     "ChatHaruhi 1": (
         FileKind.HARUHI,

@@ -11,7 +11,7 @@ from bot.backends.llama_cpp.sampling import find_problems
 from bot.chat.prompt import Message
 from bot.errors import PresetError
 from bot.importers.preset_files import ImportedPreset, preset_from_text
-from bot.prompting.compose.compose import template_of
+from bot.prompting.compose.compose import choose_template
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
 from bot.templates.renderer import ModelTemplate, Renderer
@@ -36,7 +36,7 @@ def imported(data: dict[str, Any], file: str = "Big O.json", **options: Any) -> 
 def rendered(preset: Preset, *messages: Message) -> str:
     async def render() -> str:
         async with Renderer() as renderer:
-            choice = template_of(preset)
+            choice = choose_template(preset)
             return (await renderer.render(messages, choice, ModelTemplate())).text
 
     return asyncio.run(render())

@@ -11,7 +11,7 @@ import pytest
 from bot.errors import PresetError
 from bot.importers.card import MAX_FILE_BYTES, read_card
 from bot.importers.card_to_preset import preset_from_card
-from bot.importers.png import plain_image
+from bot.importers.png import blank_image
 from tests.attacks import skip_for, with_ours
 from tests.importers.card_samples import zipped
 
@@ -37,7 +37,7 @@ def _book(entry: bytes, size: int) -> bytes:
 
 
 def _with_chunk(kind: bytes, claimed: int, text: bytes) -> bytes:
-    image = plain_image()
+    image = blank_image()
     return image[:33] + claimed.to_bytes(4, "big") + kind + text + image[33:]
 
 
@@ -53,7 +53,7 @@ FILES: Mapping[str, Callable[[], bytes]] = {
         ("word/document.xml", b'<!DOCTYPE z [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><z>&b;</z>')
     ),
     "CSV formula injection": lambda: b'=HYPERLINK("http://evil.example")',
-    "polyglot PNG+ZIP": lambda: plain_image() + zipped(("card.json", b'{"name":"N"}')),
+    "polyglot PNG+ZIP": lambda: blank_image() + zipped(("card.json", b'{"name":"N"}')),
     "name with path ../../x": lambda: zipped(("../../x", b"x"), ("card.json", b"{}")),
     "character card PNG: tEXt chunk 200 MB base64": lambda: _with_chunk(
         b"tEXt", 200 * 2**20, b"chara\0" + base64.b64encode(b"x" * 1000)
@@ -70,7 +70,7 @@ MORE_FILES: Mapping[str, Callable[[], bytes]] = {
     "zip without an end": lambda: b"PK\x03\x04" + b"\0" * 1000,
     "zip that names a drive": lambda: zipped(("C:/x", b"x"), ("card.json", b"{}")),
     "a chunk longer than the file": lambda: _with_chunk(b"tEXt", 2**31 - 1, b"chara\0"),
-    "many empty chunks": lambda: plain_image()[:33] + b"\0\0\0\0teXt\xe2\x11\xa0\x95" * 50_000,
+    "many empty chunks": lambda: blank_image()[:33] + b"\0\0\0\0teXt\xe2\x11\xa0\x95" * 50_000,
     _SLOW_KEYS: lambda: _book(_SLOW_KEY, MAX_FILE_BYTES - 1000),
 }
 ELSEWHERE = {

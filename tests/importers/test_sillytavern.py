@@ -17,7 +17,7 @@ from bot.chat.prompt import Message, Role, TemplateNames
 from bot.cli.render import View, render_preset
 from bot.errors import PresetError
 from bot.importers.preset_files import ImportedPreset, preset_from_text
-from bot.prompting.compose.compose import template_of
+from bot.prompting.compose.compose import choose_template
 from bot.prompting.macros import Macros, macros_of_story
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
@@ -110,7 +110,7 @@ async def test_name_in_a_control_sequence_leaves_the_template_its_tokens() -> No
     header = "<|start_header_id|>{{name}}<|end_header_id|>"
     preset = imported({**CHATML, "input_sequence": header, "names_behavior": "none"}).preset
     names = TemplateNames("Aqua", "Bob", is_group=False)
-    choice = replace(template_of(preset), names=names)
+    choice = replace(choose_template(preset), names=names)
 
     async with Renderer() as renderer:
         rendered = await renderer.render(

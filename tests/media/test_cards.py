@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from bot.importers.archives import MAIN_ICON, write_charx
-from bot.importers.png import plain_image, write_png
+from bot.importers.png import blank_image, write_png
 from bot.media.attachment_reader import convert
 
 ADDRESS = "https://cards.example/mira.png"
@@ -37,7 +37,7 @@ async def read(
 async def test_picture_without_an_address_is_the_cards_own_in_small(
     packed: Callable[[bytes, bytes], bytes],
 ) -> None:
-    found = await read(plain_image(), packed, avatar="none")
+    found = await read(blank_image(), packed, avatar="none")
     with Image.open(io.BytesIO(base64.b64decode(found["picture"]))) as picture:
         assert (picture.format, picture.size) == ("PNG", (128, 128))
     assert "avatar" not in json.loads(found["preset"])
@@ -45,7 +45,7 @@ async def test_picture_without_an_address_is_the_cards_own_in_small(
 
 @pytest.mark.parametrize(
     ("image", "avatar"),
-    [(plain_image(), ADDRESS), (plain_image(20_000, 3_000), ""), (plain_image(9, 0), "")],
+    [(blank_image(), ADDRESS), (blank_image(20_000, 3_000), ""), (blank_image(9, 0), "")],
     ids=["address", "too large", "damaged"],
 )
 async def test_card_with_an_address_or_an_unusable_picture_has_none(

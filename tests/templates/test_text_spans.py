@@ -12,7 +12,7 @@ from bot.templates.control_tokens import (
     ChatTemplate,
     TextSpan,
     break_control_tokens,
-    control_tokens,
+    find_control_tokens,
     render_messages,
     render_spans,
 )
@@ -115,7 +115,7 @@ def test_broken_control_tokens_are_gone_and_visible_text_stays(text: str, words:
 
 def lmdeploy_templates() -> list[Any]:
     made = [get(name)() for name in names()]
-    return [one for one in made if isinstance(one, BaseTemplate) and control_tokens(one)]
+    return [one for one in made if isinstance(one, BaseTemplate) and find_control_tokens(one)]
 
 
 @pytest.mark.parametrize("attack", attacks("special_tokens"), ids=lambda attack: attack["title"])
@@ -126,7 +126,7 @@ def test_control_tokens_in_people_s_texts_stay_untrusted(attack: dict[str, Any])
         for text in texts:
             spans = render_spans(template, conversation("Hello", "Hi", text))
             harmless = render_spans(template, conversation("Hello", "Hi", "x"))
-            tokens = control_tokens(template)
+            tokens = find_control_tokens(template)
 
             assert trusted_text(spans).split() == trusted_text(harmless).split()
             assert not any(token in break_control_tokens(text, tokens) for token in tokens)

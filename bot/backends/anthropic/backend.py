@@ -20,7 +20,7 @@ from bot.backends.chat_completions.request_runner import (
     request_again_if_idle,
     resolve_model,
 )
-from bot.backends.chat_completions.stop_strings import stop_strings_of
+from bot.backends.chat_completions.stop_strings import collect_stop_strings
 from bot.chat.prompt import Prompt
 from bot.ports import Backend, Clock
 from bot.runtime.clock import SystemClock
@@ -48,7 +48,7 @@ class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
             "/messages",
             body,
             model,
-            stop_strings_of(prompt),
+            collect_stop_strings(prompt),
             parameters=body.keys() - _CONTENT_FIELDS,
             has_fallback=prompt.has_fallback,
             is_continuation=bool(prompt.begun),

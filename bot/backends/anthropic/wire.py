@@ -11,7 +11,7 @@ from typing_extensions import override
 from bot.backends.chat_completions import errors, parameter_table
 from bot.backends.chat_completions.deltas import JsonObject
 from bot.backends.chat_completions.parameter_table import Check, ParameterTable, given_parameters
-from bot.backends.chat_completions.stop_strings import stop_strings_of
+from bot.backends.chat_completions.stop_strings import collect_stop_strings
 from bot.backends.chat_completions.streaming import StreamParser, decode_event, token_count
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, ToolCall, ToolExchange, Usage
 from bot.errors import BackendUnavailable
@@ -183,7 +183,7 @@ def to_wire(
         body["system"] = system
     body["messages"] = [{**each, "content": _compact(each["content"])} for each in messages]
     # The API rejects white space as a stop string; our own search of the answer still finds it.
-    if stop := [each for each in stop_strings_of(prompt) if each.strip()]:
+    if stop := [each for each in collect_stop_strings(prompt) if each.strip()]:
         body["stop_sequences"] = stop
     return {**body, "stream": True}
 

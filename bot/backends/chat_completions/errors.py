@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 from typing_extensions import override
 
-from bot.backends.chat_completions.retries import wait_asked_for
+from bot.backends.chat_completions.retries import requested_wait_seconds
 from bot.errors import TroupeError
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
@@ -200,7 +200,7 @@ def translate_status(
         )
     if status in _TRANSIENT or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         is_busy = status in {HTTPStatus.TOO_MANY_REQUESTS, _OVERLOADED}
-        wait = wait_asked_for(headers, body, now)
+        wait = requested_wait_seconds(headers, body, now)
         asks = f"it asks to wait {wait:g} s; " if wait else ""
         return RequestFailed(
             f"{endpoint} returned status {status}{_error_codes(body)}; {asks}try again later",

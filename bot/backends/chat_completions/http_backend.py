@@ -22,7 +22,7 @@ from bot.backends.chat_completions.wire import describe_request
 from bot.chat.operation import ModelHealth
 from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, TemplateChoice
 from bot.ports import Backend, Clock, TextTokenCounter
-from bot.prompting.text.tokens import EncodingCounter, counter_for_model, known_encoding
+from bot.prompting.text.tokens import EncodingCounter, counter_for_model, find_encoding
 
 _INITIAL_RATIO = 1.25  # assumed for an unknown tokenizer; most yield fewer tokens
 _MARGIN = 1.05
@@ -64,7 +64,7 @@ class PromptTokenEstimator:
         if counted < _MIN_TOKENS:
             return
         ratio = tokens / counted
-        is_known = known_encoding(model) is not None
+        is_known = find_encoding(model) is not None
         after = max(before, ratio) if is_known else max(before * _DECAY, ratio * _MARGIN)
         self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
 
@@ -86,7 +86,7 @@ class PromptTokenEstimator:
         return max(estimated, tokens or 0)
 
     def _counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:
-        initial = _INITIAL_RATIO if known_encoding(model) is None else 1.0
+        initial = _INITIAL_RATIO if find_encoding(model) is None else 1.0
         return counter_for_model(model), self._ratios.get(model, initial)
 
 

@@ -9,7 +9,7 @@ import structlog
 from pydantic import SecretStr
 
 from bot.backends.chat_completions.request_runner import HttpStatusError
-from bot.backends.chat_completions.retries import wait_asked_for
+from bot.backends.chat_completions.retries import requested_wait_seconds
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.ports import Clock
 from bot.runtime.http_client import HttpResponse
@@ -114,7 +114,7 @@ class KeyRotation(Generic[C]):
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
                 seconds = _WRONG_KEY_SECONDS
             case HTTPStatus.TOO_MANY_REQUESTS:
-                wait = wait_asked_for(error.headers, error.body, self._clock.now())
+                wait = requested_wait_seconds(error.headers, error.body, self._clock.now())
                 seconds = wait or _RATE_LIMITED_SECONDS
             case _:
                 return False

@@ -36,7 +36,7 @@ def max_backoff_seconds(retries: int) -> float:
     return min(_MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2.0**retries)
 
 
-def wait_asked_for(headers: Mapping[str, str], body: bytes, now: float) -> float:
+def requested_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) -> float:
     """Return the seconds that a response asks to wait, in its headers or body; 0 if none."""
     seconds = retry_after(headers.get("retry-after-ms"), now) / 1000
     seconds = seconds or retry_after(headers.get("retry-after"), now)

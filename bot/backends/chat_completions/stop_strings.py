@@ -15,7 +15,7 @@ STRING_TEMPLATE_PARAMETERS = frozenset(
 """RodelAgent's string templates, which are stored as parameters but not sent to a model."""
 
 
-def stop_strings_of(prompt: Prompt) -> tuple[str, ...]:
+def collect_stop_strings(prompt: Prompt) -> tuple[str, ...]:
     match prompt.parameters.get("stop"):
         case str() as word:
             return (*prompt.stop, word)

@@ -17,7 +17,10 @@ from bot.backends.chat_completions.deltas import (
     text_of,
 )
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
-from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS, stop_strings_of
+from bot.backends.chat_completions.stop_strings import (
+    STRING_TEMPLATE_PARAMETERS,
+    collect_stop_strings,
+)
 from bot.backends.chat_completions.streaming import StreamParser, decode_event, token_count
 from bot.chat.incoming import to_storable_text
 from bot.chat.prompt import FinishReason, Image, Prompt, PromptDescription, Usage
@@ -53,7 +56,7 @@ def to_wire(
         given = body.get(name)
         asked = given if isinstance(given, int) else prompt.max_output_tokens
         body[name] = min(asked, prompt.max_output_tokens)
-    if stop := stop_strings_of(prompt):
+    if stop := collect_stop_strings(prompt):
         body["stop"] = stop[:_MAX_STOP_STRINGS]  # our own search of the answer finds the rest
     given = quirks.apply({name: value for name, value in body.items() if value is not None})
     messages: list[dict[str, Any]] = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 from typing_extensions import override
 
-from bot.backends.chat_completions.stop_strings import stop_strings_of
+from bot.backends.chat_completions.stop_strings import collect_stop_strings
 from bot.backends.chat_completions.wire import parameters
 from bot.backends.llama_cpp.engine import EngineConfig, EngineFailed, setting_prefix
 from bot.backends.llama_cpp.images import (
@@ -350,7 +350,7 @@ async def describe_rendered(
     rendered = await renderer.render(
         insert_image_placeholders(prompt.messages), prompt.template, own, has_prefill=True
     )
-    stop = list(dict.fromkeys([*stop_strings_of(prompt), *rendered.stop]))
+    stop = list(dict.fromkeys([*collect_stop_strings(prompt), *rendered.stop]))
     limit = {} if prompt.max_output_tokens is None else {"max_tokens": prompt.max_output_tokens}
     template = describe_template(prompt.template, own)
     source = prompt.template.source or own.source or ""

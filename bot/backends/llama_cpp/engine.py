@@ -24,7 +24,7 @@ from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files import store
 from bot.chat.prompt import GenerationEvent
 from bot.errors import SettingsError
-from bot.extras import installing
+from bot.extras import install_command
 from bot.runtime.http_client import ConnectionFailed
 from bot.runtime.subprocesses import ChildFailed
 from bot.runtime.unix_server import ENGINE_URL, UnixServer, unix_server
@@ -292,7 +292,7 @@ def require_engine(settings: LlamaCppSettings, provider: str) -> str:
     package, what_it_does = _ENGINES[missing]
     prefix = setting_prefix(provider)
     raise SettingsError(
-        f"the engine {missing} is not installed: {installing(package)} {what_it_does};"
+        f"the engine {missing} is not installed: {install_command(package)} {what_it_does};"
         f" or unset {prefix}ENGINE to use one that is installed, or set {prefix}KIND=openai and"
         f" {prefix}BASE_URL to a server that has a model"
     )

@@ -11,7 +11,7 @@ from bot.backends.chat_completions.reasoning import (
     detect_open_tag,
     separate_reasoning,
 )
-from bot.backends.chat_completions.stop_strings import stop_strings_of
+from bot.backends.chat_completions.stop_strings import collect_stop_strings
 from bot.backends.llama_cpp.engine import (
     Engine,
     EngineConfig,
@@ -233,7 +233,7 @@ class LoadedModel:
             raise BackendUnavailable(f"{self.path.stem} failed: {error}") from error
 
     def _stop_strings(self, prompt: Prompt, rendered: RenderedPrompt) -> tuple[str, ...]:
-        found = (*stop_strings_of(prompt), *rendered.stop, *self.tokens.ends)
+        found = (*collect_stop_strings(prompt), *rendered.stop, *self.tokens.ends)
         return tuple(dict.fromkeys(word for word in found if word))
 
     def _engine_stops(self, rendered: RenderedPrompt) -> tuple[str, ...]:

@@ -37,8 +37,8 @@ class LlamaCppSettings(ModelFileSettings):
     )
 
     @override
-    def price_of(self, model: str) -> ModelPrice | None:
-        return super().price_of(model) or FREE
+    def find_price(self, model: str) -> ModelPrice | None:
+        return super().find_price(model) or FREE
 
 
 def local_settings(providers: Mapping[str, ProviderSettings]) -> LlamaCppSettings:

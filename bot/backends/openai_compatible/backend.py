@@ -21,7 +21,7 @@ from bot.backends.chat_completions.request_runner import (
     resolve_model,
     translated_failures,
 )
-from bot.backends.chat_completions.stop_strings import stop_strings_of
+from bot.backends.chat_completions.stop_strings import collect_stop_strings
 from bot.backends.chat_completions.wire import ChatCompletionsParser, to_wire
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.services import known_service, quirks_of
@@ -65,7 +65,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
             "/chat/completions",
             to_wire(prompt, model, names=names, quirks=self._quirks(model)),
             model,
-            stop_strings_of(prompt),
+            collect_stop_strings(prompt),
             has_fallback=prompt.has_fallback,
             headers=self._session_header(prompt),
             is_continuation=bool(prompt.begun),

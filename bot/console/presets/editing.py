@@ -268,7 +268,7 @@ def _parameter_line(document: JsonDocument, text: str) -> int:
     """Return the line of the parameter quoted in a text."""
     quoted = re.search(r"'([^']+)'", text)
     path = ("parameters", quoted[1]) if quoted else ("parameters",)
-    return document.line_of(path)
+    return document.line_at(path)
 
 
 def changed_lines(before: str, after: str) -> tuple[str, str]:

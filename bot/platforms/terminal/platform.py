@@ -11,7 +11,7 @@ from typing import TextIO
 from typing_extensions import override
 
 from bot.errors import Refused
-from bot.extras import installing, is_missing
+from bot.extras import install_command, is_missing
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.local_chat import LocalChat, PrintingSurface
@@ -26,7 +26,9 @@ def make(_settings: None, context: PlatformContext) -> Platform:
     """Create the chat client for an interactive terminal, or else the line-based platform."""
     is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     if is_terminal and is_missing("prompt_toolkit"):
-        sys.stderr.write(f"troupe: {installing('prompt_toolkit')} adds completion and history\n")
+        sys.stderr.write(
+            f"troupe: {install_command('prompt_toolkit')} adds completion and history\n"
+        )
     elif is_terminal:
         client: Platform | None = import_module("bot.platforms.terminal.screen_platform").make(
             context

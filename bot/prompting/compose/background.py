@@ -34,7 +34,7 @@ def build_background(
     labels, own = inputs.speakers, inputs.preset.name
 
     def tag(turn: Turn, text: str) -> str:
-        return labels.tag_text(labels.label_of(turn, own), text) if tagged else text
+        return labels.tag_text(labels.find_label(turn, own), text) if tagged else text
 
     lines = _fitting_lines(observed, tag, inputs.max_input_tokens)
     parts = []

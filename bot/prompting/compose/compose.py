@@ -105,7 +105,7 @@ def compose(
     return apply_card(draft, inputs)
 
 
-def template_of(preset: Preset) -> TemplateChoice:
+def choose_template(preset: Preset) -> TemplateChoice:
     """Return the template choice of a preset: `template`, string templates, or the model's own."""
     trim = preset.trim_inputs
     match preset.template:
@@ -172,7 +172,7 @@ def _base_prompt(inputs: PromptInputs, *, tagged: bool, wants_variety: bool) -> 
         filtered=preset.filter_chars,
         answers_as=labels.characters[preset.name] if tagged else None,
         speakers=labels.others(preset.name) if tagged else (),
-        template=_template_with_names(inputs) if tagged else template_of(preset),
+        template=_template_with_names(inputs) if tagged else choose_template(preset),
         character=preset.character_name,
         asked_by=inputs.incoming.author.id,
     )
@@ -180,7 +180,7 @@ def _base_prompt(inputs: PromptInputs, *, tagged: bool, wants_variety: bool) -> 
 
 def _template_with_names(inputs: PromptInputs) -> TemplateChoice:
     preset, labels = inputs.preset, inputs.speakers
-    choice = template_of(preset)
+    choice = choose_template(preset)
     if not preset.names_in_template:
         return choice
     names = TemplateNames(
@@ -277,7 +277,7 @@ def _turn_messages(
     def tagged_message(turn: Turn) -> Message:
         if turn.role == "system":  # has no speaker, such as narration
             return plain_message(turn)
-        label = labels.label_of(turn, own)
+        label = labels.find_label(turn, own)
         tagged_text = labels.tag_text(label, turn.text)
         return Message(_role_of(turn, own), tagged_text, name=label)
 
@@ -297,7 +297,7 @@ def _stop_strings(inputs: PromptInputs) -> tuple[str, ...]:
     """Return the preset's stop strings and the other speakers' tags, latest speakers first."""
     own = inputs.preset.name
     others = inputs.speakers.others(own)
-    newest_first = [inputs.speakers.label_of(turn, own) for turn in reversed(inputs.turns)]
+    newest_first = [inputs.speakers.find_label(turn, own) for turn in reversed(inputs.turns)]
     labels = [one for one in dict.fromkeys([*newest_first, *others]) if one in others]
     return (*inputs.preset.stop_sequences, *(f"\n{label}:" for label in labels))
 
@@ -343,7 +343,7 @@ async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
     return await fit_draft(draft, limit, estimate_prompt, token_counter)
 
 
-async def find_model_limit(preset: Preset, backend: Backend) -> int | None:
+async def prompt_limit_if_needed(preset: Preset, backend: Backend) -> int | None:
     """Return the model's context size, or None if the preset has no lore, persona, or memory.
 
     Raises `BackendError`.

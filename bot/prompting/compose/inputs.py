@@ -40,7 +40,7 @@ class PromptInputs:
         """Return the name of a turn's speaker, even if turns are not tagged."""
         if self.is_own(turn):
             return self.preset.character_name
-        return self.speakers.label_of(turn, self.preset.name)
+        return self.speakers.find_label(turn, self.preset.name)
 
 
 def gather_inputs(

@@ -34,7 +34,7 @@ LOGICS, POSITIONS = tuple(KeyLogic), tuple(EntryPosition)
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 
 
-class PlacedPresetError(PresetError, ValueError):
+class LocatedPresetError(PresetError, ValueError):
     """Part of a JSON value is invalid; `path` has the keys and indexes that lead to it."""
 
     def __init__(self, problem: str, path: tuple[str | int, ...]) -> None:
@@ -97,7 +97,7 @@ def _entry(
             where=_describe_place(source, index),
             order=order_key,
         )
-        raise PlacedPresetError(problem, ("entries", name))
+        raise LocatedPresetError(problem, ("entries", name))
     is_card = "keys" in row or (is_card and "key" not in row)
     return _apply_decorators(_parse(row, is_card=is_card, order=_or_default(order, 100)))
 

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from bot.chat.session import PresetVersion
 from bot.errors import PresetError, UserError
-from bot.prompting.lorebook.files import PlacedPresetError, read_lorebook
+from bot.prompting.lorebook.files import LocatedPresetError, read_lorebook
 from bot.prompting.presets.fields import Parameters, name_problem, preset_id
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
@@ -289,7 +289,7 @@ def check_preset(text: str) -> CheckedPreset:
 
 def preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[PresetProblem]:
     """Describe a document's problems, ordered by line, up to `MAX_PROBLEMS`."""
-    found = [(document.line_of(_path_of(one)), one) for one in error.errors()]
+    found = [(document.line_at(_path_of(one)), one) for one in error.errors()]
     found.sort(key=lambda one: one[0])
     problems = [PresetProblem(line, _describe(one)) for line, one in found[:MAX_PROBLEMS]]
     if more := found[MAX_PROBLEMS:]:
@@ -324,7 +324,7 @@ def _describe(problem: ErrorDetails) -> Text:
 def _path_of(problem: ErrorDetails) -> tuple[str | int, ...]:
     """Return the path to a problem, including steps inside a value that one validator checks."""
     error = problem.get("ctx", {}).get("error")
-    return (*problem["loc"], *(error.path if isinstance(error, PlacedPresetError) else ()))
+    return (*problem["loc"], *(error.path if isinstance(error, LocatedPresetError) else ()))
 
 
 def _dotted(path: Iterable[str | int]) -> str:

@@ -20,7 +20,7 @@ from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, TOOLS, Role, lowest_output_
 from bot.chat.session import shown_name
 from bot.errors import PresetError, TemplateError
 from bot.prompting.lorebook.entries import Lorebook, is_regex
-from bot.prompting.lorebook.files import PlacedPresetError, read_lorebook
+from bot.prompting.lorebook.files import LocatedPresetError, read_lorebook
 from bot.prompting.persona import parse_persona
 from bot.prompting.presets.fields import (
     MAX_LIST_ITEMS,
@@ -69,7 +69,7 @@ def _check(check: Callable[[Any], object]) -> AfterValidator:
     def checked(value: object) -> object:
         try:
             problem = check(value)
-        except PlacedPresetError:
+        except LocatedPresetError:
             raise
         except (PresetError, TemplateError) as error:
             problem = error_text(error)
@@ -181,7 +181,7 @@ EncodingName: TypeAlias = Literal[
 ScopeName: TypeAlias = Literal["channel", "user", "thread", "reply_chain"]
 
 
-def _object_of(key: str) -> BeforeValidator:
+def _expand_shorthand(key: str) -> BeforeValidator:
     """Return a validator that accepts a plain string as shorthand for an object with this key."""
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
@@ -220,7 +220,7 @@ class PrompterChoice(StrictModel):
     extra_keys: NonEmptyTexts = ()
 
 
-_OF_CHARACTER = frozenset(
+_CHARACTER_KEYS = frozenset(
     {
         *("name", "version", "description", "avatar", "role_name", "persona", "character"),
         *("stories", "greeting", "alternate_greetings", "group_greetings", "personality"),
@@ -294,7 +294,7 @@ class Preset(StrictModel):
     names_in_template: StrictBool = False
     """Whether the template writes speakers' names itself, from `message.name`, `char`, `user`."""
     trim_inputs: StrictBool = False
-    prompter: Annotated[PrompterChoice | None, _object_of("kind")] = None
+    prompter: Annotated[PrompterChoice | None, _expand_shorthand("kind")] = None
     scope: ScopeName = "channel"
     """Whose messages share one history, unless `/settings scope` says otherwise."""
     context: Literal["addressed", "all"] = "all"
@@ -309,7 +309,7 @@ class Preset(StrictModel):
     """How long it stays silent after an answer, unless someone names it."""
     buttons: StrictBool = True
     """Whether its answers have buttons, on platforms with buttons."""
-    busy: Annotated[BusyRules, _object_of("mode")] = Field(default_factory=BusyRules)
+    busy: Annotated[BusyRules, _expand_shorthand("mode")] = Field(default_factory=BusyRules)
     long_answer: Literal["parts", "file", "thread"] = "parts"
     """How an answer longer than one message is sent: as several messages, as its start with a file
     that contains all of it, or as its start with a thread for the rest."""
@@ -345,7 +345,7 @@ class Preset(StrictModel):
         """Return this character with another preset's model, limits, and rules, but not tools."""
         others = {name: getattr(other, name) for name in type(self).model_fields}
         copy = self.model_copy(
-            update={name: value for name, value in others.items() if name not in _OF_CHARACTER}
+            update={name: value for name, value in others.items() if name not in _CHARACTER_KEYS}
         )
         copy._behavior_of = other.name  # noqa: SLF001 # our own copy
         return copy
@@ -437,5 +437,5 @@ class Preset(StrictModel):
         if isinstance(parameters, Mapping):
             for name in parameters:
                 if problem := parameter_problem(str(name)):
-                    raise PlacedPresetError(problem, (name,))
+                    raise LocatedPresetError(problem, (name,))
         return parameters

@@ -87,7 +87,7 @@ def mixes_confusable_scripts(text: str) -> bool:
     """Return whether any word mixes scripts whose letters look alike."""
     if text.isascii():
         return False
-    return any(len(_CONFUSABLE_SCRIPTS & set(map(script_of, word))) > 1 for word in text.split())
+    return any(len(_CONFUSABLE_SCRIPTS & set(map(find_script, word))) > 1 for word in text.split())
 
 
 def is_invisible(char: str) -> bool:
@@ -107,7 +107,7 @@ def strip_hidden_text(text: str) -> str:
     return _HIDDEN.sub("", text)
 
 
-def script_of(char: str) -> str:
+def find_script(char: str) -> str:
     """Return a letter's script by its Unicode name, such as LATIN, or "" for non-letters."""
     return unicodedata.name(char, "").partition(" ")[0] if char[:1].isalpha() else ""
 

@@ -18,7 +18,7 @@ MAX_CHARS = 10 * 2**20
 _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\\n])*"?)|,(?=\s*[]}])', re.DOTALL)
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[]{}[,]|[^]{}[,:"\s]+')
-_OF_PYTHON = (
+_PYTHON_MESSAGES = (
     marked("expecting value"),
     marked("expecting ',' delimiter"),
     marked("expecting ':' delimiter"),
@@ -48,7 +48,7 @@ class JsonDocument:
         self.value = value
         self._text = text
 
-    def line_of(self, path: Path) -> int:
+    def line_at(self, path: Path) -> int:
         """Return the line of a key or, if it does not exist, of the innermost value around it."""
         while path not in self._lines:
             path = path[:-1]

@@ -169,7 +169,7 @@ def get_counter(name: str) -> EncodingCounter:
 
 
 @lru_cache(_MAX_CACHED_MODELS)
-def known_encoding(model: str) -> str | None:
+def find_encoding(model: str) -> str | None:
     """Return a model's encoding, or None if it is unknown or the library is not installed."""
     if load_encoding is None:
         return None
@@ -181,7 +181,7 @@ def known_encoding(model: str) -> str | None:
 @lru_cache(_MAX_CACHED_MODELS)
 def counter_for_model(model: str) -> EncodingCounter:
     """Return the shared counter for a model, with cl100k_base if its encoding is unknown."""
-    return get_counter(known_encoding(model) or "cl100k_base")
+    return get_counter(find_encoding(model) or "cl100k_base")
 
 
 def count_tokens(texts: Iterable[str]) -> Sequence[int]:

@@ -27,7 +27,7 @@ def find_word(word: str, text: str) -> int | None:
     return None
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return a text's words, case-folded; in scripts without spaces, characters and their pairs."""
     found = []
     for word in _WORD.findall(text.casefold()):

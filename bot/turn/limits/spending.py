@@ -221,7 +221,7 @@ class Spending:
 
     def _price(self, provider: str, model: str) -> ModelPrice | None:
         settings = self.providers.get(provider)
-        return None if settings is None else settings.price_of(self._model(provider, model))
+        return None if settings is None else settings.find_price(self._model(provider, model))
 
     async def _reserve(self, caps: Sequence[BudgetCap], amount: int) -> list[BudgetCap]:
         """Reserve an amount for the first person within budget; return the budgets used."""

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.backends.chat_completions.stop_strings import StopStringFilter, stop_strings_of
+from bot.backends.chat_completions.stop_strings import StopStringFilter, collect_stop_strings
 from tests.backends.asking import prompt
 
 TEXTS = st.text("ab\n", max_size=12)
@@ -45,5 +45,5 @@ def test_filter_holds_back_only_a_possible_stop_string() -> None:
 
 
 def test_stop_parameter_is_added_to_the_prompts_own_stop_strings() -> None:
-    assert stop_strings_of(prompt(stop=("a",), parameters={"stop": ["b"]})) == ("a", "b")
-    assert stop_strings_of(prompt(parameters={"stop": "c"})) == ("c",)
+    assert collect_stop_strings(prompt(stop=("a",), parameters={"stop": ["b"]})) == ("a", "b")
+    assert collect_stop_strings(prompt(parameters={"stop": "c"})) == ("c",)

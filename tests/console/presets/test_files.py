@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from bot.importers.card import read_card
-from bot.importers.png import plain_image, write_png
+from bot.importers.png import blank_image, write_png
 from bot.settings import Settings
 from tests.checkout import CHECKOUT
 from tests.support.console import Playground, call, read
@@ -32,7 +32,7 @@ CARD = {
         "extensions": {"depth_prompt": {"prompt": "kept as well"}},
     },
 }
-PNG = write_png(plain_image(), v2=json.dumps(CARD).encode(), v3=None)
+PNG = write_png(blank_image(), v2=json.dumps(CARD).encode(), v3=None)
 LOREBOOK = {"entries": {"0": {"uid": 0, "key": ["lamp"], "content": "It is lit."}}}
 MODELFILE = 'FROM llama3\nSYSTEM "You mend clocks."\nPARAMETER temperature 0.7\n'
 HARUHI = (CHECKOUT / "bot" / "prompting" / "roles" / "haruhi.jsonl").read_text()
@@ -83,7 +83,7 @@ async def test_dropped_card_becomes_a_draft_and_is_kept_when_published(
     assert '<img src="/presets/Seraphina/picture"' in await read(console, "/presets")
     async with console.client.get(f"{console.address}/presets/Seraphina/picture") as picture:
         assert picture.content_type == "image/png"
-        assert await picture.read() == plain_image()
+        assert await picture.read() == blank_image()
     async with console.client.get(f"{console.address}/presets/nora/picture") as missing:
         assert missing.status == 404
     exported = await export(console, "Seraphina", "png")
@@ -186,7 +186,7 @@ async def test_preset_is_exported_as_each_form(console: Playground, tmp_path: Pa
 
 REFUSED = (
     ("model.gguf", b"GGUF" + bytes(64), "a model (GGUF)", "model.gguf 是模型（GGUF）；请用"),
-    ("photo.png", plain_image(), "an image without a character card", "不含角色卡的图片"),
+    ("photo.png", blank_image(), "an image without a character card", "不含角色卡的图片"),
     ("cut.png", PNG[:-40], "", "PNG 不完整；请重新下载"),
     ("x.charx", b"PK\x03\x04card.json", "", "无法解压"),
     ("x.Modelfile", b"FROM a\nPARAMETER topp 1\n", "", "未知的参数 'topp'；您是否想写 'top_p'？"),

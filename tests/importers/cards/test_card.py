@@ -21,7 +21,7 @@ from bot.importers.card import (
     read_card,
     write_card,
 )
-from bot.importers.png import plain_image, write_png
+from bot.importers.png import blank_image, write_png
 from tests.importers.card_samples import (
     CARD_CONTENTS,
     CARD_FILES,
@@ -122,7 +122,7 @@ CARD = dump_json(ROBOT)
 TEXTS = json.loads((Path(__file__).parent / "hostile_cards.json").read_text("utf-8"))
 HOSTILE = {
     **{name: (text.encode(), problem) for name, (text, problem) in TEXTS.items()},
-    "a picture alone": (plain_image(), "an image without a character card"),
+    "a picture alone": (blank_image(), "an image without a character card"),
     "a broken checksum": (
         png_of(chunk(b"tEXt", b"chara\0" + base64.b64encode(CARD), checksum=1)),
         "the PNG is damaged; download it again",

@@ -25,7 +25,7 @@ _FORGED = re.compile(r"(?i)[^\w>]*(alice|bob|nora|system|assistant|user)[^\w\n]*
 
 
 def tag_turn(labels: SpeakerLabels, turn: Turn, own: str) -> str:
-    return labels.tag_text(labels.label_of(turn, own), turn.text)
+    return labels.tag_text(labels.find_label(turn, own), turn.text)
 
 
 def label(name: str, *others: str) -> str:

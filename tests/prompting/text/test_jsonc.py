@@ -42,8 +42,8 @@ def test_comments_and_trailing_commas_are_allowed() -> None:
     document = read_json('// a\n{"a": [1, /* two */ 2,], // b\n "b": "// no comment",}')
 
     assert document.value == {"a": [1, 2], "b": "// no comment"}
-    assert document.line_of(("b",)) == 3
-    assert document.line_of(("a", 5, "gone")) == 2
+    assert document.line_at(("b",)) == 3
+    assert document.line_at(("a", 5, "gone")) == 2
 
 
 @pytest.mark.parametrize(
