@@ -16,12 +16,13 @@ from bot.chat.access import AuditEntry, Scope
 from bot.chat.answers import AnswerSearch
 from bot.chat.incoming import ForgetRequested, Incoming, SayRequested, parse_address
 from bot.chat.operation import KnownChannel, KnownSession, MadeSetting
+from bot.chat.rate import Rate
 from bot.chat.session import ACCESS_KEY_PREFIX, HistoryScope, Turn
 from bot.chat.usage import MICROS, BudgetCap
 from bot.chat.web_channel import WEB_PLATFORM
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
 from bot.errors import RequestRefused
-from bot.ports import Clock
+from bot.ports import Clock, RateLimits
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
@@ -32,6 +33,7 @@ from bot.storage.web_channels import SqlWebChannels
 from bot.texts.text import to_translatable, translatable
 from bot.value_class import value_class
 
+_SAID_PER_MINUTE = 60
 _MAX_SESSIONS = 50
 _MAX_PEOPLE = 200
 _MAX_CHANNELS = 500
@@ -101,6 +103,7 @@ class ChannelPage(RouteGroup):
     sources: Mapping[str, str]
     """Patterns of the chats of the bots that receive and send here, as addresses name those."""
     audit: AuditLog
+    rate_limits: RateLimits
     clock: Clock
 
     @route(f"GET /api/v1{_ONE}", Scope.READ)
@@ -234,6 +237,9 @@ class ChannelPage(RouteGroup):
         Repeat a request that got no response with the same key: within a few days, a repeated
         combination of token, channel and key sends nothing.
         """
+        rate = Rate(f"say {request.caller.name}", _SAID_PER_MINUTE, 60)
+        if await self.rate_limits.take([rate]) > 0:
+            raise RequestRefused(429, translatable("Too many messages; try again in a minute."))
         allowed, key = request.caller.channels, key or secrets.token_hex(8)
         if allowed and channel not in allowed:
             raise RequestRefused(
@@ -247,6 +253,7 @@ class ChannelPage(RouteGroup):
         external_key = f"say:{hashlib.sha256(name.encode()).hexdigest()}"
         message = SayRequested(address, external_key, text, self._now(), tuple(scopes))
         await self.receive([message])
+        await self._record(request, "say", channel)
         return {"channel": channel, "key": key}
 
     @route(f"GET {_ONE}/export", Scope.READ)

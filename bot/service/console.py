@@ -119,6 +119,7 @@ class ConsoleContainer:
                 c.receive,
                 self._chat_patterns(),
                 c.audit_log,
+                c.rate_limits,
                 c.clock,
             ),
             self._operation_page(probes),

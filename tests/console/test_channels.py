@@ -158,6 +158,13 @@ async def test_say_speaks_once_for_each_key_where_the_token_may(playground: Play
     assert await say(elsewhere, channel="web:new", text="Built.") == 200  # not known before
     assert await say(anywhere, channel=key, text="And dry.", key="w2") == 200
 
+    statuses = [await say(elsewhere, channel=key, text="No.") for _ in range(70)]
+    assert {*statuses} == {403, 429}
+    said = [one for one in await container.audit_log.newest(9) if one.action == "say"]
+    assert [(one.who, one.subject) for one in said] == [
+        *(("token home", key), ("token ci", "web:new"), ("token home", key), ("token home", key))
+    ]
+
     channel = await playground.read_channel()
     shown = await channel.wait_for(lambda all_: all_[-1].text == "And dry.")
     assert [one.text for one in shown[2:]] == ["The **washer** is done.", "And dry."]
