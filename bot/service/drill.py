@@ -56,6 +56,7 @@ from bot.storage.column_types import encryptable_columns
 from bot.storage.copying import page_after
 from bot.storage.data_kinds import KEPT_IDS
 from bot.storage.database import Database
+from bot.storage.events import DRILL_PLATFORM
 from bot.storage.forgetting import FILE_NAME
 from bot.storage.leases import read_installation_id
 from bot.storage.memories import SqlMemories
@@ -78,7 +79,7 @@ _REFUSED = f"{_WORDS} that the platform refuses"
 _NEEDLES = {"id": _PERSON.id, "name": _PERSON.name, "words": _WORDS}
 _PRIVATE, _GROUP = Address("drill", f"{MARK}-chat"), Address("drill", f"{MARK}-group")
 _ELSEWHERE = Address("drill", f"{MARK}-chat", bot_id=MARK)  # messages there stay unanswered
-_SPEC = PlatformSpec(kind="drill", factory="")
+_SPEC = PlatformSpec(kind=DRILL_PLATFORM, factory="")
 _OPTIONS = RunOptions(has_port=False, answers_messages=False)
 _PRESETS = (
     {"name": MARK, "provider": "echo", "model": "echo", "context": "all"},
@@ -117,7 +118,7 @@ class _DrillSurface(PrintingSurface):
 
 
 class _DrillPlatform(LocalPlatform):
-    name = "drill"
+    name = DRILL_PLATFORM
     account = "a drill"
 
     def __init__(self) -> None:

@@ -70,8 +70,8 @@ class EventSender:
         """Store the position up to which all is sent and no transaction can commit earlier rows."""
         done: list[EventRow] = []
         for row in rows:
-            is_late = row.at > self.events.settled_at and len(rows) < _MAX_ROWS
-            if is_late or (row.data is not None and row.key not in self._sent):
+            is_settled = self.events.is_settled(row)
+            if not is_settled or (row.data is not None and row.key not in self._sent):
                 break
             done.append(row)
         if done:

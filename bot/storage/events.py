@@ -22,7 +22,11 @@ _CURSOR = "events:"
 _BEGUN = "events begun:"
 _LISTED = 50
 _COMMIT_SECONDS = 60.0
-"""How much later a row may be committed than one with a higher id on PostgreSQL."""
+"""How long a transaction of ours takes at most."""
+_WRITE_SECONDS = 2.0
+"""How long a transaction takes at most from the id of its row to its first write."""
+DRILL_PLATFORM = "drill"
+"""The platform of the deletion drill, which causes no events."""
 
 
 class EventKind(StrEnum):
@@ -43,6 +47,8 @@ class EventRow:
     data: Mapping[str, object] | None
     """Never contains message text; None: the row holds no event."""
     is_sent: bool = False
+    has_no_older_transaction: bool = True
+    """Whether all transactions that wrote before the row's transaction have ended."""
 
     @property
     def key(self) -> str:
@@ -76,10 +82,10 @@ class EventLog(ClockStore):
         values = {"name": f"{_CURSOR}{kind}", "reached": repr(position)}
         yield SQL["advance_cursor"].query(values)
 
-    @property
-    def settled_at(self) -> float:
-        """The time after which earlier rows may still be committed, in Unix seconds."""
-        return self._clock.now() - (0.0 if self._database.is_sqlite else _COMMIT_SECONDS)
+    def is_settled(self, row: EventRow) -> bool:
+        """Return whether no row can appear before this one; PostgreSQL commits ids out of order."""
+        seconds = _WRITE_SECONDS if row.has_no_older_transaction else _COMMIT_SECONDS
+        return self._database.is_sqlite or self._clock.now() - row.at > seconds
 
     @reading
     def listed(self) -> Unit[Sequence[EventRow]]:
@@ -110,12 +116,15 @@ def _rows_after(kind: EventKind, position: float, most: int) -> Unit[Sequence[Ev
     return [_read_row(kind, *row) for row in rows]
 
 
-def _read_row(kind: EventKind, position: float, at: float, *columns: Any) -> EventRow:
+def _read_row(
+    kind: EventKind, position: float, at: float, has_no_older_transaction: bool, *columns: Any
+) -> EventRow:
     data: dict[str, object] | None = None
     match kind:
         case EventKind.ANSWERED:
             turn, conversation, preset, provider, model, read, written, cost = columns
-            if turn:  # else it is the usage of a summary or a recap
+            # Without a turn, it is the usage of a summary or a recap.
+            if turn and not _is_of_drill(conversation):
                 data = {"answer": position, "channel": parse_address(conversation).channel}
                 data |= {"preset": preset, "provider": provider, "model": model}
                 data |= {"prompt_tokens": read, "output_tokens": written}
@@ -124,9 +133,16 @@ def _read_row(kind: EventKind, position: float, at: float, *columns: Any) -> Eve
             if (key := columns[0]).startswith(ERROR_NOTES):
                 data = {"error": key.removeprefix(ERROR_NOTES)}
         case EventKind.FEEDBACK:
-            data = {"answer": columns[0], "reaction": columns[1]}
+            receipt, reaction, person = columns
+            if not _is_of_drill(person):
+                data = {"answer": receipt, "reaction": reaction}
         case EventKind.JOINED:
             conversation, event_kind = columns
-            if event_kind == "joined":
+            if event_kind == "joined" and not _is_of_drill(conversation):
                 data = {"channel": parse_address(conversation).channel}
-    return EventRow(kind, position, at, data)
+    is_last = bool(has_no_older_transaction)
+    return EventRow(kind, position, at, data, has_no_older_transaction=is_last)
+
+
+def _is_of_drill(key: str) -> bool:
+    return parse_address(key).platform == DRILL_PLATFORM

@@ -90,18 +90,26 @@ SELECT coalesce((SELECT max(id) FROM receipt), 0), coalesce((SELECT max(id) FROM
 -- name: begin_cursor
 INSERT INTO cursor (name, value) VALUES (:name, :reached) ON CONFLICT DO NOTHING
 
+-- name: has_no_older_transaction
+-- Whether all transactions that began to write before the row's have ended.
+age(xmin) > age(pg_snapshot_xmin(pg_current_snapshot())::xid)
+
 -- name: rows_of_answered
-SELECT id, at, turn, conversation, preset, provider, model, prompt_tokens, output_tokens, cost
+SELECT id, at, {has_no_older_transaction}, turn, conversation, preset, provider, model,
+    prompt_tokens, output_tokens, cost
 FROM receipt WHERE id > :beyond ORDER BY id LIMIT :most
 
 -- name: rows_of_failed
-SELECT id, at, key FROM message_note WHERE id > :beyond ORDER BY id LIMIT :most
+SELECT id, at, {has_no_older_transaction}, key FROM message_note
+WHERE id > :beyond ORDER BY id LIMIT :most
 
 -- name: rows_of_feedback
-SELECT at, at, receipt, reaction FROM feedback WHERE at > :beyond ORDER BY at LIMIT :most
+SELECT at, at, {has_no_older_transaction}, receipt, reaction, person FROM feedback
+WHERE at > :beyond ORDER BY at LIMIT :most
 
 -- name: rows_of_joined
-SELECT id, received_at, conversation, kind FROM inbox WHERE id > :beyond ORDER BY id LIMIT :most
+SELECT id, received_at, {has_no_older_transaction}, conversation, kind FROM inbox
+WHERE id > :beyond ORDER BY id LIMIT :most
 
 -- === reports ===
 

@@ -40,6 +40,7 @@ _IN_SQLITE = {
     "jsonb_array_elements_text": "json_each",
     "strpos": "instr",
     "nextval(pg_get_serial_sequence('outbox', 'id'))": "(SELECT max(id) + 1 FROM outbox)",
+    "age(xmin) > age(pg_snapshot_xmin(pg_current_snapshot()))": "1",  # one writes at a time
     "IS NOT DISTINCT FROM": "IS",
     "~>=~": ">=",  # by code point, as the index for prefixes orders texts
     "~<~": "<",

@@ -2,14 +2,16 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
+import asyncpg
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -20,15 +22,18 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address, Joined
 from bot.chat.prompt import Usage
+from bot.chat.session import TurnResult
 from bot.errors import SettingsError
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.events import EventSender
 from bot.settings import EventSettings, read_settings
-from bot.storage.events import EventLog
+from bot.storage.database import parse_url
+from bot.storage.events import DRILL_PLATFORM, EventLog
+from bot.storage.postgres import to_dsn
 from bot.storage.tables import feedback, message_note
 from bot.storage.usage import UsageLog
-from tests.samples import ALICE
+from tests.samples import ALICE, begin, make_incoming
 from tests.support.store import RECEIPT, Store, finish
 from tests.waiting import wait_until
 
@@ -132,6 +137,50 @@ async def test_event_that_is_sent_again_after_a_kill_has_its_id(store: Store) ->
             await wait_until(lambda: len(receiver.accepted) == 4)
 
     assert len({event_id for event_id, _ in receiver.accepted}) == 4
+    assert receiver.types == ["answered", "failed", "feedback", "joined"]
+
+
+async def test_event_that_is_committed_late_is_sent(
+    store: Store, empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if store.database.is_sqlite:
+        pytest.skip("one transaction writes at a time")
+    monkeypatch.setattr("bot.service.events._MAX_ROWS", 3)
+    receiver = Receiver()
+    receiver.silence.set()
+    at = SystemClock().now() - 10
+    async with contextlib.AsyncExitStack() as stack:
+        connection = await asyncpg.connect(to_dsn(parse_url(empty_database)))
+        stack.push_async_callback(connection.close)
+        await stack.enter_async_context(sending(store, receiver, HastyClock()))
+        late = connection.transaction()
+        await late.start()
+        late_row = "INSERT INTO message_note (key, at, content) VALUES ('error:0', $1, '{}')"
+        await connection.execute(late_row, at)
+        for number in range(1, 6):
+            row = insert(message_note).values(key=f"error:{number}", at=at, content="{}")
+            await store.database.write(partial(Connection.execute, statement=row))
+        await wait_until(lambda: len(receiver.accepted) == 3)  # one page
+        await late.commit()
+        await wait_until(lambda: len(receiver.accepted) == 6)
+
+
+async def test_drill_causes_no_events(store: Store) -> None:
+    receiver, address = Receiver(), Address(DRILL_PLATFORM, "7")
+    receiver.silence.set()
+    async with sending(store, receiver, HastyClock()):
+        asked = replace(make_incoming("a", key="7:1"), address=address)
+        await store.inbox.receive([asked], {})
+        claim, message = await begin(store.conversations, address.conversation)
+        await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT]))
+        joined = Joined(address, "join:7", ALICE, datetime.now(UTC), (address.lane,))
+        await store.inbox.receive([joined], {})
+        person = {"receipt": 1, "person": f"{DRILL_PLATFORM}:1", "reaction": "👍"}
+        one = insert(feedback).values(at=SystemClock().now(), **person)
+        await store.database.write(partial(Connection.execute, statement=one))
+        await happen(store, SystemClock().now())
+        await wait_until(lambda: len(receiver.accepted) == 4)
+    assert not [body for _, body in receiver.accepted if DRILL_PLATFORM in body]
     assert receiver.types == ["answered", "failed", "feedback", "joined"]
 
 
