@@ -17,6 +17,9 @@ MAX_PER_SUBJECT = 25
 MAX_PER_CHANNEL = 200
 """How many memories from one channel or private chat are kept, whoever they are about."""
 
+APPROVAL_KEY = "memory approval"
+"""The setting of a server whose admins approve new memories about it before they are recalled."""
+
 
 class SubjectKind(StrEnum):
     """What a memory is about; the values are stored."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -10,6 +10,7 @@ from functools import partial
 from bot.chat.command import ButtonAction, CommandOption, CommandSpec, encode_button
 from bot.chat.incoming import Person, Pressed, Request
 from bot.chat.memory import (
+    APPROVAL_KEY,
     Audience,
     Memory,
     MemoryPlace,
@@ -21,7 +22,6 @@ from bot.chat.memory import (
 )
 from bot.chat.outgoing import Attachment, Button, Menu, MenuOption
 from bot.chat.session import OWNER_SEPARATOR, Claim, Consent, Turn, shown_name
-from bot.chat.story import PackedVector
 from bot.commands.authority import writes_as_the_group
 from bot.commands.characters import CharacterHandlers, validated
 from bot.commands.menus import page_buttons
@@ -37,11 +37,11 @@ from bot.importers.memory_files import (
     write_json,
     write_world_info,
 )
+from bot.memory.recall import Recaller
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.speakers import clean_name
 from bot.routing.presets import owner_of
 from bot.storage.conversations import Conversations
-from bot.storage.memories import SqlMemories
 from bot.texts.text import (
     Text,
     join_texts,
@@ -58,8 +58,6 @@ MEMORY = CommandSpec(
     is_private=True,
     default_action="list",
 )
-APPROVAL_KEY = "memory approval"
-"""The setting of a server whose admins approve memories about it before they are used."""
 _action = partial(command, is_private=True)
 _PAGE_SIZE, _MAX_LISTED = 10, 40
 _LISTED_CHARS, _LABEL_CHARS = 150, 60
@@ -93,22 +91,17 @@ _COMMA = translatable(", ")
 _OF_SERVER = frozenset({Reach.SERVER, Reach.EVERYWHERE})
 _REACHES = {"here": None, "server": Reach.SERVER, "everywhere": Reach.EVERYWHERE}
 
-Embed = Callable[[str], Awaitable[tuple[str, PackedVector] | None]]
-"""Returns the embedding model and the vector of a text; None if there is none now."""
-
-
-async def _no_vector(_text: str) -> tuple[str, PackedVector] | None:
-    return None
-
 
 @dataclass(eq=False)
 class MemoryHandlers:
     """The /memory actions. Their replies are for the asker alone, in groups as well."""
 
-    memories: SqlMemories
+    recaller: Recaller
     conversations: Conversations
     characters: CharacterHandlers
-    embed: Embed = _no_vector
+
+    def __post_init__(self) -> None:
+        self.memories, self._embed = self.recaller.memories, self.recaller.embed
 
     # see
 
@@ -206,7 +199,7 @@ class MemoryHandlers:
         old, message = await self._find(request), request.incoming
         text = _checked(request.argument.partition(" ")[2])
         changed = await self.memories.correct(
-            old.id, _reader(message), text, await self.embed(text)
+            old.id, _reader(message), text, await self._embed(text)
         )
         return await self._detail(request, _changed(changed), translatable("Corrected."))
 
@@ -320,8 +313,8 @@ class MemoryHandlers:
         chat = await self._chat(request) if message.is_private else None
         content = write_character(preset, known, chat, message.author.id)
         text = translatable(
-            "{name} with {count} memories. /memory import reads this file, and SillyTavern opens it"
-            " as a character.",
+            "{name}, memories in the file: {count}. /memory import reads it, and SillyTavern opens"
+            " it as a character.",
             name=preset.character_name,
             count=len(known),
         )
@@ -379,9 +372,9 @@ class MemoryHandlers:
         if file.chat is not None:
             lines.append(
                 translatable(
-                    "{count} messages with {name} are now our conversation; just go on.",
-                    count=len(turns),
+                    "The chat with {name} is now our conversation, messages: {count}. Just go on.",
                     name=file.chat.character,
+                    count=len(turns),
                 )
             )
         return CommandResult(join_texts(lines), new_session=bool(turns), turns=turns)
@@ -452,12 +445,12 @@ class MemoryHandlers:
     async def lore(self, request: CommandRequest) -> CommandResult:
         """List memories of a place that may become lore, or add them to a character's lorebook."""
         message, characters = request.incoming, self.characters
-        what = translatable("add to the lorebook of a character")
-        await characters.admins.require(message, what)
         if message.is_private:
             raise UserError(
                 translatable("Write this in the server whose character should get the entries.")
             )
+        what = translatable("add to the lorebook of a character")
+        await characters.admins.require(message, what)
         word, _, last = request.argument.rpartition(" ")
         number = _number_in(last)
         if number is None and last.lower() != "all":
@@ -478,9 +471,9 @@ class MemoryHandlers:
             await characters.save(request, preset, name)
         left = [one for one in proposed if one not in chosen]
         heading = translatable(
-            "{count} new entries for {name}. {left} more memories of this place may be known in the"
-            " whole server. /memory lore {name} NUMBER adds one, and /memory lore {name} all adds"
-            " all.",
+            "New entries in the lorebook of {name}: {count}. Memories of this place that the whole"
+            " server may know: {left}. /memory lore {name} NUMBER adds one, /memory lore {name} all"
+            " adds all.",
             count=len(chosen),
             name=preset.shown_name,
             left=len(left),
@@ -543,7 +536,7 @@ class MemoryHandlers:
             needs_admin = await settings.resolve(by.scopes[-1:], APPROVAL_KEY) is not None
             if needs_admin and not await self.characters.admins.is_admin(by):
                 new = replace(new, state=MemoryState.PROPOSED)
-        model, vector = await self.embed(new.text) or ("", None)
+        model, vector = await self._embed(new.text) or ("", None)
         stored = await self.memories.add(replace(new, model=model, vector=vector))
         if stored is None:
             raise UserError(
@@ -577,7 +570,7 @@ class MemoryHandlers:
         labels = join_texts([*_labels(message, one), made], _COMMA)
         lines = [
             *([heading] if heading else []),
-            f"{one.id}. {one.text}",
+            f"#{one.id} {one.text}",
             translatable("{labels}; since {day}", labels=labels, day=day),
             await self._who_knows(request, one),
         ]
@@ -604,7 +597,7 @@ class MemoryHandlers:
         shown = found[(page - 1) * size : page * size]
         lines = [_line(request.incoming, one) for one in shown]
         options = [
-            MenuOption(f"{one.id}. {one.text}"[:_LABEL_CHARS], _value(action, one)) for one in shown
+            MenuOption(f"#{one.id} {one.text}"[:_LABEL_CHARS], _value(action, one)) for one in shown
         ]
         result = CommandResult(join_texts([heading, *lines]))
         result = self._with_menu(request, result, options)
@@ -645,7 +638,7 @@ def line_of_choice(values: Sequence[str], asked: str) -> str:
 def back_button(request: CommandRequest) -> Button:
     """Return the button that leads back to the list."""
     label = translate(translatable("‹ Back"), supported_language(request.incoming.locale))
-    return Button(label, encode_button(ButtonAction.MEMORY, request.part))
+    return Button(label, encode_button(ButtonAction.MEMORY, request.part, 1))
 
 
 def _has_menus(request: CommandRequest) -> bool:
@@ -732,9 +725,9 @@ def _cut(text: str) -> str:
 
 
 def _line(message: Request, one: Memory) -> Text:
-    number = f"{one.id} 📌" if one.is_pinned else one.id
+    number = f"#{one.id} 📌" if one.is_pinned else f"#{one.id}"  # "1." would begin a list
     labels, text = join_texts(_labels(message, one), _COMMA), _cut(one.text)
-    return translatable("{number}. {text} ({labels})", number=number, text=text, labels=labels)
+    return translatable("{number} {text} ({labels})", number=number, text=text, labels=labels)
 
 
 def _labels(message: Request, one: Memory) -> list[str]:

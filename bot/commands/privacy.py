@@ -45,19 +45,21 @@ from bot.value_class import value_class
 async def export_messages(
     data: PersonalData, person: str, at: datetime
 ) -> tuple[Attachment, int, int]:
-    """Return a file of a person's messages, descriptions and characters.
+    """Return a file of a person's messages, descriptions, characters and memories.
 
     Returns also the number of messages, and of what else is in it.
     """
     lines, descriptions = await data.lines(person), await data.descriptions(person)
     characters = await data.characters(person)
     is_adult, feedback = await data.has_confirmed_age(person), await data.feedback(person)
+    memories = await data.memories(person)
     content = {
         "person": person,
         "exported_at": at.isoformat(),
         "consent": await data.consent(person),
         "descriptions": dict(descriptions),
         "characters": characters,
+        "memories": memories,
         "confirmed_age": is_adult,
         "messages": [
             {"conversation": conversation, "at": turn.at.isoformat(), "text": turn.text}
@@ -73,7 +75,7 @@ async def export_messages(
         ],
     }
     text = json.dumps(content, ensure_ascii=False, indent=1)
-    others = len(descriptions) + len(characters) + len(feedback) + is_adult
+    others = len(descriptions) + len(characters) + len(memories) + len(feedback) + is_adult
     return Attachment("my-words.json", f"{text}\n"), len(lines), others
 
 

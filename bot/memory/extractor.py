@@ -16,7 +16,14 @@ from itertools import accumulate
 import structlog
 
 from bot.chat.incoming import IncomingMessage
-from bot.chat.memory import Memory, MemoryPlace, MemoryReader, MemoryState, SubjectKind
+from bot.chat.memory import (
+    APPROVAL_KEY,
+    Memory,
+    MemoryPlace,
+    MemoryReader,
+    MemoryState,
+    SubjectKind,
+)
 from bot.chat.prompt import Message, Prompt
 from bot.chat.session import Consent, StoredTurn
 from bot.errors import BackendError, StoreError, UserError
@@ -214,12 +221,18 @@ class MemoryExtractor:
     async def _keep(self, note: CheckedNote, present: tuple[str, ...]) -> None:
         model, vector = await self.recaller.embed(note.memory.text) or ("", None)
         memory = replace(note.memory, present=present, model=model, vector=vector)
+        if memory.subject.kind is SubjectKind.PLACE and await self._needs_approval(memory):
+            memory = replace(memory, state=MemoryState.PROPOSED)
         retires = await self._find_ended(memory, note.ends) if note.ends else ()
         kept = await self.recaller.memories.add(memory, [note.source], retires)
         if kept is not None and kept.subject.kind is SubjectKind.PERSON:
             person = kept.subject.key
             if person not in await self.settings.get_all([person], _NOTICE_KEY):
                 await self.settings.set(person, _NOTICE_KEY, _DUE, person)
+
+    async def _needs_approval(self, memory: Memory) -> bool:
+        scopes = () if memory.place.is_private else (memory.place.server,)
+        return await self.settings.resolve(scopes, APPROVAL_KEY) is not None
 
     async def _find_ended(self, new: Memory, ends: str) -> Collection[int]:
         """Return the id of the author's earlier memory that is no longer true, if there is one."""

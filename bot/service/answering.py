@@ -74,7 +74,7 @@ class AnsweringContainer(MessagingContainer, ABC):
                 self.replies.limits,
                 self.pipeline.models.check_text,
             ),
-            MemoryHandlers(self.memories, self.conversations, self.characters),
+            MemoryHandlers(self.recaller, self.conversations, self.characters),
         )
 
     @cached_property

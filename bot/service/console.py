@@ -12,6 +12,7 @@ from bot.console.answer_pages import AnswerPages
 from bot.console.app import Console, RequestGate
 from bot.console.channels import ChannelPage, ChannelsPage
 from bot.console.login import ConsoleLogins
+from bot.console.memory_page import MemoryPage
 from bot.console.openapi import ApiDescription
 from bot.console.operation import OperationPage
 from bot.console.operator_requests import OperatorRequests, PromptReplay, try_provider
@@ -122,6 +123,7 @@ class ConsoleContainer:
                 c.rate_limits,
                 c.clock,
             ),
+            MemoryPage(c.memories, c.audit_log, c.clock),
             self._operation_page(probes),
             UsagePage(c.usage_totals, c.clock),
             SetupPage(self.setup_steps, c.audit_log, prompts.mask, c.clock),

@@ -206,6 +206,13 @@ class PersonalData(ClockStore):
         return [(row[0], row[1], row[2]) for row in rows]
 
     @reading
+    def memories(self, person_id: str) -> Unit[Sequence[Mapping[str, object]]]:
+        """Return what is remembered of the person, and what they said, as JSON."""
+        rows = yield SQL["memory_texts_of_person"].query_alone(person=person_id)
+        names = ("text", "about", "audience", "since")
+        return decode_all("memory", rows, lambda row: dict(zip(names, row, strict=True)))
+
+    @reading
     def has_confirmed_age(self, person_id: str) -> Unit[bool]:
         return bool((yield SQL["confirmed_age"].query_alone(person=person_id)))
 

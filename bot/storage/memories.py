@@ -130,6 +130,16 @@ class SqlMemories(ClockStore):
         asked = {**_reader_values(reader), "subject": subject, "most": _MAX_LISTED}
         return decode_all("memory", (yield SQL["visible_memories"].query_alone(asked)), _to_memory)
 
+    @reading
+    def newest(self, state: str = "", number: int = 0) -> Unit[Sequence[Memory]]:
+        """Return the newest memories of all places, for operators.
+
+        `state` and `number`, if given, limit them.
+        """
+        asked = {"state": state, "id": number, "most": _MAX_LISTED}
+        rows = yield SQL["newest_memories"].query_alone(asked)
+        return decode_all("memory", rows, _to_memory)
+
     async def correct(
         self, number: int, reader: MemoryReader, text: str, embedding: tuple[str, bytes] | None
     ) -> Memory | None:

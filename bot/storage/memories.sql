@@ -51,6 +51,11 @@ SELECT {memory_columns} FROM memory
 WHERE {is_visible} AND (:subject = '' OR subject = :subject)
 ORDER BY is_pinned DESC, state, id DESC LIMIT :most
 
+-- name: newest_memories
+SELECT {memory_columns} FROM memory
+WHERE (:state = '' OR state = :state) AND (:id = 0 OR id = :id)
+ORDER BY id DESC LIMIT :most
+
 -- name: changeable_memory
 SELECT {memory_columns} FROM memory
 WHERE id = :id AND {is_visible}
@@ -107,6 +112,11 @@ DELETE FROM memory WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_t
 
 -- name: memories_of_person
 SELECT {memory_columns} FROM memory
+WHERE said_by = :person OR subject = :person AND subject_kind = 'person'
+ORDER BY id
+
+-- name: memory_texts_of_person
+SELECT text, subject_name, audience, since FROM memory
 WHERE said_by = :person OR subject = :person AND subject_kind = 'person'
 ORDER BY id
 

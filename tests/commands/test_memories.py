@@ -26,8 +26,8 @@ PRIVATE = replace(make_incoming(chat="1", key="1:1"), is_private=True)
 class MemorySetup(Setup):
     files: dict[str, bytes]
 
-    def __init__(self, database: Database) -> None:
-        super().__init__(database)
+    def __init__(self, database: Database, **settings: bool) -> None:
+        super().__init__(database, **settings)
         self.files = {}
         self.handlers.characters.download = self._download
 
@@ -45,7 +45,7 @@ class MemorySetup(Setup):
 
     async def texts_of(self, said: IncomingMessage, what: str = "") -> list[str]:
         lines = (await self.run_as(said, f"/memory list {what}")).text.split("\n")
-        return [line for line in lines if line[:1].isdigit()]
+        return [line for line in lines if line.startswith("#")]
 
     async def import_file(
         self, said: IncomingMessage, content: bytes, name: str = "f.json"
@@ -60,6 +60,10 @@ def setup(database: Database) -> MemorySetup:
     return MemorySetup(database)
 
 
+def place_of(said: IncomingMessage) -> MemoryPlace:
+    return MemoryPlace.at(said.address, said.scopes, is_private=said.is_private)
+
+
 def by(person: Person, said: IncomingMessage = HERE) -> IncomingMessage:
     return replace(said, author=person)
 
@@ -70,21 +74,21 @@ async def test_people_see_what_they_said_and_what_this_place_may_know(
     await setup.run_as(HERE, "/memory add I keep bees")
     await setup.run_as(by(BOB), "/memory add here: the pub is closed on Mondays")
     await setup.run_as(PRIVATE, "/memory add I am ill")
-    ill, pub = "3. I am ill (about you, {})", "2. the pub is closed on Mondays ({})"
+    ill, pub = "#3 I am ill (about you, {})", "#2 the pub is closed on Mondays ({})"
     pub = pub.format("about this place, this channel")
     assert await setup.texts_of(HERE) == [
         ill.format("a private chat"),
-        "1. I keep bees (about you, this channel)",
+        "#1 I keep bees (about you, this channel)",
     ]
     assert await setup.texts_of(by(BOB)) == [pub]
     assert await setup.texts_of(by(BOB), "here") == [
         pub,
-        "1. I keep bees (about Alice, this channel)",
+        "#1 I keep bees (about Alice, this channel)",
     ]
     assert await setup.texts_of(PRIVATE, "here") == [ill.format("this private chat")]
     in_private = replace(PRIVATE, address=Address("telegram", "2"), scopes=("telegram:2",))
     assert await setup.texts_of(by(BOB, in_private)) == [
-        "2. the pub is closed on Mondays (another channel)"
+        "#2 the pub is closed on Mondays (another channel)"
     ]
     assert await setup.texts_of(by(BOB, in_private), "here") == []
 
@@ -118,7 +122,7 @@ async def test_memory_is_shown_corrected_pinned_and_forgotten(setup: MemorySetup
     added = await setup.run_as(HERE, "/memory add I am  allergic\nto nuts")
     assert str(added.text) == snapshot("""\
 I will remember:
-1. I am allergic to nuts
+#1 I am allergic to nuts
 about you, this channel, by hand; since 2026-11-21
 Who may know it: this channel; all characters.\
 """)
@@ -127,10 +131,10 @@ Who may know it: this channel; all characters.\
         "Who may know it: this channel; all characters."
     )
     corrected = await setup.run_as(HERE, "/memory correct 1 I am allergic to shrimp")
-    assert corrected.text.startswith("Corrected.\n2. I am allergic to shrimp")
+    assert corrected.text.startswith("Corrected.\n#2 I am allergic to shrimp")
     pinned = await setup.run_as(HERE, "/memory pin 2")
-    assert pinned.text.startswith("2. I am allergic to shrimp")
-    assert await setup.texts_of(HERE) == ["2 📌. I am allergic to shrimp (about you, this channel)"]
+    assert pinned.text.startswith("#2 I am allergic to shrimp")
+    assert await setup.texts_of(HERE) == ["#2 📌 I am allergic to shrimp (about you, this channel)"]
     assert "📌" not in (await setup.run_as(HERE, "/memory pin 2")).text
     gone = await setup.run_as(HERE, "/memory forget #2")
     assert gone.text == "I have forgotten: I am allergic to shrimp"
@@ -143,7 +147,7 @@ async def test_nobody_changes_what_others_said(setup: MemorySetup, line: str) ->
     setup.admin = False
     with pytest.raises(UserError):
         await setup.run_as(by(BOB), f"/memory {line}")
-    assert await setup.texts_of(HERE) == ["1. I keep bees (about you, this channel)"]
+    assert await setup.texts_of(HERE) == ["#1 I keep bees (about you, this channel)"]
 
 
 async def test_admins_remove_what_belongs_to_their_place_and_nothing_else(
@@ -164,7 +168,7 @@ async def test_author_alone_widens_and_nothing_leaves_a_private_chat(setup: Memo
     next_door = by(BOB, replace(HERE, address=Address("telegram", "6"), scopes=HERE.scopes[2:]))
     assert await setup.texts_of(next_door, "here") == []
     assert "this server" in (await setup.run_as(HERE, "/memory widen 1")).text
-    assert await setup.texts_of(next_door, "here") == ["1. I keep bees (about Alice, this server)"]
+    assert await setup.texts_of(next_door, "here") == ["#1 I keep bees (about Alice, this server)"]
     with pytest.raises(UserError, match="Only the person who said it can choose"):
         await setup.run_as(next_door, "/memory widen 1 everywhere")
     assert "this channel" in (await setup.run_as(HERE, "/memory widen 1 here")).text
@@ -197,7 +201,7 @@ async def test_observed_line_needs_the_consent_of_its_author(setup: MemorySetup)
     await setup.run_as(by(BOB), "/memory forget 1")
     await setup.history_scopes.set_consent(BOB.id, Consent.SERVER)
     await setup.run_as(asked, "/memory add", quoted=observed_turn)
-    assert await setup.texts_of(by(BOB)) == ["2. I sail (about you, this server)"]
+    assert await setup.texts_of(by(BOB)) == ["#2 I sail (about you, this server)"]
     await setup.history_scopes.set_consent(BOB.id, Consent.OFF)
     told_to_us = replace(observed_turn, text="I swim", observed=False)  # before he was off
     with pytest.raises(UserError, match="has switched me off"):
@@ -213,7 +217,7 @@ async def test_memories_of_a_place_wait_for_an_admin_where_one_wants_that(
     await setup.run_as(by(BOB), "/memory add here: the pub is closed")
     await setup.run_as(by(BOB), "/memory add I sail")
     waits = (
-        "2. the pub is closed (about this place, this channel, an admin has not approved it yet)"
+        "#2 the pub is closed (about this place, this channel, an admin has not approved it yet)"
     )
     assert waits in await setup.texts_of(by(BOB))
     listener = MemoryListener(PLACE, "nova", BOB.id)
@@ -299,9 +303,9 @@ async def test_memories_move_to_another_account(setup: MemorySetup, kind: str) -
     told = await setup.import_file(there, sent.file.text.encode())
     assert told.text == "I have read 3 memories."
     assert await setup.texts_of(there) == [
-        "6 📌. I keep bees (about you, this private chat)",
-        "5. it rains (about this place, this private chat)",
-        "4. she limps (about nova, this private chat)",
+        "#6 📌 I keep bees (about you, this private chat)",
+        "#5 it rains (about this place, this private chat)",
+        "#4 she limps (about nova, this private chat)",
     ]
 
 
@@ -323,13 +327,89 @@ async def test_file_brings_no_memories_of_other_people(setup: MemorySetup) -> No
             "Left out, without a usable text: 3.",
         ]
     )
-    assert await setup.texts_of(HERE) == snapshot(["1. I sail (about you, this channel)"])
+    assert await setup.texts_of(HERE) == snapshot(["#1 I sail (about you, this channel)"])
     assert await setup.texts_of(by(BOB)) == []
+
+
+async def test_character_moves_with_its_lore_memories_and_chat(setup: MemorySetup) -> None:
+    card = {
+        "spec": "chara_card_v2",
+        "data": {
+            "name": "Mira",
+            "description": "Mira keeps bees.",
+            "first_mes": "Mira waves.",
+            "character_book": {"entries": [{"keys": ["bridge"], "content": "It is old."}]},
+            "extensions": {"troupe": {"chat": [{"name": "Mira", "mes": "Hi.", "is_user": False}]}},
+        },
+    }
+    made = await setup.import_file(PRIVATE, json.dumps(card).encode(), "mira.json")
+    assert made.text.startswith("Mira is ready.\nThe chat with Mira is now")
+    assert await setup.active(PRIVATE.scopes) == [f"{ALICE.id}/Mira"]
+    assert [one.preset for one in made.turns] == [f"{ALICE.id}/Mira"]
+    await setup.run_as(PRIVATE, "/memory add Mira: she fears the River")
+    sent = await setup.run_as(PRIVATE, "/memory export mira")
+    assert sent.text.startswith("Mira, memories in the file: 1.")
+    assert sent.file is not None
+    data = json.loads(sent.file.text)["data"]
+    contents = [one["content"] for one in data["character_book"]["entries"]]
+    assert contents == ["It is old.", "she fears the River"]
+    assert data["description"] == "Mira keeps bees."
+
+    there = by(BOB, replace(PRIVATE, address=Address("discord", "77"), scopes=("discord:77",)))
+    told = await setup.import_file(there, sent.file.text.encode())
+    assert told.text == "Mira is ready.\nI have read 1 memory."
+    [memory] = await setup.container.memories.visible(MemoryReader(BOB.id, place_of(there)))
+    assert (memory.subject.key, memory.present) == (f"{BOB.id}/Mira", (f"{BOB.id}/Mira",))
+    [found] = (await setup.resolver.resolve(there.scopes)).presets
+    assert found.parsed_lorebook is not None
+    assert [one.content for one in found.parsed_lorebook.entries] == ["It is old."]
+
+
+async def test_instructions_of_operators_presets_are_not_exported_by_everybody(
+    database: Database,
+) -> None:
+    setup = MemorySetup(database, private_prompts=False, group_prompts=False)
+    for said in (PRIVATE, HERE):
+        with pytest.raises(UserError, match="TROUPE_ADMINS"):
+            await setup.run_as(said, "/memory export nova")
+
+
+async def test_memories_become_lore_of_the_servers_character(setup: MemorySetup) -> None:
+    card = {"spec": "chara_card_v2", "data": {"name": "Mira", "description": "Mira keeps bees."}}
+    await setup.import_file(HERE, json.dumps(card).encode(), "mira.json")
+    for text in ("here: the Rhine froze", "here: a secret of this channel", "I like tea"):
+        await setup.run_as(HERE, f"/memory add {text}")
+    await setup.run_as(HERE, "/memory widen 1")
+    await setup.run_as(HERE, "/memory widen 3")
+    listed = await setup.run_as(HERE, "/memory lore mira")
+    assert "#1 the Rhine froze" in listed.text
+    assert "secret" not in listed.text
+    assert "tea" not in listed.text
+    name = f"{HERE.scopes[-1]}/Mira"
+    [before] = await setup.container.preset_versions.history(name, 1)
+    added = await setup.run_as(HERE, "/memory lore mira 1")
+    assert added.text.startswith("New entries in the lorebook of Mira: 1.")
+    stored = await setup.container.preset_versions.newest(name)
+    assert stored is not None
+    assert stored.version == before[0] + 1
+    preset = await setup.handlers.characters.stored(name)
+    assert preset.parsed_lorebook is not None
+    [entry] = preset.parsed_lorebook.entries
+    assert (entry.content, entry.keys) == ("the Rhine froze", ("Rhine",))
+    again = await setup.run_as(HERE, "/memory lore mira all")
+    assert again.text.startswith("New entries in the lorebook of Mira: 0.")
+    with pytest.raises(UserError, match="There is no memory with this number"):
+        await setup.run_as(HERE, "/memory lore mira 2")
+    setup.admin = False
+    with pytest.raises(UserError, match="Only an admin"):
+        await setup.run_as(by(BOB), "/memory lore mira all")
+    with pytest.raises(UserError, match="Write this in the server"):
+        await setup.run_as(PRIVATE, "/memory lore mira")
 
 
 async def test_chat_goes_on_here(setup: MemorySetup) -> None:
     told = await setup.import_file(PRIVATE, CHAT.encode(), "chat.jsonl")
-    assert told.text == "3 messages with Mira are now our conversation; just go on."
+    assert told.text == "The chat with Mira is now our conversation, messages: 3. Just go on."
     assert told.new_session
     assert [(one.role, one.text, one.preset) for one in told.turns] == [
         ("assistant", "Hello.", "assistant"),

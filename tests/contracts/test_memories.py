@@ -298,3 +298,31 @@ async def test_forgotten_memory_leaves_the_receipts_that_quote_it(
     contents = await store.scalars(select(receipt.c.content).order_by(receipt.c.id))
     assert [bool(one) for one in contents] == [False, True, True]
     assert LANE in (await data.forgotten_since(0.0)).values()
+
+
+async def test_operators_see_the_newest_memories_of_all_places(memories: SqlMemories) -> None:
+    texts = ("Alice keeps bees", "The pub is closed", "Rain is expected")
+    for text, place in zip(texts, (HERE, PRIVATE, ELSEWHERE), strict=True):
+        state = MemoryState.PROPOSED if place is PRIVATE else MemoryState.KEPT
+        assert await memories.add(replace(BY_HAND, text=text, place=place, state=state))
+    assert [one.text for one in await memories.newest()] == [*reversed(texts)]
+    [waiting] = await memories.newest(MemoryState.PROPOSED)
+    operator = MemoryReader("", waiting.place, is_admin=True)
+    assert await memories.set_state(waiting.id, operator, MemoryState.KEPT)
+    assert await memories.newest(MemoryState.PROPOSED) == []
+    assert [one.text for one in await memories.newest(number=waiting.id)] == [texts[1]]
+    assert await memories.forget(waiting.id, operator)
+    assert await memories.newest(number=waiting.id) == []
+
+
+async def test_export_of_a_person_has_their_memories(store: Store, memories: SqlMemories) -> None:
+    assert await memories.add(BY_HAND)
+    assert await memories.add(replace(BY_HAND, text="The pub is closed", said_by=BOB.id))
+    place = MemorySubject(SubjectKind.PLACE, LANE)
+    assert await memories.add(replace(BY_HAND, subject=place, said_by=BOB.id))
+    found = await PersonalData(store.database, SystemClock()).memories(ALICE.id)
+    audience = "channel telegram:5"
+    assert found == [
+        {"text": text, "about": "Alice", "audience": audience, "since": 1.0}
+        for text in ("Alice keeps bees", "The pub is closed")
+    ]

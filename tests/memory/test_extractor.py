@@ -12,7 +12,7 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import IncomingMessage
-from bot.chat.memory import Memory, MemoryReader, MemoryState
+from bot.chat.memory import APPROVAL_KEY, Memory, MemoryReader, MemoryState
 from bot.chat.prompt import Prompt
 from bot.chat.session import CONSENT_KEY, Consent, HistoryChange, TurnResult
 from bot.errors import BackendUnavailable, BudgetUsedUp
@@ -354,6 +354,17 @@ async def test_newer_fact_retires_the_older_and_duplicates_merge(database: Datab
             "Mara moved to Porto in May.": MemoryState.RETIRED,
             "Mara lives in Lisbon": MemoryState.KEPT,
         }
+
+
+async def test_memory_of_a_place_waits_for_an_admin_where_one_wants_that(
+    database: Database,
+) -> None:
+    about_place = {"about": "here", "note": "The group moved to Porto"}
+    async with running(database, notes({}, about_place)) as setup:
+        await setup.settings.set(GROUP.server, APPROVAL_KEY, "on", "telegram:1")
+        await setup.exchanges(6)
+        states = {one.subject.kind.value: one.state for one in await setup.kept()}
+        assert states == {"person": MemoryState.KEPT, "place": MemoryState.PROPOSED}
 
 
 async def test_character_that_was_not_there_yet_is_no_witness(database: Database) -> None:

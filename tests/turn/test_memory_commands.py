@@ -79,7 +79,7 @@ async def test_reply_remembers_the_message(database: Database, words: str) -> No
     await setup.say(make_incoming("I keep bees", key="5:77"))
     await setup.say(replace(on("77", words, key="5:78"), wake=WakeReason.MENTION))
     assert await remembered(setup) == [(ALICE.id, ALICE.id, "I keep bees")]
-    assert setup.texts[-1].startswith("I will remember:\n1. I keep bees")
+    assert setup.texts[-1].startswith("I will remember:\n#1 I keep bees")
     await setup.say(make_incoming(words, key="5:79"))
     assert len(await remembered(setup)) == 1, "it is no reply, so the character answers"
 
@@ -96,7 +96,7 @@ async def test_menu_shows_pins_and_forgets_after_a_restart(database: Database) -
     await setup.say(private)
     await setup.say(replace(private, text="/memory", external_key="5:2", message_id="2"))
     [*_, shown] = setup.surface.shown.values()
-    assert "1. I keep bees" in shown.text
+    assert "#1 I keep bees" in shown.text
     [menu] = shown.menus
     again = Setup(database, limits=SHOWN, surface=setup.surface)
 
@@ -108,11 +108,11 @@ async def test_menu_shows_pins_and_forgets_after_a_restart(database: Database) -
         await again.say(replace(press, values=chosen, is_private=True))
         return list(setup.surface.messages.values())[-1]
 
-    assert menu.options[0].label == "1. I keep bees"
-    assert "by hand; since 2026-11-21" in await choose("1. I keep bees", "1")
+    assert menu.options[0].label == "#1 I keep bees"
+    assert "by hand; since 2026-11-21" in await choose("#1 I keep bees", "1")
     await choose("📌 Pin it", "2")
-    assert "1 📌. I keep bees" in await choose("", "3")
-    await choose("1. I keep bees", "4")
+    assert "#1 📌 I keep bees" in await choose("", "3")
+    await choose("#1 I keep bees", "4")
     assert "I have forgotten: I keep bees" in await choose("🗑 Forget it", "5")
     assert await choose("", "6") == ("I remember 0 things that you said, or that are about you.")
 

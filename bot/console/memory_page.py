@@ -1,0 +1,97 @@
+"""Memories of all places: search them, approve those that wait for it, and delete."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bot.chat.access import AuditEntry, Scope
+from bot.chat.memory import Memory, MemoryReader, MemoryState
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, route
+from bot.errors import RequestRefused
+from bot.ports import Clock
+from bot.storage.memories import SqlMemories
+from bot.storage.operation import AuditLog
+from bot.texts.text import translatable
+from bot.value_class import value_class
+
+_Row = Mapping[str, object]
+_Text = Annotated[str, Field(max_length=500)]
+_State = Literal["", "proposed", "kept", "retired"]
+
+
+@value_class
+class MemoryPage(RouteGroup):
+    navigation = (NavigationItem("/memories", translatable("Memories"), "memories"),)
+
+    memories: SqlMemories
+    audit: AuditLog
+    clock: Clock
+
+    @route("GET /api/v1/memories", Scope.READ)
+    async def find(self, text: _Text = "", state: _State = "") -> Mapping[str, Sequence[_Row]]:
+        """List the newest memories that contain a text, or are about or by somebody."""
+        words = text.casefold()
+        found = await self.memories.newest(state)
+        return {"memories": [_to_row(one) for one in found if words in _searched(one)]}
+
+    @route("GET /memories", Scope.READ)
+    async def show(self, text: _Text = "", state: _State = "") -> Page:
+        """Show memories with their sources and audiences."""
+        found = await self.find(text, state)
+        waiting = len(await self.memories.newest(MemoryState.PROPOSED))
+        shown = {**found, "text": text, "state": state, "waiting": waiting}
+        return Page("memories.html", shown)
+
+    @route("POST /api/v1/memories/{number}/approve", Scope.OPERATE)
+    @route("POST /memories/{number}/approve", Scope.OPERATE, then="/memories?state=proposed")
+    async def approve(self, request: ConsoleRequest, number: int) -> Mapping[str, int]:
+        """Approve a memory, so that characters recall it."""
+        one = await self._find(number)
+        await self.memories.set_state(number, _operator_at(one), MemoryState.KEPT)
+        return await self._note(request, number, "approve memory")
+
+    @route("DELETE /api/v1/memories/{number}", Scope.OPERATE)
+    @route("POST /memories/{number}/forget", Scope.OPERATE, then="/memories")
+    async def forget(self, request: ConsoleRequest, number: int) -> Mapping[str, int]:
+        """Delete a memory, and the prompts that contain it."""
+        one = await self._find(number)
+        await self.memories.forget(number, _operator_at(one))
+        return await self._note(request, number, "forget memory")
+
+    async def _find(self, number: int) -> Memory:
+        found = await self.memories.newest(number=number) if number else ()
+        if not found:
+            raise RequestRefused(404, translatable("There is no memory with this number."))
+        return found[0]
+
+    async def _note(self, request: ConsoleRequest, number: int, action: str) -> Mapping[str, int]:
+        entry = AuditEntry(self.clock.now(), request.caller.name, action, str(number))
+        await self.audit.record(entry)
+        return {"number": number}
+
+
+def _operator_at(one: Memory) -> MemoryReader:
+    return MemoryReader("", one.place, is_admin=True)
+
+
+def _searched(one: Memory) -> str:
+    return f"{one.text}\n{one.subject.name}\n{one.subject.key}\n{one.said_by}".casefold()
+
+
+def _to_row(one: Memory) -> _Row:
+    audience = one.audience or one.place.own_audience
+    return {
+        "number": one.id,
+        "text": one.text,
+        "kind": one.kind.value,
+        "about": one.subject.name or one.subject.key,
+        "said_by": one.said_by,
+        "channel": one.place.channel,
+        "audience": audience.stored,
+        "characters": list(one.present),
+        "is_by_hand": not one.is_derived,
+        "is_pinned": one.is_pinned,
+        "state": one.state.value,
+        "since": one.since,
+    }
