@@ -224,11 +224,11 @@ class MemoryExtractor:
         if memory.subject.kind is SubjectKind.PLACE and await self._needs_approval(memory):
             memory = replace(memory, state=MemoryState.PROPOSED)
         retires = await self._find_ended(memory, note.ends) if note.ends else ()
-        kept = await self.recaller.memories.add(memory, [note.source], retires)
-        if kept is not None and kept.subject.kind is SubjectKind.PERSON:
-            person = kept.subject.key
-            if person not in await self.settings.get_all([person], _NOTICE_KEY):
-                await self.settings.set(person, _NOTICE_KEY, _DUE, person)
+        person = memory.subject.key if memory.subject.kind is SubjectKind.PERSON else None
+        # Before the memory is stored: a killed process must not keep something in secret.
+        if person and person not in await self.settings.get_all([person], _NOTICE_KEY):
+            await self.settings.set(person, _NOTICE_KEY, _DUE, person)
+        await self.recaller.memories.add(memory, [note.source], retires)
 
     async def _needs_approval(self, memory: Memory) -> bool:
         scopes = () if memory.place.is_private else (memory.place.server,)
