@@ -28,7 +28,7 @@ from bot.storage.memories import SqlMemories
 _log = structlog.get_logger(__name__)
 _TIMEOUT_SECONDS = 5.0
 _RANK_OFFSET = 10  # of reciprocal rank fusion: smaller values favor the first of each list
-_RECENCY_WEIGHT = 0.25
+_WORD_WEIGHT, _RECENCY_WEIGHT = 0.25, 0.1  # of vectors 1; tests/memory/test_memory_recall.py
 _DIGITS = 4
 
 CosineSimilarities: TypeAlias = Callable[[PackedVector, Sequence[PackedVector]], Sequence[float]]
@@ -110,7 +110,7 @@ def rank_memories(
     scores = Counter[int]()
     reasons: dict[int, RecallReason] = {}
     orders: tuple[tuple[Mapping[int, float], float, RecallReason], ...] = (
-        (by_words, 1.0, RecallReason.WORDS),
+        (by_words, _WORD_WEIGHT, RecallReason.WORDS),
         (similarities, 1.0, RecallReason.SIMILAR),
         ({one.id: one.since for one in memories}, _RECENCY_WEIGHT, RecallReason.RECENT),
     )
