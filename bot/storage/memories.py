@@ -145,6 +145,7 @@ class SqlMemories(ClockStore):
     ) -> Memory | None:
         """Replace a memory's text by what the reader wrote; it counts as made by hand by them.
 
+        Another author's memory is recalled only where it was said, until the reader widens it.
         `embedding` is the embedding model and the vector of the new text. Prompts in receipts lose
         the old text.
         """
@@ -165,9 +166,8 @@ class SqlMemories(ClockStore):
                 vector=vector,
                 since=self._clock.now(),
             )
-            if not new.is_widened:
-                consents = [*(yield from _consents(old)), *(yield from _consents(new))]
-                new = replace(new, audience=new.place.audience_for(*consents))
+            if old.said_by != reader.person:  # whose consent did not allow more
+                new = replace(new, audience=new.place.own_audience, is_widened=True)
             yield from delete_gone([old.id], self._clock.now())
             [[new_number]] = yield SQL["add_memory"].query(_to_row(new))
             return replace(new, id=new_number)
