@@ -327,9 +327,9 @@ class MemoryWorld:
         if not self.has_moved or address.chat != "-5":
             return message
         chats = MovedChats()
-        chats.note_moves([_MOVE])
+        chats.record_moves([_MOVE])
         moved = replace(message, address=replace(address, chat="-1005"))
-        [first] = chats.to_first([moved])
+        [first] = chats.to_first_addresses([moved])
         assert isinstance(first, IncomingMessage)
         return first
 
