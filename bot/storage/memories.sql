@@ -12,10 +12,17 @@ id, subject_kind, subject, subject_name, text, kind, said_by, told_by, told_by_n
 WITH recallable AS (
     SELECT id FROM (
         SELECT id FROM memory
-        WHERE audience = :here AND state = 'kept'
+        WHERE origin = :here AND state = 'kept'
             AND (present = '' OR strpos(present, :character) > 0)
         ORDER BY is_pinned DESC, id DESC LIMIT 250
     ) AS said_here
+    UNION
+    SELECT id FROM (
+        SELECT id FROM memory
+        WHERE audience = :here AND state = 'kept'
+            AND (present = '' OR strpos(present, :character) > 0)
+        ORDER BY is_pinned DESC, id DESC LIMIT 250
+    ) AS widened_to_here
     UNION
     SELECT id FROM (
         SELECT id FROM memory
@@ -42,7 +49,7 @@ WHERE said_by = :asker AND strpos(audience, 'private ') = 1 AND audience <> :her
 -- What a person said themselves, and what may be recalled in the place where they ask. Memories that
 -- may be recalled everywhere are listed only in the server that they come from.
 (
-    said_by = :person OR audience = :here OR audience = :in_server
+    said_by = :person OR origin = :here OR audience = :here OR audience = :in_server
         OR audience = 'everywhere' AND server = :server
 )
 

@@ -121,7 +121,7 @@ async def test_author_widens_one_memory_and_takes_that_back(memories: SqlMemorie
     alice, wide = MemoryReader(ALICE.id, HERE), Audience(Reach.SERVER, HERE.server)
     assert await memories.widen(kept.id, MemoryReader(BOB.id, PRIVATE, is_admin=True), wide) is None
     assert present(await memories.widen(kept.id, alice, wide)).audience == wide
-    assert {one for one in PLACES if await recalled(memories, one)} == {HERE, NEXT_DOOR}
+    assert {one for one in PLACES if await recalled(memories, one)} == {HERE, NEXT_DOOR, PRIVATE}
     await memories.widen(kept.id, alice, None)
     assert {one for one in PLACES if await recalled(memories, one)} == {PRIVATE}
 

@@ -163,6 +163,8 @@ class MemoryWorld:
         return self._reaches(fact, place, is_about_present=is_own_server)
 
     def _reaches(self, fact: Fact, place: int, *, is_about_present: bool) -> bool:
+        if fact.place == place:
+            return True
         if fact.chosen is not None:
             reach, key = fact.chosen.reach, fact.chosen.key
             if reach is Reach.EVERYWHERE:
@@ -172,8 +174,6 @@ class MemoryWorld:
                 own = {self.place(place).server}
             is_same_kind = (reach is Reach.PRIVATE) == (place in _PRIVATE)
             return is_same_kind and key in own
-        if fact.place == place:
-            return True
         if fact.place in _PRIVATE or (place in _PRIVATE and not is_about_present):
             return False
         people = {fact.author, fact.about}.intersection(one.id for one in PEOPLE)
