@@ -249,7 +249,7 @@ async def inspect_account(spec: PlatformSpec, settings: Settings, token: str) ->
         return await account.inspect()
 
 
-def make_code() -> str:
+def generate_code() -> str:
     """Return a new random six-digit code."""
     return "".join(secrets.choice("0123456789") for _ in range(_CODE_DIGITS))
 
@@ -338,7 +338,7 @@ class SetupSteps:
             raise UserError(translatable("Check a token first."))
         if step.waiting is not None:
             await cancel_and_wait([step.waiting])
-        step.code, step.admin, step.problem = make_code(), None, ""
+        step.code, step.admin, step.problem = generate_code(), None, ""
         async with open_account(step.spec, self._settings, step.token) as account:
             step.request = account.code_instructions(
                 step.account or await account.inspect(), step.code

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from bot.ports import Clock
 
-_LATELY_SECONDS = 60.0
+_RECENT_SECONDS = 60.0
 _CHECKED_AT_ONCE = 2  # idle chats to drop whenever a slot is taken, oldest first
 _AHEAD = 1.5  # times the average: a chat that took more leaves the last slots to others
 _LAST_SLOTS = 2
-FEWEST_SHARED = 4
+MIN_SHARED_SLOTS = 4
 """With fewer slots, one chat may hold all of them."""
 
 
@@ -33,7 +33,7 @@ class ChatShares:
     def slot_quota(self, chat: str) -> int:
         """Return how many slots a chat may hold, between a quarter and three quarters of all."""
         seen = self._seen.get(chat, deque())
-        _forget_before(self.clock.monotonic() - _LATELY_SECONDS, seen)
+        _forget_before(self.clock.monotonic() - _RECENT_SECONDS, seen)
         kept = seen[0][1] + 1 if seen else 0  # another chat may need one more at any time
         fair = math.ceil(self.limit / max(1, len(self._seen)))
         least = max(self.limit // 4, min(fair, self.limit // 2))
@@ -41,15 +41,15 @@ class ChatShares:
 
     def may_take(self, chat: str, free: int) -> bool:
         """Return whether a chat may take a slot; a busy chat leaves the last two to others."""
-        return free > _LAST_SLOTS or not self._is_ahead(chat)
+        return free > _LAST_SLOTS or not self._took_many(chat)
 
-    def _is_ahead(self, chat: str) -> bool:
+    def _took_many(self, chat: str) -> bool:
         self._forget_taken()
         own = self._counts[chat]
         return own > 1 and own * len(self._counts) > _AHEAD * len(self._taken)
 
     def _forget_taken(self) -> None:
-        moment = self.clock.monotonic() - _LATELY_SECONDS
+        moment = self.clock.monotonic() - _RECENT_SECONDS
         while self._taken and self._taken[0][0] < moment:
             _, chat = self._taken.popleft()
             self._counts[chat] -= 1
@@ -67,7 +67,7 @@ class ChatShares:
             seen.pop()
         seen.append((now, held_by_others))
         for quiet in [one for one, _ in zip(self._seen, range(_CHECKED_AT_ONCE), strict=False)]:
-            _forget_before(now - _LATELY_SECONDS, self._seen[quiet])
+            _forget_before(now - _RECENT_SECONDS, self._seen[quiet])
             if not self._seen[quiet]:
                 del self._seen[quiet]
 

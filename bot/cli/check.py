@@ -271,11 +271,11 @@ async def _test_embedder(settings: Settings) -> str:
 async def _test_tool_server(name: str, settings: Settings) -> str:
     data_dir = create_data_dir(settings.data_dir)
     server = make_tool_servers({name: settings.mcp_servers[name]}, data_dir)[name]
-    specs, left_out = await server.check(), server.left_out
+    specs, omitted_tools = await server.check(), server.omitted_tools
     offered = f"{len(specs)} tools: {', '.join(one.name for one in specs)}"
-    if not left_out:
+    if not omitted_tools:
         return offered
-    others = ", ".join(left_out)
+    others = ", ".join(omitted_tools)
     variable = f"TROUPE_MCP_SERVERS__{name.upper()}__TOOLS"
     return f"{offered}; not offered unless listed in {variable}: {others}"
 

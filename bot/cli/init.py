@@ -35,9 +35,9 @@ from bot.setup import (
     bot_variables,
     find_local_services,
     find_service,
+    generate_code,
     inspect_account,
     list_models,
-    make_code,
     open_account,
     platforms_with_tokens,
     read_variable_names,
@@ -394,7 +394,7 @@ def _choose_first_admin(
 
 async def _find_admin(bot: BotStep, settings: Settings) -> str:
     async with open_account(bot.spec, settings, bot.token) as account:
-        code = make_code()
+        code = generate_code()
         request = account.code_instructions(bot.account or await account.inspect(), code)
         print_line(f"  {request.text}")
         if request.link:

@@ -71,7 +71,7 @@ def _print_facts(model: Path) -> None:
     facts = read_metadata(model)
     lines = {
         "name": facts.name or model.stem,
-        "sha256": model_store.sha256_of(model),
+        "sha256": model_store.compute_sha256(model),
         "license": facts.license or "not stated in the file; see its source",
     }
     if facts.is_projector:

@@ -10,7 +10,7 @@ from typing_extensions import override
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.key_rotation import KeyRotation
-from bot.backends.chat_completions.request_runner import translated_failures
+from bot.backends.chat_completions.request_runner import translate_failures
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
@@ -68,7 +68,7 @@ class OpenAIEmbedder(Embedder):
 
     async def _embed(self, batch: list[str]) -> EmbeddingsResponse:
         try:
-            with translated_failures(self._endpoint, self._model):
+            with translate_failures(self._endpoint, self._model):
                 body = await self._connection.send(
                     lambda one: one.embed(self._model, batch, _TIMEOUT_SECONDS)
                 )
@@ -78,12 +78,14 @@ class OpenAIEmbedder(Embedder):
         except TimeoutError:
             raise EmbeddingError(f"{self._endpoint} took over {_TIMEOUT_SECONDS:.0f} s") from None
         except msgspec.DecodeError:
-            raise EmbeddingError(str(errors.malformed(self._endpoint, "no vectors"))) from None
+            raise EmbeddingError(
+                str(errors.malformed_error(self._endpoint, "no vectors"))
+            ) from None
 
 
 class EmbeddingEndpoint(Endpoint):
     @override
-    def setting(self, part: str) -> str:
+    def setting_name(self, part: str) -> str:
         return f"TROUPE_EMBEDDING__{part}"
 
     @override

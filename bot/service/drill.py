@@ -265,7 +265,7 @@ class _Drill:
         await memories.add(replace(derived, text=f"I am {_WORDS}", is_derived=False))
         slots = SlotStore(folder, "model", clock, limit_bytes=1, limit_seconds=1)
         slots.open()
-        (folder / slots.file_of(SlotOwner(key, MARK))).write_text(_WORDS)
+        (folder / slots.state_file_name(SlotOwner(key, MARK))).write_text(_WORDS)
         await self.container.inbox.receive([self._said(_WORDS, _ELSEWHERE)], {})
         of = {"of": _ELSEWHERE.conversation, "newer_than": 0, "most": 1}
         [[number, *_]] = await self._database.fetch(SQL["following_messages"], **of)

@@ -81,7 +81,7 @@ class McpServer(ToolServer):
         self._failed = asyncio.Event()
         self._tried = asyncio.Event()
         self._failures = 0
-        self.left_out: Sequence[str] = ()
+        self.omitted_tools: Sequence[str] = ()
         """The names of the server's tools that models are not offered."""
 
     @property
@@ -109,7 +109,9 @@ class McpServer(ToolServer):
         except _FAILURES as error:
             if isinstance(error, MCPError) and error.code in _MISTAKES:
                 return f"error: {error.message}"  # the model can correct its call
-            raise ToolServerError(f"the MCP server {self._name}: {describe(error)}") from error
+            raise ToolServerError(
+                f"the MCP server {self._name}: {describe_error(error)}"
+            ) from error
         text = "\n".join(map(_text_of, result.content))
         if not text and result.structured_content is not None:
             text = json.dumps(result.structured_content, ensure_ascii=False)
@@ -129,7 +131,7 @@ class McpServer(ToolServer):
                 if was_sent is None:
                     raise
                 self._lose_connection(client)
-                if not can_repeat or (was_sent and not _changes_nothing(tool)):
+                if not can_repeat or (was_sent and not _is_repeatable(tool)):
                     raise
             else:
                 self._failures = 0
@@ -154,7 +156,7 @@ class McpServer(ToolServer):
                     await self._refresh_until_failed()
                 reason = "the server ended or was restarted"
             except _FAILURES as error:
-                reason = describe(error)
+                reason = describe_error(error)
             self._failures += 1
             self._tried.set()
             _log.warning("mcp_server_lost", server=self._name, reason=reason)
@@ -171,7 +173,7 @@ class McpServer(ToolServer):
 
     def _explain(self, error: BaseException) -> str:
         given, group = self._settings, f"TROUPE_MCP_SERVERS__{self._name.upper()}__"
-        why = describe(error)
+        why = describe_error(error)
         if given.url is not None:
             parts = urlsplit(given.url)
             address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
@@ -272,7 +274,7 @@ class McpServer(ToolServer):
                 break
         tools: dict[str, mcp_types.Tool] = {}
         for tool in listed:
-            name = offered_name(self._name, tool.name)
+            name = tool_name_for_models(self._name, tool.name)
             fits = len(json.dumps(tool.input_schema)) <= _MAX_SCHEMA_CHARS
             if self._may_offer(tool) and fits and name is not None and len(tools) < MAX_TOOLS:
                 tools.setdefault(name, tool)
@@ -281,7 +283,7 @@ class McpServer(ToolServer):
             ToolSpec(name, _description(tool), tool.input_schema) for name, tool in tools.items()
         )
         offered = {tool.name for tool in tools.values()}
-        self.left_out = [tool.name for tool in listed if tool.name not in offered]
+        self.omitted_tools = [tool.name for tool in listed if tool.name not in offered]
 
     def _may_offer(self, tool: mcp_types.Tool) -> bool:
         if self._settings.tools:
@@ -289,12 +291,12 @@ class McpServer(ToolServer):
         return tool.annotations is not None and tool.annotations.read_only_hint is True
 
 
-def _changes_nothing(tool: mcp_types.Tool) -> bool:
+def _is_repeatable(tool: mcp_types.Tool) -> bool:
     hints = tool.annotations
     return hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TimeoutError):
@@ -318,7 +320,7 @@ def _text_of(block: mcp_types.ContentBlock) -> str:
             return f"[omitted: {block.type}]"
 
 
-def offered_name(server: str, tool: str) -> str | None:
+def tool_name_for_models(server: str, tool: str) -> str | None:
     """Return the name `server_tool` in characters that providers accept, or None if too long."""
     name = _OTHER.sub("_", f"{server}_{tool}")
     return name if tool and len(name) <= _MAX_CHARS else None

@@ -70,7 +70,7 @@ async def demo(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpSer
 @pytest.mark.asyncio(loop_scope="module")
 async def test_only_tools_that_change_nothing_are_offered_by_default(demo: McpServer) -> None:
     assert [one.name for one in demo.specs] == [f"demo_{name}" for name in READING]
-    assert demo.left_out == ["delete"]
+    assert demo.omitted_tools == ["delete"]
     assert demo.specs[0].description == "Tell the weather of a city."
 
 

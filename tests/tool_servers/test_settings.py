@@ -12,7 +12,7 @@ from bot.service.backends import add_backends, tool_problems
 from bot.settings import collect_secrets, read_settings
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import make_tool_servers
-from bot.tool_servers.mcp_server import offered_name
+from bot.tool_servers.mcp_server import tool_name_for_models
 
 
 @pytest.fixture(autouse=True)
@@ -95,8 +95,8 @@ def test_missing_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch
 
 
 def test_offered_names_are_ones_that_providers_take() -> None:
-    assert offered_name("files", "read") == "files_read"
-    assert offered_name("files", "read file/名") == "files_read_file__"
-    assert offered_name("files", "x" * 64) is None
-    assert offered_name("files", "") is None
-    assert json.dumps(offered_name("a-b", "c.d")) == '"a-b_c_d"'
+    assert tool_name_for_models("files", "read") == "files_read"
+    assert tool_name_for_models("files", "read file/名") == "files_read_file__"
+    assert tool_name_for_models("files", "x" * 64) is None
+    assert tool_name_for_models("files", "") is None
+    assert json.dumps(tool_name_for_models("a-b", "c.d")) == '"a-b_c_d"'

@@ -17,7 +17,7 @@ from bot.backends.chat_completions.request_runner import (
     post_json,
     raise_for_status,
     read_model_list,
-    request_again_if_idle,
+    request_with_idle_retry,
     resolve_model,
 )
 from bot.backends.chat_completions.stop_strings import collect_stop_strings
@@ -103,7 +103,7 @@ class AnthropicConnection(KeyedConnection):
     @override
     async def list_models(self) -> Sequence[str]:
         deadline = asyncio.get_running_loop().time() + _LIST_SECONDS
-        response = await request_again_if_idle(self._client, "GET", "/models", None, deadline)
+        response = await request_with_idle_retry(self._client, "GET", "/models", None, deadline)
         await raise_for_status(response, deadline)
         async with response:
             return read_model_list(await response.read_all(deadline, _MAX_LIST_BYTES))

@@ -10,9 +10,13 @@ from typing_extensions import override
 
 from bot.backends.chat_completions import errors, parameter_table
 from bot.backends.chat_completions.deltas import JsonObject
-from bot.backends.chat_completions.parameter_table import Check, ParameterTable, given_parameters
+from bot.backends.chat_completions.parameter_table import (
+    ParameterTable,
+    ValueCheck,
+    parameters_to_send,
+)
 from bot.backends.chat_completions.stop_strings import collect_stop_strings
-from bot.backends.chat_completions.streaming import StreamParser, decode_event, token_count
+from bot.backends.chat_completions.streaming import StreamParser, decode_event, parse_token_count
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, ToolCall, ToolExchange, Usage
 from bot.errors import BackendUnavailable
 from bot.texts.text import translatable
@@ -45,20 +49,20 @@ def _is_thinking(value: object) -> bool:
             return False
 
 
-_COUNT = Check(_is_count, translatable("an integer from {low}", low=1))
-_CHECKS: Mapping[str, Check] = {
-    "temperature": parameter_table.number(0, 1),
-    "top_p": parameter_table.number(0, 1),
+_COUNT = ValueCheck(_is_count, translatable("an integer from {low}", low=1))
+_CHECKS: Mapping[str, ValueCheck] = {
+    "temperature": parameter_table.number_check(0, 1),
+    "top_p": parameter_table.number_check(0, 1),
     "top_k": _COUNT,
     "max_tokens": _COUNT,
     "max_completion_tokens": _COUNT,
-    "stop": parameter_table.STOP,
-    "n": parameter_table.ONE,
-    "user": Check(lambda value: isinstance(value, str), translatable("a text")),
-    "reasoning_effort": Check(
+    "stop": parameter_table.STOP_CHECK,
+    "n": parameter_table.ONE_CHECK,
+    "user": ValueCheck(lambda value: isinstance(value, str), translatable("a text")),
+    "reasoning_effort": ValueCheck(
         lambda value: value in _EFFORTS, translatable("one of {names}", names=", ".join(_EFFORTS))
     ),
-    "thinking": Check(
+    "thinking": ValueCheck(
         _is_thinking,
         translatable(
             "{forms} with at least {tokens} tokens",
@@ -77,13 +81,13 @@ _TABLE = ParameterTable(
 
 def parameter_problems(_settings: object, parameters: Mapping[str, object]) -> list[str]:
     """Return an error line for each parameter that the API does not support."""
-    return [*_TABLE.find_problems(given_parameters(parameters))]
+    return [*_TABLE.find_problems(parameters_to_send(parameters))]
 
 
 def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
     """Return a prompt's parameters as request fields; raise `BackendUnavailable` if invalid."""
-    parameter_table.refuse(parameter_problems(None, prompt.parameters))
-    given = given_parameters(prompt.parameters)
+    parameter_table.raise_for_problems(parameter_problems(None, prompt.parameters))
+    given = parameters_to_send(prompt.parameters)
     fields = {name: value for name, value in given.items() if name in _SENT_UNCHANGED}
     if "user" in given:
         fields["metadata"] = {"user_id": given["user"]}
@@ -100,7 +104,7 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
 
 def can_continue(prompt: Prompt, model: str) -> bool:
     """Return whether the model can continue a prefilled answer."""
-    thinking, _ = _reasoning(given_parameters(prompt.parameters), model)
+    thinking, _ = _reasoning(parameters_to_send(prompt.parameters), model)
     reasons = thinking.get("type", "disabled") != "disabled"
     return bool(_BUDGET_MODELS.search(model)) and not reasons
 
@@ -132,7 +136,7 @@ _MAX_SHOWN_CHARS = 40
 _IMAGE_NOTICE = translatable(
     "This preset has an image that the model cannot read; the bot's operator has to fix it."
 )
-_START = "(The conversation begins.)"  # the API requires a user message first
+_FIRST_USER_TEXT = "(The conversation begins.)"  # the API requires a user message first
 _FINISH_REASONS = {
     "max_tokens": FinishReason.LENGTH,
     "model_context_window_exceeded": FinishReason.LENGTH,
@@ -165,7 +169,7 @@ def to_wire(
     system = [block for each in given[:begin] for block in _to_blocks(each)]
     messages = _merge_roles(given[begin:])
     if not messages or messages[0]["role"] == "assistant":
-        messages.insert(0, {"role": "user", "content": [_text(_START)]})
+        messages.insert(0, {"role": "user", "content": [_text(_FIRST_USER_TEXT)]})
     if messages[-1]["role"] == "assistant":
         if can_continue(prompt, model):  # the API rejects trailing white space
             last = messages[-1]["content"][-1]
@@ -260,7 +264,7 @@ class AnthropicParser(StreamParser):
             return False
         event = self._decode(data)
         message, block, delta = (
-            _as_object(event.get(name)) for name in ("message", "content_block", "delta")
+            _object_or_empty(event.get(name)) for name in ("message", "content_block", "delta")
         )
         self._count_usage(message.get("usage") or event.get("usage"))
         match event.get("type"):
@@ -268,7 +272,7 @@ class AnthropicParser(StreamParser):
                 self._is_thinking = block.get("type") in {"thinking", "redacted_thinking"}
                 self._add_block(block, event.get("index"))
                 is_call = block.get("type") == "tool_use"
-                return self._is_thinking or is_call or bool(_text_of(block))
+                return self._is_thinking or is_call or bool(_string_field(block))
             case "content_block_delta":
                 return self._parse_delta(delta, event.get("index"))
             case "message_delta" if reason := delta.get("stop_reason"):
@@ -278,7 +282,7 @@ class AnthropicParser(StreamParser):
             case "message":  # a whole message, not a stream
                 blocks = event.get("content")
                 for index, one in enumerate(blocks if isinstance(blocks, list) else ()):
-                    self._add_block(_as_object(one), index)
+                    self._add_block(_object_or_empty(one), index)
                 return self._finish(reason) if (reason := event.get("stop_reason")) else False
             case "ping":
                 # While a model hides its reasoning, it may send only pings for minutes.
@@ -294,7 +298,7 @@ class AnthropicParser(StreamParser):
             event = None
         if not isinstance(event, dict):
             what = "an event that is not part of the Messages API"
-            raise errors.malformed(context.endpoint, what)
+            raise errors.malformed_error(context.endpoint, what)
         if event.get("type") == "error" or event.get("error"):
             raise errors.translate_error_event(
                 context.endpoint, context.model, data, context.now, _ERROR_STATUSES
@@ -302,12 +306,14 @@ class AnthropicParser(StreamParser):
         return event
 
     def _add_block(self, block: JsonObject, index: object) -> None:
-        self._add_answer(_text_of(block))
+        self._add_answer(_string_field(block))
         match block.get("type"):
             case "thinking":
                 self._add_thinking(block)
             case "redacted_thinking":
-                self._keep_to_return({"type": "redacted_thinking", "data": block.get("data")})
+                self._collect_thinking_block(
+                    {"type": "redacted_thinking", "data": block.get("data")}
+                )
             case "tool_use":
                 arguments = block.get("input") or ""
                 self._add_call(index, block.get("name"), arguments, id=block.get("id"))
@@ -315,12 +321,12 @@ class AnthropicParser(StreamParser):
                 pass
 
     def _add_thinking(self, given: JsonObject) -> None:
-        text = _text_of(given, "thinking")
+        text = _string_field(given, "thinking")
         self._add_reasoning(text)
         signature = given.get("signature") or None
-        self._keep_to_return({"type": "thinking", "thinking": text, "signature": signature})
+        self._collect_thinking_block({"type": "thinking", "thinking": text, "signature": signature})
 
-    def _keep_to_return(self, block: Mapping[str, object]) -> None:
+    def _collect_thinking_block(self, block: Mapping[str, object]) -> None:
         self._returned.feed({THINKING_BLOCKS: [block]})
 
     def _add_call(
@@ -330,7 +336,7 @@ class AnthropicParser(StreamParser):
         self._tool_calls.feed([{"index": index, "function": function, **more}])
 
     def _parse_delta(self, delta: JsonObject, index: object) -> bool:
-        text, arguments = _text_of(delta), _text_of(delta, "partial_json")
+        text, arguments = _string_field(delta), _string_field(delta, "partial_json")
         self._add_answer(text)
         if delta.get("thinking") or delta.get("signature"):
             self._add_thinking(delta)
@@ -350,13 +356,13 @@ class AnthropicParser(StreamParser):
     def _stop(self) -> bool:
         self.done = True
         if self.reason is None:
-            raise errors.interrupted(self._context.endpoint, "no stop_reason")
+            raise errors.interrupted_error(self._context.endpoint, "no stop_reason")
         return False
 
     def _count_usage(self, usage: object) -> None:
         if not isinstance(usage, dict):
             return
-        given = {name: count for name, each in usage.items() if (count := token_count(each))}
+        given = {name: count for name, each in usage.items() if (count := parse_token_count(each))}
         self._tokens = tokens = {**self._tokens, **given}
         cached = tokens.get("cache_read_input_tokens", 0)
         written = tokens.get("cache_creation_input_tokens", 0)
@@ -368,11 +374,11 @@ class AnthropicParser(StreamParser):
         )
 
 
-def _as_object(given: object) -> JsonObject:
+def _object_or_empty(given: object) -> JsonObject:
     return given if isinstance(given, dict) else {}
 
 
-def _text_of(given: JsonObject, name: str = "text") -> str:
+def _string_field(given: JsonObject, name: str = "text") -> str:
     text = given.get(name)
     return text if isinstance(text, str) else ""
 
@@ -402,7 +408,7 @@ def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
         ]
         text = [{"type": "text", "text": exchange.text}] if exchange.text.strip() else []
         calls = [
-            {"type": "tool_use", "id": each, "name": _name(call), "input": _input_of(call)}
+            {"type": "tool_use", "id": each, "name": _name(call), "input": _tool_input(call)}
             for each, call in zip(ids, exchange.calls, strict=True)
         ]
         yield {"role": "assistant", "content": [*thinking_blocks(exchange), *text, *calls]}
@@ -424,7 +430,7 @@ def _name(call: ToolCall) -> str:
     return _NOT_IN_NAMES.sub("_", call.name) or "unknown"
 
 
-def _input_of(call: ToolCall) -> object:
+def _tool_input(call: ToolCall) -> object:
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

@@ -22,7 +22,7 @@ _TEXT_FIELDS = ("thinking", "text", "summary")
 _ATTACHED = re.compile("reason|think|thought|signature|encrypted|extra_content|provider_specific")
 
 
-def spec_to_wire(spec: ToolSpec) -> dict[str, object]:
+def tool_spec_to_wire(spec: ToolSpec) -> dict[str, object]:
     return {
         "type": "function",
         "function": {
@@ -33,7 +33,7 @@ def spec_to_wire(spec: ToolSpec) -> dict[str, object]:
     }
 
 
-def exchanges_to_wire(prompt: Prompt) -> Iterator[dict[str, object]]:
+def tool_exchanges_to_wire(prompt: Prompt) -> Iterator[dict[str, object]]:
     for exchange in prompt.tool_exchanges:
         yield {
             **exchange.attached,
@@ -193,7 +193,7 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def text_of(delta: JsonObject) -> str:
+def text_in_delta(delta: JsonObject) -> str:
     content = delta.get("content")
     if isinstance(content, list):  # Mistral's reasoning models send parts
         return "".join(_strings_in(content, ("text",)))
@@ -201,7 +201,7 @@ def text_of(delta: JsonObject) -> str:
     return next((each for each in (content, refusal) if each and isinstance(each, str)), "")
 
 
-def reasoning_of(delta: JsonObject) -> str:
+def reasoning_in_delta(delta: JsonObject) -> str:
     for name in _REASONING_FIELDS:
         if isinstance(given := delta.get(name), str) and given:
             return given

@@ -25,7 +25,7 @@ _IS = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?)"
 _TRANSIENT = frozenset({408, 409, 429})
 _OVERLOADED = 529  # Anthropic's status
 _ERROR_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
-_SECONDS_WORTH_TELLING = 5.0
+_MIN_REPORTED_WAIT_SECONDS = 5.0
 _BUSY_NOTICE = translatable("The model is busy right now. Please try again in a moment.")
 _LOADING_NOTICE = translatable(
     "The model is still being loaded. Please try again in a few minutes."
@@ -59,7 +59,7 @@ _NOTICES = {
 
 
 @value_class
-class TooLong:
+class RejectedLength:
     """A rejected prompt's length and the model's limit, each None if not reported."""
 
     context_tokens: int | None
@@ -71,13 +71,13 @@ class _KnownError:
     """A kind of error that a retry cannot fix (errors.toml)."""
 
     kind: str
-    what: str
+    message: str
     words: re.Pattern[bytes] | None = None
     statuses: Collection[int] = ()
-    is_certain: bool = False
-    is_of_account: bool = False
+    is_permanent: bool = False
+    affects_all_prompts: bool = False
 
-    def is_meant(self, status: int, body: bytes) -> bool:
+    def matches(self, status: int, body: bytes) -> bool:
         found = self.words.search(body) if self.words else None
         if found and found.groupdict().get("tokens"):
             # vLLM words both errors alike: below the context size, it means the answer's limit.
@@ -90,7 +90,7 @@ def _any_of(patterns: Iterable[str]) -> re.Pattern[bytes]:
     return re.compile("|".join(patterns).encode(), re.IGNORECASE)
 
 
-def _compile_figures(patterns: Iterable[str]) -> list[re.Pattern[str]]:
+def _compile_number_patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
     written = (one.replace("NUMBER", _NUMBER).replace("IS", _IS) for one in patterns)
     return [re.compile(one, re.IGNORECASE) for one in written]
 
@@ -102,15 +102,15 @@ _REFUSALS = [
 ]
 _WORDS = {name: _any_of(patterns) for name, patterns in _CATALOG["words"].items()}
 _CONTEXT_FIGURES, _PROMPT_FIGURES = (
-    _compile_figures(_CATALOG["figures"][name]) for name in ("context", "prompt")
+    _compile_number_patterns(_CATALOG["figures"][name]) for name in ("context", "prompt")
 )
 
 
-def read_length_limits(body: bytes) -> TooLong:
+def read_length_limits(body: bytes) -> RejectedLength:
     """Parse a prompt's length and the model's limit from the body of an error response."""
     text = body.decode(errors="replace")
     limit = _first_number(_CONTEXT_FIGURES, text)
-    return TooLong(limit, _first_number(_PROMPT_FIGURES, text, limit))
+    return RejectedLength(limit, _first_number(_PROMPT_FIGURES, text, limit))
 
 
 def _first_number(
@@ -138,13 +138,13 @@ class RequestFailed(TroupeError):
     """Whether the circuit breaker counts it as a failure."""
     is_lasting: bool = False
     """Whether other prompts to the model would fail, too."""
-    is_away: bool = False
+    is_down: bool = False
     """Whether the service is down; the circuit breaker then opens sooner."""
     is_loading: bool = False
     """Whether the server is still loading the model; the request is retried until the first
     token is due."""
     rejects_system: bool = False
-    too_long: TooLong | None = None
+    rejected_length: RejectedLength | None = None
 
     def __post_init__(self) -> None:
         super().__init__(self.message)
@@ -157,7 +157,7 @@ class Endpoint:
     name: str
     base_url: str
 
-    def setting(self, part: str) -> str:
+    def setting_name(self, part: str) -> str:
         """Return the environment variable of a provider's setting, such as API_KEY."""
         return f"TROUPE_PROVIDERS__{self.name.upper()}__{part}"
 
@@ -207,10 +207,12 @@ def translate_status(
             notice=_busy_notice(wait) if is_busy or wait else "",
             retryable=True,
             retry_after_seconds=wait,
-            is_away=status >= HTTPStatus.INTERNAL_SERVER_ERROR,
+            is_down=status >= HTTPStatus.INTERNAL_SERVER_ERROR,
         )
     if status < HTTPStatus.BAD_REQUEST:
-        what = f"redirects to another address ({status}); correct {endpoint.setting('BASE_URL')}"
+        what = (
+            f"redirects to another address ({status}); correct {endpoint.setting_name('BASE_URL')}"
+        )
     elif status == HTTPStatus.BAD_REQUEST and _WORDS["unreadable_image"].search(body):
         what = "cannot read an image of the prompt (400); replace the image in the preset"
     else:
@@ -223,14 +225,15 @@ def translate_status(
 
 def _busy_notice(wait_seconds: float) -> Text:
     """Return the notice for a busy provider, with the wait if it is long enough to mention."""
-    if wait_seconds < _SECONDS_WORTH_TELLING:
+    if wait_seconds < _MIN_REPORTED_WAIT_SECONDS:
         return _BUSY_NOTICE
     return translatable(
-        "The model is busy right now. Please try again in {time}.", time=rough_time(wait_seconds)
+        "The model is busy right now. Please try again in {time}.",
+        time=format_rough_time(wait_seconds),
     )
 
 
-def rough_time(seconds: float) -> str:
+def format_rough_time(seconds: float) -> str:
     """Format a duration in seconds, minutes, or hours, rounded up: 45 s, 2 min, 3 h."""
     for size, unit in ((3600, "h"), (60, "min")):
         if seconds >= 2 * size:
@@ -241,29 +244,29 @@ def rough_time(seconds: float) -> str:
 def _translate_refusal(
     endpoint: Endpoint, model: str, status: int, body: bytes
 ) -> RequestFailed | None:
-    known = next((one for one in _REFUSALS if one.is_meant(status, body)), None)
+    known = next((one for one in _REFUSALS if one.matches(status, body)), None)
     # llama.cpp and proxies use 500 for errors that others report as 400.
     if known is None or (status > HTTPStatus.INTERNAL_SERVER_ERROR and known.kind != "memory"):
         return None
-    is_certain = known.is_certain or _WORDS["always_too_large"].search(body)
-    if status in _TRANSIENT and not is_certain:
+    is_permanent = known.is_permanent or _WORDS["always_too_large"].search(body)
+    if status in _TRANSIENT and not is_permanent:
         return None
-    what = known.what.format(
+    what = known.message.format(
         status=status,
         codes=_error_codes(body),
         model=model,
         address=endpoint.base_url,
-        key=endpoint.setting("API_KEY"),
-        base_url=endpoint.setting("BASE_URL"),
+        key=endpoint.setting_name("API_KEY"),
+        base_url=endpoint.setting_name("BASE_URL"),
         path_hint=endpoint.path_hint,
     )
     return RequestFailed(
         f"{endpoint} {what}",
         notice=_NOTICES.get(known.kind, _CONFIGURATION_NOTICE),
         provider_unhealthy=False,
-        is_lasting=known.is_of_account,
+        is_lasting=known.affects_all_prompts,
         rejects_system=known.kind == "roles",
-        too_long=read_length_limits(body) if known.kind == "too long" else None,
+        rejected_length=read_length_limits(body) if known.kind == "too long" else None,
     )
 
 
@@ -277,37 +280,37 @@ def translate_error_event(
     """Translate an error event of a stream; `statuses` maps vendor error types to HTTP statuses."""
     status = _status_in(data, statuses)
     if status is None:
-        is_refused = any(one.is_meant(0, data) for one in _REFUSALS)
+        is_refused = any(one.matches(0, data) for one in _REFUSALS)
         status = HTTPStatus.BAD_REQUEST if is_refused else HTTPStatus.BAD_GATEWAY
     return translate_status(endpoint, model, status, {}, data, now)
 
 
-def interrupted(endpoint: Endpoint, why: str = "no finish_reason") -> RequestFailed:
+def interrupted_error(endpoint: Endpoint, why: str = "no finish_reason") -> RequestFailed:
     """Return the error for a stream that ended before its answer was complete."""
     return RequestFailed(f"{endpoint} ended the stream early: {why}", retryable=True)
 
 
-def malformed(endpoint: Endpoint, what: str) -> RequestFailed:
+def malformed_error(endpoint: Endpoint, what: str) -> RequestFailed:
     """Return the error for a malformed response."""
-    message = f"{endpoint} sent {what}; check {endpoint.setting('BASE_URL')}"
+    message = f"{endpoint} sent {what}; check {endpoint.setting_name('BASE_URL')}"
     return RequestFailed(message, retryable=True)
 
 
-def unreachable(endpoint: Endpoint, why: str) -> RequestFailed:
+def unreachable_error(endpoint: Endpoint, why: str) -> RequestFailed:
     """Return the error for a request that got no response."""
     message = f"{endpoint} cannot be reached at {endpoint.base_url}: {why}"
-    return RequestFailed(message, retryable=True, is_away=True)
+    return RequestFailed(message, retryable=True, is_down=True)
 
 
-def timed_out(
+def timeout_error(
     endpoint: Endpoint, what: str, seconds: float, part: str, *, is_silent: bool = False
 ) -> RequestFailed:
     """Return the error for a timeout, which is not retried; `part` is the setting that limits."""
-    message = f"{endpoint}: {what} within {seconds:g} s ({endpoint.setting(part)})"
-    return RequestFailed(message, is_lasting=is_silent, is_away=is_silent)
+    message = f"{endpoint}: {what} within {seconds:g} s ({endpoint.setting_name(part)})"
+    return RequestFailed(message, is_lasting=is_silent, is_down=is_silent)
 
 
-def timed_out_while_suspended(endpoint: Endpoint) -> RequestFailed:
+def suspended_timeout_error(endpoint: Endpoint) -> RequestFailed:
     """Return the error for a request that timed out while this process was suspended."""
     message = f"{endpoint}: the request timed out because this process was suspended"
     return RequestFailed(message, retryable=True, provider_unhealthy=False)

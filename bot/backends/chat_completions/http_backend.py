@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from typing_extensions import override
 
-from bot.backends.chat_completions.errors import Endpoint, TooLong
+from bot.backends.chat_completions.errors import Endpoint, RejectedLength
 from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.request_runner import (
     ChatRequest,
@@ -30,9 +30,9 @@ _DECAY = 0.98  # per answer
 _MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # in case a service reports wrong counts
 _MAX_LEARNED_MESSAGES = 32  # counting longer prompts again is not worth it
 _MIN_TOKENS = 100  # in shorter prompts, the service's additions distort the ratio
-_DEFAULT_ANSWER_FRACTION = 4  # a quarter of the context, for an answer without a limit
+_DEFAULT_ANSWER_DIVISOR = 4  # a quarter of the context, for an answer without a limit
 # Of a rejected prompt's tokens: the assumed context, if the service does not report its size.
-_CONTEXT_OF_REJECTED = 0.9
+_REJECTED_CONTEXT_SHARE = 0.9
 S = TypeVar("S", bound=HttpProviderSettings)
 
 
@@ -68,7 +68,9 @@ class PromptTokenEstimator:
         after = max(before, ratio) if is_known else max(before * _DECAY, ratio * _MARGIN)
         self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
 
-    def learn_rejected(self, prompt: Prompt, model: str, rejected: TooLong) -> int | None:
+    def learn_from_rejection(
+        self, prompt: Prompt, model: str, rejected: RejectedLength
+    ) -> int | None:
         """Adjust the model's ratio after a service rejected a prompt as too long.
 
         Return the prompt's estimated tokens, or None if the tokenizer is not loaded yet.
@@ -125,11 +127,11 @@ class HttpChatBackend(Backend, Generic[S]):
         learn = partial(self._estimator.learn, prompt, model)
         return self._request_runner.run(request, learn, partial(self._learn_context, prompt, model))
 
-    def _learn_context(self, prompt: Prompt, model: str, rejected: TooLong) -> None:
-        tokens = self._estimator.learn_rejected(prompt, model, rejected)
+    def _learn_context(self, prompt: Prompt, model: str, rejected: RejectedLength) -> None:
+        tokens = self._estimator.learn_from_rejection(prompt, model, rejected)
         context = rejected.context_tokens
         if context is None and tokens is not None:
-            context = int(tokens * _CONTEXT_OF_REJECTED)
+            context = int(tokens * _REJECTED_CONTEXT_SHARE)
         if context is not None:
             self._learned_contexts[model] = context
 
@@ -148,7 +150,7 @@ class HttpChatBackend(Backend, Generic[S]):
         context = min((each for each in limits if each is not None), default=None)
         if context is None:
             return None  # unknown until the service rejects a prompt as too long
-        output = prompt.output_limit or context // _DEFAULT_ANSWER_FRACTION
+        output = prompt.output_limit or context // _DEFAULT_ANSWER_DIVISOR
         return context - output if output < context else context // 2
 
     @property
@@ -170,7 +172,7 @@ class HttpChatBackend(Backend, Generic[S]):
 
     @override
     async def list_models(self) -> Sequence[str]:
-        return await self._request_runner.listed_models(self._connection.list_models()) or ()
+        return await self._request_runner.fetch_model_list(self._connection.list_models()) or ()
 
     @override
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:

@@ -66,27 +66,27 @@ class KeyRotation(Generic[C]):
         self._file = None if file is None else SecretFile(file, clock)
         from_file = set(self._file.secrets if self._file else ())
         keys = [key.get_secret_value() for key in settings.keys]
-        self._fixed = [key for key in keys if key not in from_file]
+        self._configured_keys = [key for key in keys if key not in from_file]
         self._connections: dict[str | None, C] = {}  # including keys since removed from the file
-        self._free_at = defaultdict[str | None, float](float)  # in monotonic seconds
-        self._turns = deque[str | None]()
+        self._usable_at = defaultdict[str | None, float](float)  # in monotonic seconds
+        self._rotation = deque[str | None]()
         self._connect_keys(keys or [None])
 
     def _connect_keys(self, keys: Sequence[str | None]) -> None:
         for key in keys:
             if key not in self._connections:
                 self._connections[key] = self._connect(None if key is None else SecretStr(key))
-        self._turns = deque(keys)
+        self._rotation = deque(keys)
 
     async def send(self, request: Callable[[C], Awaitable[T]]) -> T:
         """Send a request with the next key; retry with other keys if that one is refused."""
-        self._read_changed_file()
-        for tries_left in reversed(range(len(self._turns))):
-            key = self._select()
+        self._reload_key_file()
+        for tries_left in reversed(range(len(self._rotation))):
+            key = self._next_key()
             try:
                 return await request(self._connections[key])
             except HttpStatusError as error:
-                if not (self._suspend(key, error) and tries_left and self._has_free):
+                if not (self._skip_if_refused(key, error) and tries_left and self._has_usable_key):
                     raise
         raise AssertionError("the last try returns or raises")
 
@@ -98,17 +98,17 @@ class KeyRotation(Generic[C]):
             await one.close()
 
     @property
-    def _has_free(self) -> bool:
-        return min(self._free_at[key] for key in self._turns) <= self._clock.monotonic()
+    def _has_usable_key(self) -> bool:
+        return min(self._usable_at[key] for key in self._rotation) <= self._clock.monotonic()
 
-    def _select(self) -> str | None:
+    def _next_key(self) -> str | None:
         """Return the next usable key or, if there is none, the key that is usable soonest."""
         now = self._clock.monotonic()
-        key = min(self._turns, key=lambda one: max(now, self._free_at[one]))
-        self._turns.rotate(-1 - self._turns.index(key))
+        key = min(self._rotation, key=lambda one: max(now, self._usable_at[one]))
+        self._rotation.rotate(-1 - self._rotation.index(key))
         return key
 
-    def _suspend(self, key: str | None, error: HttpStatusError) -> bool:
+    def _skip_if_refused(self, key: str | None, error: HttpStatusError) -> bool:
         """Skip a key for a while if it caused the error; return whether it caused the error."""
         match error.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
@@ -118,16 +118,16 @@ class KeyRotation(Generic[C]):
                 seconds = wait or _RATE_LIMITED_SECONDS
             case _:
                 return False
-        if len(self._turns) > 1:
+        if len(self._rotation) > 1:
             number = [*self._connections].index(key) + 1
             _log.warning("key_skipped", number=number, status=error.status, seconds=seconds)
-            self._free_at[key] = self._clock.monotonic() + seconds
+            self._usable_at[key] = self._clock.monotonic() + seconds
         return True
 
-    def _read_changed_file(self) -> None:
+    def _reload_key_file(self) -> None:
         if self._file is None or not self._file.reload_if_changed():
             return
-        keys = list(dict.fromkeys([*self._fixed, *self._file.secrets]))
+        keys = list(dict.fromkeys([*self._configured_keys, *self._file.secrets]))
         new = [key for key in keys if key not in self._connections]
         register_secrets(new)
         self._connect_keys(keys)

@@ -13,14 +13,14 @@ from bot.value_class import value_class
 
 
 @value_class
-class Check:
+class ValueCheck:
     is_valid: Callable[[object], bool]
     expected: Text
 
 
-def number(low: float = -1e6, high: float = 1e6) -> Check:
+def number_check(low: float = -1e6, high: float = 1e6) -> ValueCheck:
     span = translatable("a number from {low} to {high}", low=f"{low:g}", high=f"{high:g}")
-    return Check(
+    return ValueCheck(
         lambda value: is_number(value) and low <= value <= high,
         span if high < 1e6 else translatable("a number"),
     )
@@ -30,23 +30,25 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def are_texts(value: object) -> bool:
+def is_string_list(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
 
 
-STOP = Check(
-    lambda value: isinstance(value, str) or are_texts(value),
+STOP_CHECK = ValueCheck(
+    lambda value: isinstance(value, str) or is_string_list(value),
     translatable("a text or a list of texts"),
 )
-ONE = Check(lambda value: value == 1, translatable("1, because a chat gets only one answer"))
+ONE_CHECK = ValueCheck(
+    lambda value: value == 1, translatable("1, because a chat gets only one answer")
+)
 
 
 @value_class
 class ParameterTable:
     """The parameters that an API accepts, with a check for each value."""
 
-    checks: Mapping[str, Check]
-    all_names: Text
+    checks: Mapping[str, ValueCheck]
+    known_names: Text
     aliases: Mapping[str, str] = field(default_factory=dict)
     remedies: Mapping[str, str] = field(default_factory=dict)
 
@@ -67,10 +69,12 @@ class ParameterTable:
     def _suggestion(self, name: str) -> Text:
         snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
         near = difflib.get_close_matches(snake, [*self.checks, *self.aliases], n=1)
-        return translatable("did you mean {name}?", name=repr(near[0])) if near else self.all_names
+        return (
+            translatable("did you mean {name}?", name=repr(near[0])) if near else self.known_names
+        )
 
 
-def refuse(problems: Collection[str]) -> None:
+def raise_for_problems(problems: Collection[str]) -> None:
     """Raise `BackendUnavailable` with the problems of a preset's parameters, if there are any."""
     if problems:
         raise BackendUnavailable(
@@ -82,7 +86,7 @@ def refuse(problems: Collection[str]) -> None:
         )
 
 
-def given_parameters(parameters: Mapping[str, object]) -> dict[str, Any]:
+def parameters_to_send(parameters: Mapping[str, object]) -> dict[str, Any]:
     """Return the parameters to send: those that are set, except Troupe's own."""
     return {
         name: value

@@ -14,7 +14,7 @@ class Quirks:
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     refused: Collection[str] = ()
-    has_names: bool = False
+    accepts_names: bool = False
     accepts: Capabilities = ALL_CAPABILITIES
     """The role sequences that it accepts; prompts with other sequences are rewritten."""
     continuation: tuple[Mapping[str, object], Mapping[str, object]] | None = None

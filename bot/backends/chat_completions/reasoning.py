@@ -85,13 +85,13 @@ _HEAD_CHARS = 3
 _IN_TEMPLATES = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
 
 
-def tag_at(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
+def match_tag(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
     """Return the longest tag at a position, or None.
 
     With `may_continue`, return `INCOMPLETE` if more text could complete a tag.
     """
     found: Tag | None = None
-    for pattern, kind, family in _possible(text[at : at + _HEAD_CHARS]):
+    for pattern, kind, family in _possible_tags(text[at : at + _HEAD_CHARS]):
         match = pattern.match(text, at, partial=may_continue)
         if match is None:
             continue
@@ -100,7 +100,7 @@ def tag_at(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
         if found is None or len(match[0]) > len(found.text):
             end = family.end if family else "</{name}>" if kind is TagKind.WRAPPER else ""
             groups = tuple(sorted(match.groupdict().items()))
-            closing = _closing(end, groups) if end else None
+            closing = _compile_end_tag(end, groups) if end else None
             is_wording = family is not None and family.is_wording
             is_markup = family is not None and family.is_markup
             found = Tag(kind, match[0], closing, is_wording, is_markup)
@@ -108,23 +108,25 @@ def tag_at(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
 
 
 @lru_cache(4096)
-def _possible(head: str) -> "Sequence[tuple[regex.Pattern[str], TagKind, _Family | None]]":
+def _possible_tags(head: str) -> "Sequence[tuple[regex.Pattern[str], TagKind, _Family | None]]":
     return [each for each in _TAGS if each[0].match(head, partial=True)]
 
 
 @lru_cache(256)
-def _closing(end: str, groups: tuple[tuple[str, str], ...]) -> "regex.Pattern[str]":
+def _compile_end_tag(end: str, groups: tuple[tuple[str, str], ...]) -> "regex.Pattern[str]":
     return _compile(end.format(**{name: regex.escape(text) for name, text in groups}))
 
 
-def control_tokens(template: str, vocabulary: Iterable[str]) -> tuple[tuple[str, ...], set[str]]:
+def find_reasoning_tokens(
+    template: str, vocabulary: Iterable[str]
+) -> tuple[tuple[str, ...], set[str]]:
     """Return which of a model's tokens are reasoning tags, and which of those end reasoning."""
     words = [*_IN_TEMPLATES.findall(template), *vocabulary]
     known = " ".join([template, *words])
     tokens: dict[str, None] = {}
     ends: set[str] = set()
     for word in words:
-        tag = tag_at(word, 0)
+        tag = match_tag(word, 0)
         if tag and tag.text == word and tag.kind in {TagKind.START, TagKind.LONE_END}:
             tokens[word] = None
             ends |= {word} if tag.kind is TagKind.LONE_END else set()
@@ -163,7 +165,7 @@ NO_FORMAT = ReasoningFormat(is_tagged=False)
 
 def detect_format(template: str | None, vocabulary: Iterable[str]) -> ReasoningFormat:
     """Detect a model's reasoning format from its chat template and special tokens."""
-    tokens, ends = control_tokens(template or "", vocabulary)
+    tokens, ends = find_reasoning_tokens(template or "", vocabulary)
     return ReasoningFormat(
         special_tokens=tokens, end_tokens=frozenset(ends), keeps_calls=bool(tokens)
     )
@@ -175,7 +177,7 @@ def detect_open_tag(reasoning: ReasoningFormat, prompt: Sequence[TextSpan]) -> R
         return reasoning
     end = prompt[-1].text.rstrip()
     for match in _FIRST_CHAR.finditer(end):
-        tag = tag_at(end, match.start())
+        tag = match_tag(end, match.start())
         if tag and tag.kind is TagKind.START and end.endswith(tag.text, match.start()):
             return replace(reasoning, open_tag=tag.text)
     return reasoning
@@ -214,7 +216,7 @@ class ReasoningParser:
         self.lone_end: str | None = None
         """The end tag of reasoning that had no start tag, if there was any."""
         if reasoning.open_tag is not None:
-            tag = tag_at(reasoning.open_tag, 0)
+            tag = match_tag(reasoning.open_tag, 0)
             self._closing = tag and tag.closing
             self._has_reasoned = True
         elif reasoning.assumed_end is not None:
@@ -296,7 +298,7 @@ class ReasoningParser:
         text = self._held.lstrip()
         if not text:
             return False
-        tag = tag_at(text, 0, may_continue=not self._is_final)
+        tag = match_tag(text, 0, may_continue=not self._is_final)
         if tag is INCOMPLETE:
             return False
         if tag and (tag.kind is not TagKind.WRAPPER or self._has_reasoned):
@@ -349,7 +351,7 @@ class ReasoningParser:
         return self._hold_from(len(self._held))
 
     def _tag_at(self, at: int) -> Tag | None:
-        tag = tag_at(self._held, at, may_continue=not self._is_final)
+        tag = match_tag(self._held, at, may_continue=not self._is_final)
         if self._wrapper is not None and tag is not INCOMPLETE:
             match = self._wrapper.match(self._held, at, partial=not self._is_final)
             if match is not None:
@@ -392,12 +394,12 @@ class ReasoningParser:
 
     def _context_after(self, before: str) -> tuple[bool, str]:
         """Return whether the text after `before` is in a code block, and its line so far."""
-        self._in_fence, self._line = _advance(self._in_fence, self._line, "".join(self._unread))
+        self._in_fence, self._line = _track_fence(self._in_fence, self._line, "".join(self._unread))
         self._unread.clear()
-        return _advance(self._in_fence, self._line, before)
+        return _track_fence(self._in_fence, self._line, before)
 
 
-def _advance(in_fence: bool, line: str, text: str) -> tuple[bool, str]:
+def _track_fence(in_fence: bool, line: str, text: str) -> tuple[bool, str]:
     lines, _, line = f"{line}{text}".rpartition("\n")
     return in_fence != (len(_FENCE.findall(lines)) % 2 == 1), line
 

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from bot.backends.chat_completions import errors, retries
-from bot.backends.chat_completions.errors import Endpoint, RequestFailed, TooLong
+from bot.backends.chat_completions.errors import Endpoint, RejectedLength, RequestFailed
 from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat
 from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
 from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
@@ -130,7 +130,7 @@ class Timeouts:
         self._count_wait(start, now, late)
         if isinstance(error, TimeoutError):
             if late > PROCESS_PAUSE_SECONDS:
-                raise errors.timed_out_while_suspended(self._endpoint) from None
+                raise errors.suspended_timeout_error(self._endpoint) from None
             raise self._timeout_error(now) from None
 
     def _count_wait(self, start: float, now: float, late: float) -> None:
@@ -146,15 +146,15 @@ class Timeouts:
         settings = self._settings
         if now >= self._deadline:
             limit = (settings.total_seconds, "TOTAL_SECONDS")
-            return errors.timed_out(self._endpoint, "no complete answer", *limit)
+            return errors.timeout_error(self._endpoint, "no complete answer", *limit)
         if self._has_text:
             limit = (settings.idle_seconds, "IDLE_SECONDS")
-            return errors.timed_out(self._endpoint, "no next token", *limit)
+            return errors.timeout_error(self._endpoint, "no next token", *limit)
         if self._reasoning_left is None:
             limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
-            return errors.timed_out(self._endpoint, "no first token", *limit, is_silent=True)
+            return errors.timeout_error(self._endpoint, "no first token", *limit, is_silent=True)
         limit = (self._reasoning_seconds, "FIRST_TOKEN_SECONDS")
-        return errors.timed_out(self._endpoint, "no answer after its reasoning", *limit)
+        return errors.timeout_error(self._endpoint, "no answer after its reasoning", *limit)
 
 
 @value_class
@@ -230,20 +230,21 @@ class ChatRequestRunner:
         self,
         request: ChatRequest,
         report_tokens: Callable[[int], None] | None = None,
-        report_too_long: Callable[[TooLong], None] | None = None,
+        report_rejected_length: Callable[[RejectedLength], None] | None = None,
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Send a request and stream its answer, as `Backend.generate` does.
 
         `report_tokens` is called with the prompt's token count as the service reports it,
-        `report_too_long` with the lengths that it reports when it rejects a prompt as too long.
+        `report_rejected_length` with the lengths that it reports when it rejects a prompt as too
+        long.
         """
         time = asyncio.get_running_loop().time
         deadline = time() + self._settings.total_seconds
         may_load_until = self._clock.monotonic() + self._settings.first_token_seconds
         retry_count = 0
         breaker = self._breakers[request.model]
-        self._refuse_known_error(request)
-        self._record(request, breaker)
+        self._raise_lasting_error(request)
+        self._charge_retry_budget(request, breaker)
         while True:
             await self._wait_for_breaker(breaker, request)
             is_trial = breaker.is_open
@@ -261,7 +262,7 @@ class ChatRequestRunner:
                 breaker.record(
                     self._clock.monotonic(),
                     success=not error.provider_unhealthy,
-                    is_away=error.is_away and not has_text,
+                    is_down=error.is_down and not has_text,
                     is_retry=retry_count > 0,
                     is_trial=is_trial,
                 )
@@ -269,12 +270,12 @@ class ChatRequestRunner:
                 if has_text:
                     raise _interrupted_error(error) from error
                 # A failed trial call is not retried: the next message makes the next trial.
-                is_over = breaker.is_open and (is_trial or request.has_fallback)
-                may_retry = (request, retry_count, may_load_until)
-                pause = None if is_over else self._pause_before_retry(error, *may_retry)
+                gives_up = breaker.is_open and (is_trial or request.has_fallback)
+                retry_state = (request, retry_count, may_load_until)
+                pause = None if gives_up else self._pause_before_retry(error, *retry_state)
                 if pause is None or pause >= deadline - time():
-                    raise _unavailable_error(error, report_too_long) from error
-                wait = self._announce_retry(error, request, pause)
+                    raise _unavailable_error(error, report_rejected_length) from error
+                wait = self._log_retry(error, request, pause)
             else:
                 breaker.record(self._clock.monotonic(), success=True)
                 self._lasting_errors.pop(request.model, None)
@@ -284,14 +285,14 @@ class ChatRequestRunner:
                 yield wait
             await self._clock.sleep(pause)
 
-    def _announce_retry(
+    def _log_retry(
         self, error: RequestFailed, request: ChatRequest, pause: float
     ) -> RateLimitWait | None:
         names = {"provider": self._endpoint.name, "model": request.model}
         _log.info("request_retried", **names, seconds=round(pause, 1), reason=str(error))
         return RateLimitWait(pause) if error.retry_after_seconds else None
 
-    def _refuse_known_error(self, request: ChatRequest) -> None:
+    def _raise_lasting_error(self, request: ChatRequest) -> None:
         """Raise a model's lasting error at once, so that the fallback answers without delay."""
         until, error = self._lasting_errors.get(request.model, (0.0, None))
         if error is None or not request.has_fallback:
@@ -307,7 +308,7 @@ class ChatRequestRunner:
         else:
             self._lasting_errors.pop(model, None)
 
-    def _record(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
+    def _charge_retry_budget(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
         if not request.is_continuation:
             self._budget.record_call()
         elif breaker.is_open or not self._budget.take():
@@ -340,7 +341,7 @@ class ChatRequestRunner:
             return None
         longest = retries.MAX_RETRY_AFTER_SECONDS
         if request.has_fallback:
-            longest = retries.MAX_SECONDS_BEFORE_FALLBACK
+            longest = retries.MAX_WAIT_BEFORE_FALLBACK_SECONDS
         if error.retry_after_seconds > longest or not self._budget.take():
             return None
         jitter = self._random.uniform(0, retries.max_backoff_seconds(retry_count))
@@ -360,7 +361,7 @@ class ChatRequestRunner:
                 raise
             response = await self._post(request.without_system(), timeouts)
         try:
-            parser = self._parser(response, request)
+            parser = self._create_parser(response, request)
             pauses = iter(_PAUSES_SECONDS)
             pause = 0.0
             while not parser.done:
@@ -392,13 +393,15 @@ class ChatRequestRunner:
         elif parser.reason is FinishReason.STOP:
             self._lone_ends.pop(model, None)
 
-    def _parser(self, response: HttpResponse, request: ChatRequest) -> StreamParser:
+    def _create_parser(self, response: HttpResponse, request: ChatRequest) -> StreamParser:
         header = response.headers.get("content-type", "")
         content_type = header.partition(";")[0].strip().lower()
         if content_type == "text/html":
-            raise errors.malformed(self._endpoint, "a web page")
+            raise errors.malformed_error(self._endpoint, "a web page")
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-            raise errors.malformed(self._endpoint, "a compressed response, which was not requested")
+            raise errors.malformed_error(
+                self._endpoint, "a compressed response, which was not requested"
+            )
         reasoning = request.reasoning
         if (end := self._lone_ends.get(request.model)) and not request.is_continuation:
             reasoning = replace(reasoning, assumed_end=end)
@@ -427,10 +430,10 @@ class ChatRequestRunner:
                 return b""  # the answer is complete, only its usage is missing
             if isinstance(error, RequestFailed):
                 raise
-            raise errors.interrupted(self._endpoint, str(error)) from error
+            raise errors.interrupted_error(self._endpoint, str(error)) from error
 
     async def _post(self, request: ChatRequest, timeouts: Timeouts) -> HttpResponse:
-        failures = translated_failures(self._endpoint, request.model, request.parameters)
+        failures = translate_failures(self._endpoint, request.model, request.parameters)
         with timeouts.wait() as until, failures:
             return await self._send(request.path, request.body, until, request.headers)
 
@@ -445,7 +448,7 @@ class ChatRequestRunner:
 
         With `lists_all`, also raise if its list lacks one of the models.
         """
-        listed = await self.listed_models(list_models, next(iter(models), "default"))
+        listed = await self.fetch_model_list(list_models, next(iter(models), "default"))
         if listed is None:
             endpoint = self._endpoint
             return f"answers at {endpoint.base_url}, but lists no models{endpoint.path_hint}"
@@ -457,7 +460,7 @@ class ChatRequestRunner:
         note = f", but does not list {', '.join(missing)}" if missing else ""
         return f"answers at {self._endpoint.base_url}{note}"
 
-    async def listed_models(
+    async def fetch_model_list(
         self, list_models: Awaitable[Sequence[str]], model: str = "default"
     ) -> Sequence[str] | None:
         """Return the service's models, or None if it has no model list.
@@ -470,22 +473,22 @@ class ChatRequestRunner:
         except HttpStatusError as error:
             is_page = is_web_page(error.body)
             if is_page and error.status == HTTPStatus.NOT_FOUND:
-                raise self._no_api(f"a web page ({error.status})") from error
+                raise self._no_api_error(f"a web page ({error.status})") from error
             # Not every service has a model list, but every service reports a wrong key.
             if error.status in _NO_MODEL_LIST and not is_page:
                 return None
             failed = translate(self._endpoint, model, error)
         except NoModelList as error:
-            raise self._no_api(str(error)) from error
+            raise self._no_api_error(str(error)) from error
         except (ConnectionFailed, TimeoutError) as error:
-            failed = errors.unreachable(self._endpoint, str(error) or type(error).__name__)
+            failed = errors.unreachable_error(self._endpoint, str(error) or type(error).__name__)
         raise BackendUnavailable(str(failed), failed.notice) from failed
 
-    def _no_api(self, what: str) -> BackendUnavailable:
+    def _no_api_error(self, what: str) -> BackendUnavailable:
         return BackendUnavailable(
             f"{self._endpoint} sent {what} in place of a list of its models; check"
-            f" {self._endpoint.setting('BASE_URL')} ({self._endpoint.base_url}): the addresses of"
-            " most APIs end in /v1"
+            f" {self._endpoint.setting_name('BASE_URL')} ({self._endpoint.base_url}): the addresses"
+            " of most APIs end in /v1"
         )
 
 
@@ -503,11 +506,11 @@ def _interrupted_error(error: RequestFailed) -> BackendInterrupted:
 
 
 def _unavailable_error(
-    error: RequestFailed, report_too_long: Callable[[TooLong], None] | None
+    error: RequestFailed, report_rejected_length: Callable[[RejectedLength], None] | None
 ) -> BackendUnavailable:
-    if error.too_long is None or report_too_long is None:
+    if error.rejected_length is None or report_rejected_length is None:
         return BackendUnavailable(str(error), error.notice)
-    report_too_long(error.too_long)
+    report_rejected_length(error.rejected_length)
     return ContextExceeded(str(error), error.notice)
 
 
@@ -516,7 +519,7 @@ def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> 
         return name
     if settings.model is None:
         raise BackendUnavailable(
-            f"{endpoint} has no default model; set {endpoint.setting('MODEL')}",
+            f"{endpoint} has no default model; set {endpoint.setting_name('MODEL')}",
             translatable("This preset has no model; the bot's operator has to choose one."),
         )
     return settings.model
@@ -567,7 +570,7 @@ def is_web_page(body: bytes) -> bool:
 
 
 @contextmanager
-def translated_failures(
+def translate_failures(
     endpoint: Endpoint, model: str, parameters: Collection[str] = ()
 ) -> Iterator[None]:
     """Translate exceptions of a request to `RequestFailed`, except `TimeoutError`."""
@@ -576,10 +579,10 @@ def translated_failures(
     except HttpStatusError as error:
         raise translate(endpoint, model, error, parameters) from None
     except ConnectionFailed as error:
-        raise errors.unreachable(endpoint, str(error)) from error
+        raise errors.unreachable_error(endpoint, str(error)) from error
 
 
-async def request_again_if_idle(
+async def request_with_idle_retry(
     client: HttpClient,
     method: str,
     path: str,
@@ -604,7 +607,7 @@ async def post_json(
     headers: Mapping[str, str] | None = None,
 ) -> HttpResponse:
     data = msgspec.json.encode(body)
-    response = await request_again_if_idle(client, "POST", path, data, deadline, headers)
+    response = await request_with_idle_retry(client, "POST", path, data, deadline, headers)
     await raise_for_status(response, deadline)
     return response
 

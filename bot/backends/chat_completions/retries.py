@@ -8,12 +8,12 @@ from datetime import datetime
 
 MAX_RETRIES = 2
 MAX_RETRY_AFTER_SECONDS = 30.0
-MAX_SECONDS_BEFORE_FALLBACK = 1.0
+MAX_WAIT_BEFORE_FALLBACK_SECONDS = 1.0
 """The longest wait that a provider may request before its fallback is used instead."""
 LASTING_ERROR_SECONDS = 30.0
 """How long a model with a lasting error is skipped when it has a fallback."""
 MAX_BREAKER_WAIT_SECONDS = 8.0
-MAX_RETRY_AFTER = 86_400.0
+_MAX_WAIT_SECONDS = 86_400.0
 _FIRST_BACKOFF_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 8.0
 _MAX_BUDGET = 10.0  # retries
@@ -38,16 +38,16 @@ def max_backoff_seconds(retries: int) -> float:
 
 def requested_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) -> float:
     """Return the seconds that a response asks to wait, in its headers or body; 0 if none."""
-    seconds = retry_after(headers.get("retry-after-ms"), now) / 1000
-    seconds = seconds or retry_after(headers.get("retry-after"), now)
+    seconds = parse_wait_seconds(headers.get("retry-after-ms"), now) / 1000
+    seconds = seconds or parse_wait_seconds(headers.get("retry-after"), now)
     text = body[:_MAX_ERROR_BYTES].decode(errors="replace").lower()
     for pattern in (_WAIT_FIELD, _WAIT_WORDS):
         if not seconds and (found := pattern.search(text)):
-            seconds = retry_after(found[1], now)
+            seconds = parse_wait_seconds(found[1], now)
     if seconds:
         return seconds
     resets = (
-        retry_after(value, now)
+        parse_wait_seconds(value, now)
         for name, value in ((name.lower(), value) for name, value in headers.items())
         if "ratelimit" in name
         and "reset" in name
@@ -57,7 +57,7 @@ def requested_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) 
     return max(resets, default=0)
 
 
-def retry_after(value: str | None, now: float) -> float:
+def parse_wait_seconds(value: str | None, now: float) -> float:
     """Return the seconds to wait, at most a day, or 0 if the value is invalid.
 
     The value is in seconds, a duration (1m2.5s), a Unix time, or a date.
@@ -71,17 +71,17 @@ def retry_after(value: str | None, now: float) -> float:
             seconds -= now if seconds > _FIRST_UNIX_TIME else 0
         elif re.fullmatch(_DURATION, value):
             parts = re.findall(rf"({_NUMBER}) ?({_UNIT})", value)
-            seconds = sum(float(number) * _seconds_of(unit) for number, unit in parts)
+            seconds = sum(float(number) * _seconds_per_unit(unit) for number, unit in parts)
         elif re.match(r"\d{4}-", value, re.ASCII):
             seconds = datetime.fromisoformat(value).timestamp() - now
         else:
             seconds = email.utils.parsedate_to_datetime(value).timestamp() - now
     except (ValueError, OverflowError):
         return 0
-    return min(max(0.0, seconds), MAX_RETRY_AFTER)
+    return min(max(0.0, seconds), _MAX_WAIT_SECONDS)
 
 
-def _seconds_of(unit: str) -> float:
+def _seconds_per_unit(unit: str) -> float:
     if unit.startswith(("ms", "mil")):
         return 0.001
     return {"s": 1, "m": 60, "h": 3600, "d": 86_400}[unit[0]]
@@ -108,14 +108,14 @@ class CircuitBreaker:
     """Blocks calls to a provider while most of them fail, except for single trial calls.
 
     It opens for five seconds when `share` of the last twenty calls failed, or when the service was
-    down for several calls in a row over `away_seconds`. Every `now` is in monotonic seconds.
+    down for several calls in a row over `down_seconds`. Every `now` is in monotonic seconds.
     """
 
-    def __init__(self, share: float = 0.5, away_seconds: float = 1) -> None:
+    def __init__(self, share: float = 0.5, down_seconds: float = 1) -> None:
         self._outcomes: deque[bool] = deque(maxlen=_BREAKER_CALLS)
         self._share = share
-        self._away_seconds = away_seconds
-        self._away_since: float | None = None
+        self._down_seconds = down_seconds
+        self._down_since: float | None = None
         self._away_calls = 0
         self._away_requests = 0
         self._opened_at: float | None = None
@@ -143,11 +143,11 @@ class CircuitBreaker:
         now: float,
         *,
         success: bool,
-        is_away: bool = False,
+        is_down: bool = False,
         is_retry: bool = False,
         is_trial: bool = True,
     ) -> None:
-        """Record a call's outcome; `is_away` means that the service was down.
+        """Record a call's outcome; `is_down` means that the service was down.
 
         Retries alone never open the breaker.
         """
@@ -164,23 +164,23 @@ class CircuitBreaker:
         failed = self._outcomes.count(False)
         full = len(self._outcomes) == self._outcomes.maxlen
         mostly_fails = full and failed >= self._share * len(self._outcomes)
-        if mostly_fails or self._record_away(now, is_away=is_away, is_retry=is_retry):
+        if mostly_fails or self._record_down(now, is_down=is_down, is_retry=is_retry):
             self._opened_at = now
 
-    def _record_away(self, now: float, *, is_away: bool, is_retry: bool) -> bool:
-        if not is_away:
+    def _record_down(self, now: float, *, is_down: bool, is_retry: bool) -> bool:
+        if not is_down:
             self._forget_away()
             return False
-        if self._away_since is None:
-            self._away_since = now
+        if self._down_since is None:
+            self._down_since = now
         self._away_calls += 1
         self._away_requests += not is_retry
         return (
             self._away_calls >= _MIN_AWAY_CALLS
             and self._away_requests >= _MIN_AWAY_REQUESTS
-            and now - self._away_since >= self._away_seconds
+            and now - self._down_since >= self._down_seconds
         )
 
     def _forget_away(self) -> None:
-        self._away_since = None
+        self._down_since = None
         self._away_calls = self._away_requests = 0

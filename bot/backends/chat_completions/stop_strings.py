@@ -31,7 +31,7 @@ class StopStringFilter:
     def __init__(self, stop: Sequence[str]) -> None:
         self.hit = False
         self._stop = [each for each in stop if each]
-        self._first_char = _pattern_of_any(frozenset([each[0] for each in self._stop]))
+        self._first_char = _compile_char_pattern(frozenset([each[0] for each in self._stop]))
         self._held = ""
 
     def feed(self, text: str) -> str:
@@ -46,7 +46,7 @@ class StopStringFilter:
             self._held = ""
             _, begin = min(matches)  # the stop string that is complete first
             return text[:begin]
-        held = max(overlap(text, stop) for stop in self._stop)
+        held = max(partial_match_length(text, stop) for stop in self._stop)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
 
@@ -56,11 +56,11 @@ class StopStringFilter:
 
 
 @lru_cache(maxsize=64)
-def _pattern_of_any(chars: Collection[str]) -> re.Pattern[str]:
+def _compile_char_pattern(chars: Collection[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(chars))))
 
 
-def overlap(text: str, stop: str) -> int:
+def partial_match_length(text: str, stop: str) -> int:
     """Return the length of the longest suffix of `text` that is a proper prefix of `stop`."""
     sizes = range(min(len(text), len(stop) - 1), 0, -1)
     return next((size for size in sizes if text.endswith(stop[:size])), 0)

@@ -160,15 +160,19 @@ class StreamParser(ABC):
         """Parse lines outside of events: an error, or an answer in plain JSON."""
         lines = self._sse.stray_lines
         if not lines:
-            return replace(parsed, error=errors.interrupted(self._context.endpoint))
+            return replace(parsed, error=errors.interrupted_error(self._context.endpoint))
         if lines[0].lstrip().startswith(b"<"):
-            return replace(parsed, error=errors.malformed(self._context.endpoint, "a web page"))
+            return replace(
+                parsed, error=errors.malformed_error(self._context.endpoint, "a web page")
+            )
         body = lines[-1] if self._has_events else b"\n".join(lines)
         found = self._parse_events([body.removeprefix(b"error:")])  # from older llama.cpp
         if not self._has_events and self.reason is not None:
             return found
         self.reason = None  # after events, only an error counts
-        return replace(parsed, error=found.error or errors.interrupted(self._context.endpoint))
+        return replace(
+            parsed, error=found.error or errors.interrupted_error(self._context.endpoint)
+        )
 
     @property
     def finish(self) -> Finish:
@@ -212,7 +216,7 @@ class StreamParser(ABC):
             self._reasoning_parser.note_separate_reasoning()
 
     def _malformed_chunk(self, what: str) -> ParsedChunk:
-        return ParsedChunk("", error=errors.malformed(self._context.endpoint, what))
+        return ParsedChunk("", error=errors.malformed_error(self._context.endpoint, what))
 
     def _parse_events(self, events: Sequence[bytes]) -> ParsedChunk:
         progress = False
@@ -256,7 +260,7 @@ def decode_event(data: bytes) -> object:
         return json.loads(data.decode(errors="replace"))
 
 
-def token_count(given: object) -> int:
+def parse_token_count(given: object) -> int:
     """Return a token count reported by a service, or 0 if it is implausible."""
     if isinstance(given, bool) or not isinstance(given, int | float):
         return 0

@@ -11,17 +11,17 @@ from typing_extensions import override
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.deltas import (
     JsonObject,
-    exchanges_to_wire,
-    reasoning_of,
-    spec_to_wire,
-    text_of,
+    reasoning_in_delta,
+    text_in_delta,
+    tool_exchanges_to_wire,
+    tool_spec_to_wire,
 )
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
 from bot.backends.chat_completions.stop_strings import (
     STRING_TEMPLATE_PARAMETERS,
     collect_stop_strings,
 )
-from bot.backends.chat_completions.streaming import StreamParser, decode_event, token_count
+from bot.backends.chat_completions.streaming import StreamParser, decode_event, parse_token_count
 from bot.chat.incoming import to_storable_text
 from bot.chat.prompt import FinishReason, Image, Prompt, PromptDescription, Usage
 from bot.errors import BackendUnavailable
@@ -72,13 +72,13 @@ def to_wire(
     begun = prompt.begun
     if messages and messages[-1]["role"] == "assistant" and quirks.continuation:
         begun = f"{messages.pop()['content'].rstrip()}{begun}"
-    messages += exchanges_to_wire(prompt)
+    messages += tool_exchanges_to_wire(prompt)
     if prompt.tools:
-        given["tools"] = [spec_to_wire(one) for one in prompt.tools]
+        given["tools"] = [tool_spec_to_wire(one) for one in prompt.tools]
     if begun and quirks.continuation and not (prompt.tool_exchanges and not prompt.begun):
-        of_message, of_request = quirks.continuation
-        given |= of_request
-        messages.append({"role": "assistant", "content": begun, **of_message})
+        message_fields, request_fields = quirks.continuation
+        given |= request_fields
+        messages.append({"role": "assistant", "content": begun, **message_fields})
     return {**given, "model": model, "messages": messages, "stream": True}
 
 
@@ -149,7 +149,7 @@ class ChatCompletionsParser(StreamParser):
         if data.strip() == b"[DONE]":
             self.done = True
             if self.reason is None:
-                raise errors.interrupted(self._context.endpoint)
+                raise errors.interrupted_error(self._context.endpoint)
             return False
         if data.strip() in _EMPTY_EVENTS:
             return False
@@ -165,14 +165,18 @@ class ChatCompletionsParser(StreamParser):
         finish = str(choice.finish_reason or "").lower()
         finish = "" if finish in _NO_REASONS else finish
         if finish in _FAILURE_REASONS:
-            raise errors.interrupted(self._context.endpoint)
+            raise errors.interrupted_error(self._context.endpoint)
         if finish:
             self.reason = _FINISH_REASONS.get(finish, FinishReason.STOP)
         return bool(has_content or finish)
 
     def _add(self, choice: "_Choice") -> bool:
         delta = choice.delta or choice.message or {"content": choice.text}
-        text, reasoning, calls = text_of(delta), reasoning_of(delta), _calls_of(delta)
+        text, reasoning, calls = (
+            text_in_delta(delta),
+            reasoning_in_delta(delta),
+            _tool_calls_in(delta),
+        )
         is_delta = delta is not choice.message
         if is_delta or not self._has_deltas:  # a message after deltas repeats the whole answer
             self._returned.feed(delta)
@@ -182,7 +186,7 @@ class ChatCompletionsParser(StreamParser):
             self._tool_calls.feed(calls)
             self._has_deltas = self._has_deltas or bool(text or reasoning)
         if choice.message:
-            self._tool_calls.replace(_calls_of(choice.message))
+            self._tool_calls.replace(_tool_calls_in(choice.message))
         return bool(text or reasoning or calls)
 
     def _decode(self, data: bytes) -> "_Chunk":
@@ -191,7 +195,7 @@ class ChatCompletionsParser(StreamParser):
             chunk = _decode_chunk(data)
         except (msgspec.ValidationError, ValueError, RecursionError):
             what = "an event that is not a chat chunk"
-            raise errors.malformed(context.endpoint, what) from None
+            raise errors.malformed_error(context.endpoint, what) from None
         if chunk.error:
             raise self._reported_error(decode_event(data))
         if chunk.choices is None and chunk.usage is None:
@@ -210,7 +214,7 @@ class ChatCompletionsParser(StreamParser):
         return errors.translate_error_event(context.endpoint, context.model, data, context.now)
 
 
-def _calls_of(delta: JsonObject) -> object:
+def _tool_calls_in(delta: JsonObject) -> object:
     older = delta.get("function_call")
     return delta.get("tool_calls") or ([{"function": older}] if older else None)
 
@@ -269,10 +273,12 @@ def _to_usage(given: object) -> Usage:
     cached = details.get("cached_tokens")
     written = details.get("cache_write_tokens") or usage.get("cache_creation_input_tokens")
     return Usage(
-        prompt_tokens=token_count(usage.get("prompt_tokens")),
-        cached_tokens=token_count(cached or usage.get("prompt_cache_hit_tokens")),  # DeepSeek's
-        output_tokens=token_count(usage.get("completion_tokens")),
-        written_tokens=token_count(written),  # OpenAI's and OpenRouter's, and LiteLLM's
+        prompt_tokens=parse_token_count(usage.get("prompt_tokens")),
+        cached_tokens=parse_token_count(
+            cached or usage.get("prompt_cache_hit_tokens")
+        ),  # DeepSeek's
+        output_tokens=parse_token_count(usage.get("completion_tokens")),
+        written_tokens=parse_token_count(written),  # OpenAI's and OpenRouter's, and LiteLLM's
     )
 
 

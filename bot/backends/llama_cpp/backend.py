@@ -23,7 +23,7 @@ from bot.backends.llama_cpp.images import (
 from bot.backends.llama_cpp.loaded_model import LoadedModel, load_model
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.llama_cpp.slots import delete_saved_slots
-from bot.backends.llama_cpp.tool_calls import RESULTS_FRACTION, fit_tools
+from bot.backends.llama_cpp.tool_calls import RESULTS_DIVISOR, fit_tools
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.gguf import read_special_tokens
 from bot.chat.operation import ModelInMemory
@@ -46,7 +46,7 @@ _NOTICE = translatable(
     "The model on this machine cannot be used; the bot's operator has to fix it."
 )
 _MAX_CACHED_PROMPTS = 256
-_DEFAULT_ANSWER_FRACTION = 4  # of the context, for an answer without a limit
+_DEFAULT_ANSWER_DIVISOR = 4  # of the context, for an answer without a limit
 _log = structlog.get_logger(__name__)
 _MAX_TEXT_CHARS = 300
 
@@ -74,9 +74,9 @@ class LlamaCpp(Backend, ConversationMemory):
 
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
-        model = await self._model(prompt.model)
+        model = await self._load_model(prompt.model)
         images = encode_images(prompt, model.path.stem, has_vision=model.has_vision)
-        rendered = await self._rendered(prompt, model)
+        rendered = await self._render(prompt, model)
         with model.queue.ticket(prompt.conversation, prompt.asked_by) as ticket:
             async for position in model.queue.wait_admitted(ticket):
                 yield position
@@ -97,7 +97,7 @@ class LlamaCpp(Backend, ConversationMemory):
             except BackendUnavailable:
                 if not (await model.engine.has_crashed(restarts) and tries_left):
                     raise
-                await self._model(prompt.model)
+                await self._load_model(prompt.model)
             except BackendInterrupted:
                 await model.engine.has_crashed(restarts)
                 raise
@@ -143,7 +143,7 @@ class LlamaCpp(Backend, ConversationMemory):
 
     @override
     async def check(self) -> str:
-        await self._model("default")
+        await self._load_model("default")
         return self._describe_file("default")
 
     @override
@@ -185,8 +185,8 @@ class LlamaCpp(Backend, ConversationMemory):
 
     @override
     async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
-        model = await self._model(prompt.model)
-        rendered = await self._rendered(prompt, model)
+        model = await self._load_model(prompt.model)
+        rendered = await self._render(prompt, model)
         try:
             return await model.tokenizer.explain(rendered.spans)
         except EngineFailed as error:
@@ -201,8 +201,8 @@ class LlamaCpp(Backend, ConversationMemory):
 
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
-        model = await self._model(prompt.model)
-        rendered = await self._rendered(prompt, model)
+        model = await self._load_model(prompt.model)
+        rendered = await self._render(prompt, model)
         if len(self._rendered_prompts) >= _MAX_CACHED_PROMPTS:
             self._rendered_prompts.clear()
         self._rendered_prompts[prompt.conversation] = prompt, rendered
@@ -217,15 +217,15 @@ class LlamaCpp(Backend, ConversationMemory):
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
-        model = await self._model(prompt.model)
+        model = await self._load_model(prompt.model)
         try:
             context = await model.engine.context_tokens()
         except EngineFailed as error:
             raise BackendUnavailable(
                 f"{model.path.stem} does not report its context length"
             ) from error
-        results = context // RESULTS_FRACTION if prompt.tools else 0
-        return context - results - (prompt.output_limit or context // _DEFAULT_ANSWER_FRACTION)
+        results = context // RESULTS_DIVISOR if prompt.tools else 0
+        return context - results - (prompt.output_limit or context // _DEFAULT_ANSWER_DIVISOR)
 
     @override
     async def end_session(self, conversation: str) -> None:
@@ -247,7 +247,7 @@ class LlamaCpp(Backend, ConversationMemory):
         """Return the loaded models in a copy, because another may be loaded during iteration."""
         return list(self._models.values())
 
-    async def _rendered(self, prompt: Prompt, model: LoadedModel) -> RenderedPrompt:
+    async def _render(self, prompt: Prompt, model: LoadedModel) -> RenderedPrompt:
         counted, rendered = self._rendered_prompts.pop(prompt.conversation, (None, None))
         if counted is prompt and rendered is not None:
             return rendered
@@ -269,9 +269,9 @@ class LlamaCpp(Backend, ConversationMemory):
 
     @override
     async def preload(self, model: str) -> None:
-        await self._model(model)
+        await self._load_model(model)
 
-    async def _model(self, name: str) -> LoadedModel:
+    async def _load_model(self, name: str) -> LoadedModel:
         try:
             path = self._find(name)
             async with self._load_lock:

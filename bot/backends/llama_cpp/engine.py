@@ -138,7 +138,7 @@ class Engine:
             ChatCompletionsParser,
             max_retries=0,
             # never opens: a crashed engine restarts within a second
-            new_breaker=partial(CircuitBreaker, share=math.inf, away_seconds=math.inf),
+            new_breaker=partial(CircuitBreaker, share=math.inf, down_seconds=math.inf),
         )
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
+from bot.backends.chat_shares import MIN_SHARED_SLOTS, ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
 from bot.ports import Clock
@@ -28,7 +28,7 @@ class Ticket:
     """A request that waits for a slot or holds one."""
 
     chat: str
-    flows: tuple[str, ...]
+    requesters: tuple[str, ...]
     number: int
     admitted: asyncio.Event = field(default_factory=asyncio.Event)
     admitted_at: float = 0.0
@@ -56,10 +56,10 @@ class FairQueue:
     def ticket(self, chat: str, person: str | None) -> Iterator[Ticket]:
         """Queue a request, and hold its slot once admitted; raise `BackendUnavailable` if full."""
         self._tickets += 1
-        flows = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
-        ticket = Ticket(chat, flows, self._tickets)
+        requesters = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
+        ticket = Ticket(chat, requesters, self._tickets)
         self._waiting.append(ticket)
-        self._admit()
+        self._admit_waiting()
         # Checked only now: a request may have to wait although a slot is free for other chats.
         if not ticket.admitted.is_set() and len(self._waiting) > self._max_waiting:
             self._waiting.remove(ticket)
@@ -72,7 +72,7 @@ class FairQueue:
                 self._record_duration(self._clock.monotonic() - ticket.admitted_at)
             else:
                 self._waiting.remove(ticket)
-            self._admit()
+            self._admit_waiting()
 
     async def wait_admitted(self, ticket: Ticket) -> AsyncIterator[QueuePosition]:
         """Wait for a slot; after three seconds, yield the queue position now and then."""
@@ -87,8 +87,8 @@ class FairQueue:
             timeout = _NEXT_NOTICE_SECONDS
 
     def _position(self, ticket: Ticket) -> QueuePosition:
-        own = self._order(ticket)
-        position = 1 + sum(self._order(each) < own for each in self._waiting)
+        own = self._priority(ticket)
+        position = 1 + sum(self._priority(each) < own for each in self._waiting)
         seconds = self._answer_seconds
         return QueuePosition(
             position, None if seconds is None else seconds * position / self._slots
@@ -98,12 +98,12 @@ class FairQueue:
     def _free_slots(self) -> int:
         return self._slots - self._running.total()
 
-    def _admit(self) -> None:
+    def _admit_waiting(self) -> None:
         while self._free_slots and (admissible := list(filter(self._may_run, self._waiting))):
-            ticket = min(admissible, key=self._order)
+            ticket = min(admissible, key=self._priority)
             self._waiting.remove(ticket)
             self._served += 1
-            self._served_at.update(dict.fromkeys(ticket.flows, self._served))
+            self._served_at.update(dict.fromkeys(ticket.requesters, self._served))
             self._shares.record_slot(
                 ticket.chat, self._running.total() - self._running[ticket.chat]
             )
@@ -113,14 +113,16 @@ class FairQueue:
 
     def _may_run(self, ticket: Ticket) -> bool:
         """Return whether the ticket's chat may hold another slot at present."""
-        if self._slots < FEWEST_SHARED:
+        if self._slots < MIN_SHARED_SLOTS:
             return True
         if not self._shares.may_take(ticket.chat, self._free_slots):
             return False
         return self._running[ticket.chat] < self._shares.slot_quota(ticket.chat)
 
-    def _order(self, ticket: Ticket) -> tuple[int, int]:
-        return max(self._served_at.get(flow, 0) for flow in ticket.flows), ticket.number
+    def _priority(self, ticket: Ticket) -> tuple[int, int]:
+        return max(
+            self._served_at.get(requester, 0) for requester in ticket.requesters
+        ), ticket.number
 
     def _record_duration(self, seconds: float) -> None:
         average = seconds if self._answer_seconds is None else self._answer_seconds

@@ -49,7 +49,7 @@ class Tokenizer:
         self._added_ids: tuple[list[int], list[int]] | None = None
 
     async def ids(self, spans: Sequence[TextSpan]) -> list[int]:
-        return [token for token, _ in await self._tokens_of_prompt(spans)]
+        return [token for token, _ in await self._tokenize_prompt(spans)]
 
     async def text(self, spans: Sequence[TextSpan]) -> str:
         """Return the prompt as text, with control tokens in people's messages broken up."""
@@ -66,14 +66,14 @@ class Tokenizer:
 
     async def explain(self, spans: Sequence[TextSpan]) -> list[PromptToken]:
         """Return the prompt's tokens with their texts, and whether each is a control token."""
-        found = await self._tokens_of_prompt(spans)
+        found = await self._tokenize_prompt(spans)
         texts = await self._texts({token for token, _ in found})
         return [
             PromptToken(token, texts[token], token in self._tokens.control, trusted)
             for token, trusted in found
         ]
 
-    async def _tokens_of_prompt(self, spans: Sequence[TextSpan]) -> list[tuple[int, bool]]:
+    async def _tokenize_prompt(self, spans: Sequence[TextSpan]) -> list[tuple[int, bool]]:
         prefix_ids, _ = await self._detect_added_ids()
         parts = await self._tokenize_spans(spans)
         found = [
@@ -194,7 +194,9 @@ class LoadedModel:
         reasoning = detect_open_tag(self.reasoning, rendered.spans)
         separated = separate_reasoning(answer, reasoning, stop)
         if rendered.tool_form is not None:
-            separated = separate_calls(separated, rendered.tool_form, tools_of(prompt))
+            separated = separate_calls(
+                separated, rendered.tool_form, tool_parameters_by_name(prompt)
+            )
         async with aclosing(separated) as events:
             async for event in events:
                 yield event
@@ -243,7 +245,7 @@ class LoadedModel:
         return tuple(word for word in end_strings if word and word not in closing)
 
 
-def tools_of(prompt: Prompt) -> dict[str, Parameters]:
+def tool_parameters_by_name(prompt: Prompt) -> dict[str, Parameters]:
     called: dict[str, Parameters] = {
         call.name: {} for each in prompt.tool_exchanges for call in each.calls
     }

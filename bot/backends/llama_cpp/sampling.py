@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 from bot.backends.chat_completions import parameter_table
 from bot.backends.chat_completions.parameter_table import (
-    Check,
     ParameterTable,
-    given_parameters,
+    ValueCheck,
     is_number,
-    number,
+    number_check,
+    parameters_to_send,
 )
 from bot.backends.llama_cpp.engine import select_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
@@ -29,7 +29,7 @@ _REMEDIES = {
     "logprobs": "a chat shows no probabilities; remove it",
     "top_logprobs": "a chat shows no probabilities; remove it",
 }
-_TEXTS = Check(parameter_table.are_texts, translatable("a list of texts"))
+_TEXTS = ValueCheck(parameter_table.is_string_list, translatable("a list of texts"))
 _ALIASES: Mapping[str, str] = {
     "repetition_penalty": "repeat_penalty",
     "random_seed": "seed",
@@ -45,11 +45,11 @@ _NOT_IN_BINDINGS = frozenset(
 )
 
 
-def _integer_between(low: int, high: int = 2**31 - 1) -> Check:
+def _integer_between(low: int, high: int = 2**31 - 1) -> ValueCheck:
     def is_valid(value: object) -> bool:
         return is_number(value) and low <= value <= high and value == int(value)
 
-    return Check(is_valid, translatable("an integer from {low}", low=low))
+    return ValueCheck(is_valid, translatable("an integer from {low}", low=low))
 
 
 def _is_bias(value: object) -> bool:
@@ -79,24 +79,24 @@ def _is_response_format(value: object) -> bool:
             return False
 
 
-_FLAG = Check(lambda value: isinstance(value, bool), translatable("true or false"))
-_CHECKS: Mapping[str, Check] = {
-    **dict.fromkeys(_NOT_IN_BINDINGS, number()),
+_FLAG = ValueCheck(lambda value: isinstance(value, bool), translatable("true or false"))
+_CHECKS: Mapping[str, ValueCheck] = {
+    **dict.fromkeys(_NOT_IN_BINDINGS, number_check()),
     **dict.fromkeys(("dry_sequence_breakers", "samplers"), _TEXTS),
-    "temperature": number(0, 5),
-    "top_p": number(0, 1),
+    "temperature": number_check(0, 5),
+    "top_p": number_check(0, 1),
     "top_k": _integer_between(-1),  # -1 and 0 mean no limit
-    "min_p": number(0, 1),
-    "typical_p": number(0, 1),
-    "repeat_penalty": number(0, 10),
+    "min_p": number_check(0, 1),
+    "typical_p": number_check(0, 1),
+    "repeat_penalty": number_check(0, 10),
     "repeat_last_n": _integer_between(0),
-    "presence_penalty": number(-2, 2),
-    "frequency_penalty": number(-2, 2),
+    "presence_penalty": number_check(-2, 2),
+    "frequency_penalty": number_check(-2, 2),
     "mirostat": _integer_between(0, 2),
-    "mirostat_tau": number(0, 100),
-    "mirostat_eta": number(0, 100),
+    "mirostat_tau": number_check(0, 100),
+    "mirostat_eta": number_check(0, 100),
     "seed": _integer_between(-1, 2**64),
-    "logit_bias": Check(
+    "logit_bias": ValueCheck(
         _are_biases,
         translatable(
             "an object that maps token ids (or texts) to numbers, or to {no} to ban a token",
@@ -104,17 +104,19 @@ _CHECKS: Mapping[str, Check] = {
         ),
     ),
     "ignore_eos": _FLAG,
-    "grammar": Check(lambda value: isinstance(value, str), translatable("a text in GBNF")),
-    "json_schema": Check(lambda value: isinstance(value, Mapping), translatable("a JSON schema")),
-    "response_format": Check(
+    "grammar": ValueCheck(lambda value: isinstance(value, str), translatable("a text in GBNF")),
+    "json_schema": ValueCheck(
+        lambda value: isinstance(value, Mapping), translatable("a JSON schema")
+    ),
+    "response_format": ValueCheck(
         _is_response_format,
         translatable(
             "one of {forms} with its schema", forms='{"type": "text"}, "json_object", "json_schema"'
         ),
     ),
-    "stop": parameter_table.STOP,
+    "stop": parameter_table.STOP_CHECK,
     "max_tokens": _integer_between(-1),  # less than 1 means no limit
-    "n": parameter_table.ONE,
+    "n": parameter_table.ONE_CHECK,
 }
 _TABLE = ParameterTable(
     _CHECKS,
@@ -130,7 +132,7 @@ def parameter_problems(settings: LlamaCppSettings, parameters: Mapping[str, obje
 
 
 def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -> list[str]:
-    given = given_parameters(parameters)
+    given = parameters_to_send(parameters)
     problems: list[str] = [*_TABLE.find_problems(given)]
     if engine == "llama_cpp_python":
         problems += [
@@ -145,10 +147,10 @@ def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -
 
 def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
     """Return the parameters for the engine; raise `BackendUnavailable` if one is invalid."""
-    parameter_table.refuse(find_problems(prompt.parameters, engine))
+    parameter_table.raise_for_problems(find_problems(prompt.parameters, engine))
     found = {
         _ALIASES.get(name, name): value
-        for name, value in given_parameters(prompt.parameters).items()
+        for name, value in parameters_to_send(prompt.parameters).items()
     }
     for name in ("max_tokens", "stop", "n"):
         found.pop(name, None)

@@ -49,12 +49,12 @@ class SlotStore:
         for state in self._folder.glob(f"{self._model}-*{_STATE}"):
             self.saved[state.name] = _read_ids(state.with_suffix(_IDS))
 
-    def file_of(self, owner: SlotOwner) -> str:
+    def state_file_name(self, owner: SlotOwner) -> str:
         return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}{_STATE}"
 
     def commit(self, part: str, owner: SlotOwner, ids: "array[int]") -> None:
         """Rename a completely written file to its final name; raise `OSError` if that fails."""
-        state = self._folder / self.file_of(owner)
+        state = self._folder / self.state_file_name(owner)
         prompt = state.with_suffix(_IDS)
         prompt.touch(mode=0o600)
         prompt.write_bytes(ids.tobytes())
@@ -223,7 +223,7 @@ class SlotPool:
         if current is not None:  # the owner's slot is busy; lease another one without owning it
             slot.owner = None
             return slot, False
-        file = self._store.file_of(owner)
+        file = self._store.state_file_name(owner)
         is_own = file in self._store.saved and await self._restore(slot, file)
         if not is_own:
             await self._copy_prefix(slot, prompt, free)
@@ -243,7 +243,7 @@ class SlotPool:
                 longest, best = common, source
         if isinstance(best, _SlotState):
             await self._save(best)
-            best = self._store.file_of(best.owner) if best.owner else None
+            best = self._store.state_file_name(best.owner) if best.owner else None
         if best in self._store.saved:
             await self._restore(slot, best)
 
@@ -252,7 +252,7 @@ class SlotPool:
             return
         if len(slot.ids) >= _MIN_SAVED_TOKENS:
             try:
-                part = f"{Path(self._store.file_of(slot.owner)).stem}{_PART}"
+                part = f"{Path(self._store.state_file_name(slot.owner)).stem}{_PART}"
                 tokens = await self._engine.save_slot(slot.number, part)
                 if tokens >= _MIN_SAVED_TOKENS:  # fewer if prefill was stopped
                     self._store.commit(part, slot.owner, slot.ids[:tokens])

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import structlog
 
 from bot.backends.chat_completions.deltas import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_NAME_CHARS
-from bot.backends.chat_completions.stop_strings import overlap
+from bot.backends.chat_completions.stop_strings import partial_match_length
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt, ToolCall
 from bot.templates.renderer import ToolUse
 from bot.templates.tool_forms import ToolForm
@@ -73,8 +73,8 @@ _BEGINNINGS: Final[Mapping[ToolForm, tuple[str, ...]]] = {
 
 _TEXT_UNLESS_READ: Final = (ToolForm.BARE, ToolForm.CHANNEL)
 _MAX_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls in one answer
-RESULTS_FRACTION: Final = 6  # a sixth of the context is reserved for calls and results
-_SPECS_FRACTION: Final = 3
+RESULTS_DIVISOR: Final = 6  # a sixth of the context is reserved for calls and results
+_SPECS_DIVISOR: Final = 3
 _BYTES_PER_TOKEN: Final = 3  # a low estimate for most scripts
 _MIN_RESULT_BYTES: Final = 120
 _CUT: Final = "\n[the rest is omitted]"
@@ -154,7 +154,9 @@ def _read_listed(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
         text = block.strip()
         listed = _decode(text)
         if isinstance(listed, list):
-            calls += [_call_of(one) for one in listed[:MAX_CALLS] if isinstance(one, dict)]
+            calls += [
+                _parse_call_object(one) for one in listed[:MAX_CALLS] if isinstance(one, dict)
+            ]
         elif named := _NAMED_ARGUMENTS.match(text):
             calls += _read_named_call(named[1], text[named.end() - 1 :], is_cut=is_cut)
         elif text and not is_cut:
@@ -170,7 +172,7 @@ def _read_bare(written: str) -> list[tuple[str, str]]:
             found, end = _DECODER.raw_decode(text)
         except (ValueError, RecursionError):
             break
-        calls.append(_call_of(found))
+        calls.append(_parse_call_object(found))
         text = text[end:].lstrip("; \t\r\n")
     return calls
 
@@ -178,12 +180,12 @@ def _read_bare(written: str) -> list[tuple[str, str]]:
 def _read_call(text: str) -> tuple[str, str]:
     found = _decode(text.strip())
     if isinstance(found, dict):
-        return _call_of(found)
+        return _parse_call_object(found)
     name = _NAME.search(text)
     return name[1] if name else "unknown", text.strip()
 
 
-def _call_of(found: dict[str, object]) -> tuple[str, str]:
+def _parse_call_object(found: dict[str, object]) -> tuple[str, str]:
     inner = found.get("function")
     given = inner if isinstance(inner, dict) else found
     name = given.get("name", inner)
@@ -230,7 +232,7 @@ class WrittenCallParser:
             before, begun = self._pending[: min(found)], self._pending[min(found) :]
             self._pending, self._is_calling = "", True
             return before + self._add(begun)
-        kept = max(overlap(self._pending, marker) for marker in markers)
+        kept = max(partial_match_length(self._pending, marker) for marker in markers)
         shown = self._pending[: len(self._pending) - kept]
         self._pending = self._pending[len(shown) :]
         return shown
@@ -300,11 +302,11 @@ def fit_tools(prompt: Prompt, context_tokens: int, special: Sequence[str]) -> To
     """Return tools for a prompt, none if over a third of the context; cut results to a sixth."""
     described = sum(len(one.description) + len(json.dumps(one.parameters)) for one in prompt.tools)
     specs = prompt.tools
-    if described > context_tokens * _BYTES_PER_TOKEN // _SPECS_FRACTION:
+    if described > context_tokens * _BYTES_PER_TOKEN // _SPECS_DIVISOR:
         _log.warning("tools_too_long", model=prompt.model, characters=described)
         specs = ()
     count = sum(len(one.results) for one in prompt.tool_exchanges)
-    share = context_tokens // RESULTS_FRACTION * _BYTES_PER_TOKEN // max(1, count)
+    share = context_tokens // RESULTS_DIVISOR * _BYTES_PER_TOKEN // max(1, count)
     share = max(share, _MIN_RESULT_BYTES)
     exchanges = [
         replace(one, results=tuple(_cut_text(each, share) for each in one.results))

@@ -181,7 +181,7 @@ def read_metadata(path: Path) -> ModelMetadata:
         architecture=architecture,
         license=_text(values, "general.license"),
         template=_describe_template(values.get("tokenizer.chat_template")),
-        context_tokens=_int_of(values, f"{architecture}.context_length"),
+        context_tokens=_int_value(values, f"{architecture}.context_length"),
         weight_bytes=path.stat().st_size,
         bytes_per_token=_cache_bytes_per_token(values, architecture),
         is_projector=architecture == "clip",
@@ -197,7 +197,7 @@ def _describe_template(source: object) -> str:
 
 def _cache_bytes_per_token(values: Mapping[str, Any], architecture: str) -> int:
     def of(key: str) -> int:
-        return _int_of(values, f"{architecture}.{key}")
+        return _int_value(values, f"{architecture}.{key}")
 
     layers, heads = of("block_count"), of("attention.head_count")
     width = of("embedding_length") // heads if heads else 0
@@ -211,7 +211,7 @@ def _cache_bytes_per_token(values: Mapping[str, Any], architecture: str) -> int:
     return kept * (key + value) * _BYTES_PER_CACHE_VALUE
 
 
-def _int_of(values: Mapping[str, Any], key: str) -> int:
+def _int_value(values: Mapping[str, Any], key: str) -> int:
     value = values.get(key)
     if isinstance(value, list | tuple):  # one per layer
         value = max((each for each in value if isinstance(each, int)), default=0)

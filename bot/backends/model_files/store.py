@@ -64,7 +64,7 @@ async def prepare_model(
     model: str, settings: ModelFileSettings, data_dir: Path, progress: Callable[[str], None]
 ) -> None:
     """Download the model if it is the default one; raise `SettingsError` if another is missing."""
-    if _means_default(model, settings):
+    if _is_default_model(model, settings):
         await pull_default_model(data_dir, progress)
     else:
         find_model(model, settings, data_dir)
@@ -72,10 +72,10 @@ async def prepare_model(
 
 def is_pulled_at_start(model: str, settings: ModelFileSettings, data_dir: Path) -> bool:
     file = models_folder(data_dir) / DEFAULT_FILE
-    return _means_default(model, settings) and not file.is_file()
+    return _is_default_model(model, settings) and not file.is_file()
 
 
-def _means_default(model: str, settings: ModelFileSettings) -> bool:
+def _is_default_model(model: str, settings: ModelFileSettings) -> bool:
     return model == "default" and settings.model_path is None and settings.model is None
 
 
@@ -99,7 +99,9 @@ def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
     if name == "default" and settings.model_path is not None:
         path = settings.model_path.expanduser()
     else:
-        path = _path_of(name if name != "default" else settings.model or DEFAULT_FILE, data_dir)
+        path = _resolve_path(
+            name if name != "default" else settings.model or DEFAULT_FILE, data_dir
+        )
     if not path.is_file():
         if name == "default" and settings.model_path is not None:
             remedy = "set TROUPE_PROVIDERS__<ID>__MODEL_PATH to a file that exists"
@@ -124,13 +126,13 @@ def validate_model_name(name: str) -> str:
     return stem
 
 
-def sha256_of(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _path_of(name: str, data_dir: Path) -> Path:
+def _resolve_path(name: str, data_dir: Path) -> Path:
     path = Path(name)
     if path.is_absolute() and path.suffix.lower() == ".gguf" and "\0" not in name:
         return path

@@ -19,12 +19,12 @@ from bot.backends.chat_completions.quirks import Quirks
 from bot.backends.chat_completions.request_runner import (
     ChatRequest,
     resolve_model,
-    translated_failures,
+    translate_failures,
 )
 from bot.backends.chat_completions.stop_strings import collect_stop_strings
 from bot.backends.chat_completions.wire import ChatCompletionsParser, to_wire
 from bot.backends.openai_compatible.connection import OpenAIConnection
-from bot.backends.openai_compatible.services import known_service, quirks_of
+from bot.backends.openai_compatible.services import find_known_service, find_quirks
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Prompt
 from bot.errors import BackendUnavailable
@@ -98,7 +98,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
             model, seconds, lambda one: one.transcribe(model, name, audio, seconds)
         )
         if not isinstance(text := body.get("text"), str):
-            raise BackendUnavailable(str(errors.malformed(self._endpoint, "no text")))
+            raise BackendUnavailable(str(errors.malformed_error(self._endpoint, "no text")))
         return text.strip()
 
     @property
@@ -115,7 +115,9 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         try:
             results = msgspec.convert(body.get("results"), _Verdicts)
         except msgspec.ValidationError as error:
-            raise BackendUnavailable(str(errors.malformed(self._endpoint, str(error)))) from None
+            raise BackendUnavailable(
+                str(errors.malformed_error(self._endpoint, str(error)))
+            ) from None
         flagged = [one for one in results if one.flagged]
         names = {name for one in flagged for name, is_it in one.categories.items() if is_it}
         return sorted(names) or ["flagged"] * bool(flagged)
@@ -128,7 +130,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         Raises `BackendUnavailable`.
         """
         try:
-            with translated_failures(self._endpoint, model):
+            with translate_failures(self._endpoint, model):
                 body = await self._connections.send(send)
             return msgspec.json.decode(body, type=dict[str, Any])
         except RequestFailed as error:
@@ -136,12 +138,14 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         except TimeoutError:
             raise BackendUnavailable(f"{self._endpoint} took over {seconds:.0f} s") from None
         except msgspec.DecodeError as error:
-            raise BackendUnavailable(str(errors.malformed(self._endpoint, str(error)))) from None
+            raise BackendUnavailable(
+                str(errors.malformed_error(self._endpoint, str(error)))
+            ) from None
 
     @override
     async def check_models(self, models: Sequence[str]) -> str:
         names = [resolve_model(model, self._settings, self._endpoint) for model in models]
-        service = known_service(self._endpoint.name, self._endpoint.base_url)
+        service = find_known_service(self._endpoint.name, self._endpoint.base_url)
         return await self._request_runner.check(
             self._connection.list_models(),
             list(dict.fromkeys(names)),
@@ -164,7 +168,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         return {name: _hash_conversation(self._session_key, prompt.conversation)}
 
     def _quirks(self, model: str) -> Quirks:
-        quirks = quirks_of(self._endpoint.name, self._endpoint.base_url, model)
+        quirks = find_quirks(self._endpoint.name, self._endpoint.base_url, model)
         if model not in self._without_system_role:
             return quirks
         accepts = replace(quirks.accepts, accepts_system=False, accepts_late_system=False)

@@ -24,7 +24,7 @@ from bot.backends.chat_completions.request_runner import (
     MAX_ERROR_BYTES,
     HttpStatusError,
     read_model_list,
-    request_again_if_idle,
+    request_with_idle_retry,
 )
 from bot.backends.chat_completions.streaming import MAX_RESPONSE_BYTES
 from bot.backends.openai_compatible.settings import OpenAISettings
@@ -78,7 +78,7 @@ class OpenAIConnection(KeyedConnection):
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
         seconds = deadline - asyncio.get_running_loop().time()
-        with _translated_errors():
+        with _translate_errors():
             response = await self._client.post(
                 self._root + path,
                 # For Azure, the client reads the body to put the deployment into the path.
@@ -98,7 +98,7 @@ class OpenAIConnection(KeyedConnection):
 
     @override
     async def list_models(self) -> Sequence[str]:
-        with _translated_errors():
+        with _translate_errors():
             response = await self._client.models.with_raw_response.list(
                 extra_headers=self._headers, timeout=_LIST_SECONDS
             )
@@ -106,7 +106,7 @@ class OpenAIConnection(KeyedConnection):
 
     async def embed(self, model: str, inputs: list[str], seconds: float) -> bytes:
         """Return the response's body for an embeddings request; raise the same errors as `post`."""
-        with _translated_errors():
+        with _translate_errors():
             response = await self._client.embeddings.with_raw_response.create(
                 model=model,
                 input=inputs,
@@ -118,7 +118,7 @@ class OpenAIConnection(KeyedConnection):
 
     async def transcribe(self, model: str, name: str, audio: bytes, seconds: float) -> bytes:
         """Return the response's body for a transcription; raise the same errors as `post`."""
-        with _translated_errors():
+        with _translate_errors():
             response = await self._client.audio.transcriptions.with_raw_response.create(
                 file=(name or _DEFAULT_FILE_NAME, audio),
                 model=model,
@@ -130,7 +130,7 @@ class OpenAIConnection(KeyedConnection):
 
     async def moderate(self, model: str, texts: list[str], seconds: float) -> bytes:
         """Return the response's body for a moderation request; raise the same errors as `post`."""
-        with _translated_errors():
+        with _translate_errors():
             response = await self._client.moderations.with_raw_response.create(
                 model=model, input=texts, extra_headers=self._headers, timeout=seconds
             )
@@ -142,7 +142,7 @@ class OpenAIConnection(KeyedConnection):
 
 
 @contextmanager
-def _translated_errors() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except APIStatusError as error:
@@ -232,7 +232,7 @@ class HttpTransport(httpx2.AsyncBaseTransport):
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         deadline = asyncio.get_running_loop().time() + request.extensions["timeout"]["read"]
-        response = await request_again_if_idle(
+        response = await request_with_idle_retry(
             self._client,
             request.method,
             request.url.raw_path.decode("ascii"),

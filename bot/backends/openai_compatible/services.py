@@ -69,7 +69,7 @@ class KnownService:
     quirks: Quirks
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Additional quirks of some models, by patterns of their names."""
-    is_own_server: bool = False
+    is_self_hosted: bool = False
     """Whether it is self-hosted: it needs no key, costs nothing, and may have any address."""
     lists_all: bool = True
     """Whether its model list is complete, without aliases or free choice of names."""
@@ -103,11 +103,11 @@ def _read_service(catalog: Mapping[str, Mapping[str, Any]], name: str) -> KnownS
 _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 SERVICES: Mapping[str, KnownService] = {name: _read_service(_CATALOG, name) for name in _CATALOG}
 WELL_KNOWN = {name: service.address for name, service in SERVICES.items() if service.address}
-KEYLESS = frozenset(name for name, service in SERVICES.items() if service.is_own_server)
+KEYLESS = frozenset(name for name, service in SERVICES.items() if service.is_self_hosted)
 _BY_ADDRESS = {service.address: service for service in SERVICES.values()}
 
 
-def known_service(provider: str, base_url: str) -> KnownService | None:
+def find_known_service(provider: str, base_url: str) -> KnownService | None:
     """Return the service with an address, the self-hosted server with a provider id, or None."""
     if base_url in _BY_ADDRESS:
         return _BY_ADDRESS[base_url]
@@ -117,9 +117,9 @@ def known_service(provider: str, base_url: str) -> KnownService | None:
 
 
 @lru_cache(256)
-def quirks_of(provider: str, base_url: str, model: str) -> Quirks:
+def find_quirks(provider: str, base_url: str, model: str) -> Quirks:
     """Return the quirks of a provider's model; for an unknown service, the strictest role order."""
-    service = known_service(provider, base_url)
+    service = find_known_service(provider, base_url)
     if service is None:
         return _UNKNOWN
     quirks = service.quirks

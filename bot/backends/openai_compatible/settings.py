@@ -10,8 +10,8 @@ from bot.backends.openai_compatible.services import (
     KEYLESS,
     WELL_KNOWN,
     KnownService,
+    find_known_service,
     is_azure,
-    known_service,
     read_azure_address,
 )
 from bot.backends.spec import FREE
@@ -82,10 +82,10 @@ class OpenAISettings(HttpProviderSettings):
                 f"provider {provider!r} has a key and a password, of which only one can be sent;"
                 f" remove {prefix}API_KEY or the password in {prefix}BASE_URL"
             )
-        service = known_service(provider, base_url)
+        service = find_known_service(provider, base_url)
         found: dict[str, object] = {"message_names": False, "sees": "text"}
         if service is not None:
-            found["message_names"] = service.quirks.has_names
+            found["message_names"] = service.quirks.accepts_names
             found["context_tokens"] = service.context_tokens
             found["sees"] = "images" if service.sees_images else "text"
         if provider in KEYLESS:
@@ -105,6 +105,6 @@ class OpenAISettings(HttpProviderSettings):
 
     def _session_header(self, service: KnownService | None) -> str | None:
         if self.session_header is None:
-            is_public = service is not None and not service.is_own_server
+            is_public = service is not None and not service.is_self_hosted
             return None if is_public else _SESSION_HEADER
         return self.session_header.strip("-") or None

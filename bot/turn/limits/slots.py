@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 
-from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
+from bot.backends.chat_shares import MIN_SHARED_SLOTS, ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
@@ -55,7 +55,7 @@ class SlotRequest:
     @property
     def is_shared(self) -> bool:
         """Whether each chat has a quota of the provider's slots."""
-        return bool(self.chat) and self.limit >= FEWEST_SHARED
+        return bool(self.chat) and self.limit >= MIN_SHARED_SLOTS
 
 
 class SlotQueue:

@@ -8,7 +8,7 @@ import pytest
 
 from bot.backends.chat_completions.errors import (
     Endpoint,
-    TooLong,
+    RejectedLength,
     read_length_limits,
     translate_error_event,
     translate_status,
@@ -63,4 +63,4 @@ def test_every_named_dialect_is_among_the_bodies() -> None:
 
 @pytest.mark.parametrize(("error", "context", "prompt"), CONTEXTS)
 def test_figures_of_an_error_are_read(error: str, context: int | None, prompt: int | None) -> None:
-    assert read_length_limits(error.encode()) == TooLong(context, prompt)
+    assert read_length_limits(error.encode()) == RejectedLength(context, prompt)

@@ -42,7 +42,7 @@ def breaker_after_away(*calls: tuple[float, bool]) -> CircuitBreaker:
     """Return a breaker after calls without any answer: when, and whether it was a retry."""
     breaker = CircuitBreaker()
     for at, is_retry in calls:
-        breaker.record(at, success=False, is_away=True, is_retry=is_retry)
+        breaker.record(at, success=False, is_down=True, is_retry=is_retry)
     return breaker
 
 
@@ -65,14 +65,14 @@ def test_breaker_opens_sooner_for_a_provider_that_gives_no_answer_for_a_second(
 def test_any_answer_shows_that_the_provider_is_there(success: bool) -> None:
     breaker = breaker_after_away((0, False), (1, False))
     breaker.record(2, success=success)
-    breaker.record(3, success=False, is_away=True)
-    breaker.record(3.5, success=False, is_away=True)
+    breaker.record(3, success=False, is_down=True)
+    breaker.record(3.5, success=False, is_down=True)
     assert breaker.allows(3.5) is True
 
 
 def test_late_failure_of_a_call_from_before_does_not_put_off_the_trial() -> None:
     breaker = breaker_after(*[False] * 20)
-    breaker.record(4, success=False, is_away=True, is_trial=False)
+    breaker.record(4, success=False, is_down=True, is_trial=False)
 
     assert (breaker.allows(5), breaker.failed_trials) == (True, 0)
 

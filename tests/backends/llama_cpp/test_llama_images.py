@@ -117,7 +117,7 @@ async def test_turn_without_images_is_ids_and_reuses_its_slot(vision_backend: Ll
 async def test_text_of_people_becomes_no_image_or_control_token(vision_backend: LlamaCpp) -> None:
     marker = await marker_of(vision_backend)
     plain = usage(await ask(vision_backend, asked(shown("", png(255))))).prompt_tokens
-    model = await vision_backend._model("default")
+    model = await vision_backend._load_model("default")
 
     for hostile in (
         "\ufffc",
@@ -137,7 +137,7 @@ async def test_text_of_people_becomes_no_image_or_control_token(vision_backend: 
 
 async def marker_of(backend: LlamaCpp) -> str:
     """Return what stands for an image in this server's prompts; it is random."""
-    model = await backend._model("default")
+    model = await backend._load_model("default")
     return str((await model.engine._send("GET", "/props"))["media_marker"])
 
 

@@ -82,7 +82,7 @@ async def loaded(
     async with Renderer() as renderer:
         backend = LlamaCpp(settings, folder, renderer)
         try:
-            known = await backend._model(str(path))
+            known = await backend._load_model(str(path))
             yield Model(known.tokenizer, read_special_tokens(path), choice)
         finally:
             await backend.close()

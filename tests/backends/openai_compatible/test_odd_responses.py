@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
-from bot.backends.chat_completions.retries import retry_after
+from bot.backends.chat_completions.retries import parse_wait_seconds
 from bot.backends.chat_completions.streaming import ResponseContext
 from bot.backends.chat_completions.wire import ChatCompletionsParser
 from bot.chat.prompt import Finish, FinishReason, RateLimitWait
@@ -143,7 +143,7 @@ async def test_compressed_response_is_not_unpacked(connect: Connect, service: Fa
 
 @pytest.mark.parametrize(("value", "seconds"), [*WAITS["retry-after"], ("9" * 5000, 86_400.0)])
 def test_retry_after_of_any_kind_is_a_wait_of_at_most_a_day(value: str, seconds: float) -> None:
-    assert retry_after(value, 1_800_000_000.0) == seconds
+    assert parse_wait_seconds(value, 1_800_000_000.0) == seconds
 
 
 @pytest.mark.parametrize(("headers", "body"), WAITS["responses that ask for 20 seconds"])
