@@ -2,7 +2,7 @@
 
 A defence is a function of a hostile text. It is tried as it is, and replaced by what would stand in
 its place without it. Those that need more than a function are beside their tests:
-`test_canary_is_reached_without_the_check` (fetching) and
+`test_canary_server_is_reached_if_the_check_is_off` (fetching) and
 `test_tokenizing_the_whole_text_would_add_control_tokens` (local models).
 """
 

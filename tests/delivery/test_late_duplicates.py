@@ -79,7 +79,7 @@ class Chat:
         self.woken.clear()
 
 
-async def test_copy_that_is_accepted_late_is_deleted_within_75_seconds(database: Database) -> None:
+async def test_late_duplicate_is_deleted_within_75_seconds(database: Database) -> None:
     async with Chat(database).searching() as chat:
         began = chat.delivery.clock.now()
         await chat.send_twice("a", "b")
@@ -93,7 +93,9 @@ async def test_copy_that_is_accepted_late_is_deleted_within_75_seconds(database:
     assert list(chat.surface.messages) == ["1", "2"], "the copy that is known stays"
 
 
-async def test_copy_with_the_first_words_of_a_growing_answer_is_deleted(database: Database) -> None:
+async def test_late_duplicate_with_the_start_of_a_growing_answer_is_deleted(
+    database: Database,
+) -> None:
     async with Chat(database).searching() as chat:
         await chat.send_twice("first words and all the others", opening="first words")
         chat.surface.accept("first words")
@@ -101,7 +103,7 @@ async def test_copy_with_the_first_words_of_a_growing_answer_is_deleted(database
     assert chat.texts == ["first words and all the others"]
 
 
-async def test_two_copies_are_deleted_where_two_sends_are_accepted_late(database: Database) -> None:
+async def test_two_late_duplicates_are_both_deleted(database: Database) -> None:
     chat = Chat(database)
     chat.surface.fail_next("send", _LOST, _LOST)
     await chat.delivery.queue("a")
@@ -116,7 +118,7 @@ async def test_two_copies_are_deleted_where_two_sends_are_accepted_late(database
     assert chat.texts == ["a"]
 
 
-async def test_nothing_is_deleted_where_nothing_was_accepted_late(database: Database) -> None:
+async def test_nothing_is_deleted_if_there_is_no_late_duplicate(database: Database) -> None:
     async with Chat(database).searching() as chat:
         await chat.send_twice("a", "b")
         chat.surface.accept("of somebody else")
@@ -125,7 +127,7 @@ async def test_nothing_is_deleted_where_nothing_was_accepted_late(database: Data
     assert chat.delivery.calls("delete") == 0
 
 
-async def test_same_words_of_another_answer_are_no_copy(database: Database) -> None:
+async def test_another_answer_with_the_same_text_is_not_a_duplicate(database: Database) -> None:
     async with Chat(database).searching() as chat:
         await chat.send_twice("Yes.")
         await chat.delivery.queue("Yes.", incoming=make_incoming(key="5:9"))
@@ -134,7 +136,7 @@ async def test_same_words_of_another_answer_are_no_copy(database: Database) -> N
     assert chat.texts == ["Yes.", "Yes."]
 
 
-async def test_message_that_is_being_sent_holds_back_the_search(database: Database) -> None:
+async def test_search_waits_for_a_message_that_is_being_sent(database: Database) -> None:
     async with Chat(database).searching() as chat:
         await chat.send_twice("a")
         await chat.delivery.queue("a", incoming=make_incoming(key="5:9"))
@@ -148,7 +150,7 @@ async def test_message_that_is_being_sent_holds_back_the_search(database: Databa
     assert chat.texts == ["a", "a"]
 
 
-async def test_rows_that_were_queued_meanwhile_are_due_after_the_search(database: Database) -> None:
+async def test_rows_queued_during_a_search_are_due_after_it(database: Database) -> None:
     chat = Chat(database)
     await chat.send_twice("a")
     chat.surface.gate = asyncio.Event()
@@ -163,7 +165,7 @@ async def test_rows_that_were_queued_meanwhile_are_due_after_the_search(database
     assert chat.texts == ["a", "b"]
 
 
-async def test_search_goes_on_after_it_was_limited_or_failed(database: Database) -> None:
+async def test_search_is_retried_after_a_rate_limit_or_failure(database: Database) -> None:
     async with Chat(database).searching() as chat:
         await chat.send_twice("a")
         chat.surface.accept("a")
@@ -175,7 +177,7 @@ async def test_search_goes_on_after_it_was_limited_or_failed(database: Database)
     assert chat.texts == ["a"]
 
 
-async def test_search_that_goes_on_failing_is_made_ever_less_often(database: Database) -> None:
+async def test_search_that_keeps_failing_is_retried_less_and_less_often(database: Database) -> None:
     async with Chat(database).searching() as chat:
         await chat.send_twice("a")
         chat.surface.fail_next("find", *(OutcomeUnknown("too many messages") for _ in range(100)))
@@ -183,7 +185,7 @@ async def test_search_that_goes_on_failing_is_made_ever_less_often(database: Dat
     assert 2 < chat.delivery.calls("find") < 15, "each held the lane"
 
 
-async def test_copy_that_may_not_be_deleted_is_left(database: Database) -> None:
+async def test_duplicate_is_left_if_the_bot_may_not_delete_it(database: Database) -> None:
     async with Chat(database).searching() as chat:
         await chat.send_twice("a")
         chat.surface.accept("a")
@@ -194,7 +196,9 @@ async def test_copy_that_may_not_be_deleted_is_left(database: Database) -> None:
     assert chat.delivery.calls("delete") == 1
 
 
-async def test_copy_is_deleted_although_its_conversation_was_forgotten(database: Database) -> None:
+async def test_duplicate_is_deleted_after_its_conversation_was_forgotten(
+    database: Database,
+) -> None:
     async with Chat(database).searching() as chat:
         await chat.send_twice("a")
         chat.surface.accept("a")
@@ -206,7 +210,7 @@ async def test_copy_is_deleted_although_its_conversation_was_forgotten(database:
     assert chat.texts == ["a"]
 
 
-async def test_row_that_is_given_up_is_not_searched_for(database: Database) -> None:
+async def test_no_search_for_a_row_that_was_given_up(database: Database) -> None:
     chat = Chat(database)
     chat.surface.fail_next("send", _LOST)
     await chat.delivery.queue("a")
@@ -221,7 +225,7 @@ async def test_row_that_is_given_up_is_not_searched_for(database: Database) -> N
     assert chat.texts == ["a"], "its only copy"
 
 
-async def test_platform_that_knows_repetitions_is_not_searched(database: Database) -> None:
+async def test_no_search_on_a_platform_with_nonces(database: Database) -> None:
     async with Chat(database, LIMITS).searching() as chat:
         chat.surface.fail_next("send", _LOST)
         await chat.delivery.queue("a")
@@ -232,7 +236,7 @@ async def test_platform_that_knows_repetitions_is_not_searched(database: Databas
     assert chat.delivery.calls("find") == 1
 
 
-async def test_face_without_a_nonce_is_searched_for(database: Database) -> None:
+async def test_webhook_message_without_a_nonce_is_searched_for(database: Database) -> None:
     async with Chat(database, replace(LIMITS, can_repeat_faces=False)).searching() as chat:
         await chat.send_twice("a", face=Face("Nora"))
         chat.surface.accept("a")
@@ -240,7 +244,7 @@ async def test_face_without_a_nonce_is_searched_for(database: Database) -> None:
     assert chat.texts == ["a"]
 
 
-async def test_stop_gives_the_lane_back(database: Database) -> None:
+async def test_lane_is_released_when_the_search_is_cancelled(database: Database) -> None:
     chat = Chat(database)
     await chat.send_twice("a")
     chat.surface.gate = asyncio.Event()

@@ -44,7 +44,7 @@ async def seconds_refused(call: Awaitable[object]) -> float:
     return refused.value.retry_after_seconds
 
 
-async def test_live_edits_leave_calls_to_the_outbox() -> None:
+async def test_live_edits_reserve_calls_for_the_sender() -> None:
     setup = Setup(FakeSurface(GROUP))
     await setup.send()
     for _ in range(2):
@@ -55,7 +55,7 @@ async def test_live_edits_leave_calls_to_the_outbox() -> None:
     assert [call for call, _ in setup.surface.calls] == ["send", "edit", "edit", "send", "send"]
 
 
-async def test_kinds_of_calls_in_a_chat_are_counted_apart_and_live_edits_leave_some() -> None:
+async def test_kinds_of_calls_in_a_chat_are_counted_separately() -> None:
     setup = Setup(FakeSurface(replace(LIMITS, route_calls=(CallWindow(3, 5.0, reserved=1),))))
     for _ in range(3):
         await setup.send()
@@ -68,7 +68,7 @@ async def test_kinds_of_calls_in_a_chat_are_counted_apart_and_live_edits_leave_s
 
 
 @pytest.mark.parametrize("limits", [DISCORD, TELEGRAM_PRIVATE, TELEGRAM_GROUP])
-async def test_live_edits_of_one_answer_are_not_held_back_by_our_own_count(limits: Limits) -> None:
+async def test_live_edits_of_a_single_answer_are_not_rate_limited(limits: Limits) -> None:
     setup = Setup(FakeSurface(limits))
     await setup.send()
     for _ in range(12):
@@ -82,7 +82,9 @@ async def test_live_edits_of_one_answer_are_not_held_back_by_our_own_count(limit
 
 
 @pytest.mark.parametrize("counts_typing", [False, True])
-async def test_typing_counts_for_the_bot_where_the_platform_counts_it(counts_typing: bool) -> None:
+async def test_typing_counts_toward_the_bots_limit_if_the_platform_counts_it(
+    counts_typing: bool,
+) -> None:
     windows = (CallWindow(3, 5.0, reserved=1),)
     limits = replace(LIMITS, bot_calls=windows, counts_typing=counts_typing)
     setup = Setup(FakeSurface(limits))
@@ -98,7 +100,7 @@ async def test_typing_counts_for_the_bot_where_the_platform_counts_it(counts_typ
 
 
 @pytest.mark.parametrize("counts_responses", [False, True])
-async def test_responses_that_are_not_counted_wait_for_no_rate(counts_responses: bool) -> None:
+async def test_uncounted_responses_do_not_wait_for_rate_limits(counts_responses: bool) -> None:
     windows = (CallWindow(2, 5.0),)
     setup = Setup(
         FakeSurface(replace(LIMITS, bot_calls=windows, counts_responses=counts_responses))
@@ -114,7 +116,7 @@ async def test_responses_that_are_not_counted_wait_for_no_rate(counts_responses:
     assert await seconds_refused(setup.send()) == 5
 
 
-async def test_responses_to_commands_wait_for_what_the_platform_has_refused() -> None:
+async def test_responses_to_commands_wait_after_a_refusal() -> None:
     setup = Setup(FakeSurface(replace(LIMITS, counts_responses=False)))
     setup.surface.fail_next("send", RateLimited(30, "bot"))
     assert await seconds_refused(setup.send()) == 30
@@ -124,7 +126,7 @@ async def test_responses_to_commands_wait_for_what_the_platform_has_refused() ->
     await setup.outbox.send(response)
 
 
-async def test_approximate_rates_hold_from_the_start() -> None:
+async def test_approximate_limits_apply_from_the_start_under_strict_pacing() -> None:
     chat, bot = CallWindow(2, 10.0, is_learned=True), CallWindow(3, 1.0, is_learned=True)
     setup = Setup(FakeSurface(replace(LIMITS, chat_calls=(chat,), bot_calls=(bot,))))
     for _ in range(2):
@@ -139,7 +141,7 @@ async def test_approximate_rates_hold_from_the_start() -> None:
     assert setup.clock.now() - before >= 1, "the third call of the bot within a second has waited"
 
 
-async def test_calls_of_a_group_arrive_less_than_twenty_times_a_minute() -> None:
+async def test_group_gets_under_20_calls_a_minute() -> None:
     """Telegram counts calls when they arrive: here the first ones take almost a second."""
     clock = FakeClock()
     windows = tuple(
@@ -155,7 +157,7 @@ async def test_calls_of_a_group_arrive_less_than_twenty_times_a_minute() -> None
     assert max(sum(0 <= other - one < 60 for other in arrivals) for one in arrivals) < 20
 
 
-async def test_learned_rate_holds_for_sends_only_after_a_refusal() -> None:
+async def test_learned_limit_applies_to_sends_only_after_a_refusal() -> None:
     learned = CallWindow(2, 10.0, is_learned=True)
     surface = FakeSurface(replace(LIMITS, chat_calls=(learned,)))
     setup = Setup(surface, learns=True)
@@ -179,7 +181,9 @@ async def test_learned_rate_holds_for_sends_only_after_a_refusal() -> None:
         ("bot", {"send", "edit", "typing", "another chat"}),
     ],
 )
-async def test_refusal_blocks_its_scope_as_it_says(scope: RefusedScope, blocked: set[str]) -> None:
+async def test_refusal_blocks_the_scope_that_the_platform_reports(
+    scope: RefusedScope, blocked: set[str]
+) -> None:
     setup = Setup(FakeSurface())
     setup.surface.messages["1"] = ""
     setup.surface.fail_next("send", RateLimited(30, scope))
@@ -206,7 +210,7 @@ async def test_refusal_blocks_its_scope_as_it_says(scope: RefusedScope, blocked:
     assert await refusals() == {}
 
 
-async def test_short_wait_is_slept_through_and_long_wait_is_raised() -> None:
+async def test_short_wait_is_slept_and_long_wait_raises_rate_limited() -> None:
     clock, surface = FakeClock(), FakeSurface()
     limited = RateLimitedSurface(surface, InProcessRateLimits(clock), clock)
     surface.fail_next("delete", RateLimited(2))

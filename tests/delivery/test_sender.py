@@ -56,7 +56,7 @@ async def test_notice_is_dropped_if_an_answer_waits_behind_it(database: Database
 
 
 @pytest.mark.parametrize("op", ["send", "edit"])
-async def test_content_that_is_refused_is_sent_in_plain_text(database: Database, op: str) -> None:
+async def test_refused_content_is_sent_again_as_plain_text(database: Database, op: str) -> None:
     delivery = Delivery(database)
     delivery.surface.fail_next(op, ContentRefused("can't parse entities"))
     await delivery.queue("**a**", "b", opening="first" if op == "edit" else None)
@@ -66,7 +66,7 @@ async def test_content_that_is_refused_is_sent_in_plain_text(database: Database,
     assert (first.is_plain, second.is_plain) == (False, True)
 
 
-async def test_content_that_is_refused_in_any_form_is_named(database: Database) -> None:
+async def test_notice_replaces_content_that_is_refused_in_every_form(database: Database) -> None:
     delivery = Delivery(database)
     delivery.surface.fail_next("send", ContentRefused("no"), ContentRefused("no"))
     await delivery.queue("a", "b")
@@ -77,7 +77,7 @@ async def test_content_that_is_refused_in_any_form_is_named(database: Database) 
     assert await delivery.states() == [OutboxState.SENT] * 2
 
 
-async def test_words_that_a_moderator_forbids_are_sent_in_no_other_form(database: Database) -> None:
+async def test_text_blocked_by_moderation_is_not_retried_as_plain_text(database: Database) -> None:
     delivery = Delivery(database)
     delivery.surface.fail_next("send", WordsRefused("200000"))
     await delivery.queue("a", "b")
@@ -91,7 +91,9 @@ async def test_words_that_a_moderator_forbids_are_sent_in_no_other_form(database
     ("error", "seconds"),
     [(RateLimited(60), 60), (PlatformFatal("who are you?"), 30)],
 )
-async def test_long_delay_is_kept(database: Database, error: PlatformError, seconds: float) -> None:
+async def test_row_with_a_long_delay_is_left_for_later(
+    database: Database, error: PlatformError, seconds: float
+) -> None:
     delivery = Delivery(database)
     delivery.surface.fail_next("send", error)
     await delivery.queue("a")
@@ -101,7 +103,9 @@ async def test_long_delay_is_kept(database: Database, error: PlatformError, seco
 
 
 @pytest.mark.parametrize("error", [RateLimited(2), Unreachable("no route")])
-async def test_short_delay_is_waited_for(database: Database, error: PlatformError) -> None:
+async def test_sender_waits_for_a_row_that_is_due_soon(
+    database: Database, error: PlatformError
+) -> None:
     delivery = Delivery(database)
     delivery.surface.fail_next("send", error)
     await delivery.queue("a")
@@ -129,7 +133,9 @@ async def test_unreachable_platform_is_retried_with_exponential_backoff(database
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["hears of deletions", "does not"])
-async def test_answer_without_its_message_is_anew(database: Database, is_told: bool) -> None:
+async def test_answer_whose_message_is_missing_is_sent_again(
+    database: Database, is_told: bool
+) -> None:
     delivery = Delivery(database, replace(WITHOUT_NONCES, reports_deletions=is_told))
     delivery.surface.fail_next("edit", MessageNotFound("message to edit not found"))
     await delivery.queue("whole", opening="first words")
@@ -138,7 +144,9 @@ async def test_answer_without_its_message_is_anew(database: Database, is_told: b
     assert await delivery.states() == [OutboxState.SENT, OutboxState.DEAD]
 
 
-async def test_answer_sent_anew_is_looked_up_if_its_response_is_lost(database: Database) -> None:
+async def test_answer_sent_again_is_searched_for_if_the_response_is_lost(
+    database: Database,
+) -> None:
     delivery = Delivery(database, replace(WITHOUT_NONCES, reports_deletions=False))
     await delivery.queue("whole", opening="first words")
     [opening] = (await delivery.sender.claim([LANE])).values()
@@ -157,7 +165,9 @@ async def test_answer_sent_anew_is_looked_up_if_its_response_is_lost(database: D
 
 
 @pytest.mark.parametrize("may_send", [True, False])
-async def test_refused_file_is_named_if_possible(database: Database, may_send: bool) -> None:
+async def test_notice_replaces_a_refused_file_if_the_chat_allows_it(
+    database: Database, may_send: bool
+) -> None:
     delivery = Delivery(database)
     refusals = [Refused("no right to attach files")] * (1 if may_send else 2)
     delivery.surface.fail_next("send", *refusals)
@@ -169,7 +179,7 @@ async def test_refused_file_is_named_if_possible(database: Database, may_send: b
     assert await delivery.states() == [OutboxState.SENT if may_send else OutboxState.DEAD]
 
 
-async def test_edit_of_a_message_that_was_never_sent_is_dead(database: Database) -> None:
+async def test_edit_of_a_message_that_was_never_sent_is_dropped(database: Database) -> None:
     delivery = Delivery(database, WITHOUT_NONCES)
     delivery.surface.fail_next("send", Refused("blocked"))
     await delivery.queue("a", opening="first")
@@ -196,7 +206,9 @@ class RefusingEdits(FakeSurface):
 
 @pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES])
 @pytest.mark.parametrize("lost", [0, 1])
-async def test_refused_edit_is_sent_anew(database: Database, limits: Limits, lost: int) -> None:
+async def test_refused_edit_is_sent_as_a_new_message(
+    database: Database, limits: Limits, lost: int
+) -> None:
     surface = RefusingEdits(limits, Refused("another user wrote it"), lost=lost)
     delivery = Delivery(database, surface=surface)
     await delivery.queue("whole", "rest", opening="w")
@@ -240,7 +252,7 @@ async def test_file_is_delivered_once(database: Database, limits: Limits, arrive
     assert delivery.calls("edit") == 0
 
 
-async def test_unknown_outcome_settles_first_without_nonces(database: Database) -> None:
+async def test_search_waits_for_the_settle_time_without_nonces(database: Database) -> None:
     delivery = Delivery(database, WITHOUT_NONCES)
     delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     await delivery.queue("a", opening="first")
@@ -249,7 +261,7 @@ async def test_unknown_outcome_settles_first_without_nonces(database: Database) 
     assert await delivery.due_in() == 10
 
 
-async def test_outcome_of_a_request_that_is_over_is_looked_up_soon(database: Database) -> None:
+async def test_search_starts_soon_if_the_request_has_ended(database: Database) -> None:
     delivery = Delivery(database, WITHOUT_NONCES)
     delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
     delivery.surface.fail_next("send", *[OutcomeUnknown("500", has_ended=True)] * 5)
@@ -258,7 +270,7 @@ async def test_outcome_of_a_request_that_is_over_is_looked_up_soon(database: Dat
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.SENT, OutboxState.SENT]
 
 
-async def test_message_of_a_webhook_is_repeated_only_after_a_search(database: Database) -> None:
+async def test_webhook_message_is_sent_again_only_after_a_search(database: Database) -> None:
     """There are nonces on the platform, but none for messages of webhooks."""
     delivery = Delivery(database, replace(LIMITS, shows_faces=True, can_repeat_faces=False))
     delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
@@ -298,7 +310,9 @@ async def test_message_sent_by_a_killed_process_is_found(database: Database) -> 
     "error",
     [RateLimited(30), Unreachable("no route"), PlatformFatal("who are you?"), OutcomeUnknown("?")],
 )
-async def test_row_is_unknown_while_searches_fail(database: Database, error: PlatformError) -> None:
+async def test_outcome_stays_unknown_while_searches_fail(
+    database: Database, error: PlatformError
+) -> None:
     delivery = Delivery(database)
     await delivery.queue("a")
     await delivery.crash()
@@ -310,7 +324,9 @@ async def test_row_is_unknown_while_searches_fail(database: Database, error: Pla
     assert delivery.calls("send") == 0
 
 
-async def test_message_is_repeated_with_its_nonce_if_not_searched_for(database: Database) -> None:
+async def test_message_is_sent_again_with_its_nonce_if_search_is_forbidden(
+    database: Database,
+) -> None:
     delivery = Delivery(database)
     delivery.surface.responses_to_lose = 1
     delivery.surface.fail_next("find", Refused("no right to read the history"))
@@ -323,7 +339,7 @@ async def test_message_is_repeated_with_its_nonce_if_not_searched_for(database: 
     assert await delivery.states() == [OutboxState.SENT]
 
 
-async def test_row_is_dead_without_nonces_if_no_search_is_allowed(database: Database) -> None:
+async def test_row_without_a_nonce_is_dropped_if_search_is_forbidden(database: Database) -> None:
     delivery = Delivery(database, WITHOUT_NONCES)
     await delivery.queue("a", opening="first")
     await delivery.crash()
@@ -342,7 +358,9 @@ async def test_response_to_an_interaction_is_repeated_without_a_search(database:
     assert delivery.calls("find") == 0
 
 
-async def test_unknown_outcome_waits_for_a_sender_of_its_platform(database: Database) -> None:
+async def test_row_with_unknown_outcome_waits_for_a_sender_of_its_platform(
+    database: Database,
+) -> None:
     delivery = Delivery(database, platforms=())
     await delivery.queue("a")
     await delivery.crash()
@@ -374,7 +392,7 @@ async def deliver(delivery: Delivery, messages: int, within: int) -> None:
         await asyncio.wait([working])
 
 
-async def test_row_that_alone_fails_for_ever_is_set_aside_with_a_notice(database: Database) -> None:
+async def test_row_that_keeps_failing_alone_is_set_aside_with_a_notice(database: Database) -> None:
     delivery = Delivery(database)
     delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
     delivery.surface.fail_next("send", *[OutcomeUnknown("502")] * 5)
@@ -385,7 +403,7 @@ async def test_row_that_alone_fails_for_ever_is_set_aside_with_a_notice(database
     assert delivery.texts[1].startswith("⚠ A part of my answer")
 
 
-async def test_attempts_that_say_nothing_of_a_row_do_not_set_it_aside(database: Database) -> None:
+async def test_rate_limits_and_crashes_do_not_count_against_a_row(database: Database) -> None:
     delivery = Delivery(database)
     delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
     delivery.surface.fail_next("send", *[RateLimited(0.0)] * 12, OutcomeUnknown("502"))
@@ -395,7 +413,7 @@ async def test_attempts_that_say_nothing_of_a_row_do_not_set_it_aside(database: 
     assert await delivery.states() == [OutboxState.SENT]
 
 
-async def test_row_is_kept_while_the_platform_takes_nothing(database: Database) -> None:
+async def test_row_is_kept_while_the_platform_accepts_no_messages(database: Database) -> None:
     delivery = Delivery(database)
     delivery.surface.fail_next("send", *[OutcomeUnknown("502")] * 8)
     await delivery.queue("kept")

@@ -33,7 +33,7 @@ class WorkerAndSender(Delivery):
         self.delivery.deliver(LANE, None)
 
 
-async def test_worker_hears_of_a_row_that_another_process_sent(database: Database) -> None:
+async def test_worker_learns_that_another_process_sent_a_row(database: Database) -> None:
     both = WorkerAndSender(database)
     await both.answer()
     waiting = asyncio.create_task(both.delivery.wait_until_sent(1))
@@ -44,14 +44,14 @@ async def test_worker_hears_of_a_row_that_another_process_sent(database: Databas
     assert both.texts == ["an answer"]
 
 
-async def test_senders_are_told_which_lane_waits_for_no_rate(database: Database) -> None:
+async def test_senders_are_signaled_that_a_lane_is_urgent(database: Database) -> None:
     both = WorkerAndSender(database)
     both.delivery.deliver(LANE, None)
     both.delivery.deliver("telegram:6", None, is_urgent=True)
     assert (both.woken, both.woken_urgently) == ([LANE], ["telegram:6"])
 
 
-async def test_worker_hears_that_a_row_was_refused(database: Database) -> None:
+async def test_worker_learns_that_a_row_was_refused(database: Database) -> None:
     both = WorkerAndSender(database)
     await both.answer()
     both.surface.fail_next("send", Refused("blocked"))
@@ -74,7 +74,7 @@ class LostSignals:
         return {row: external_id for row, external_id in self.sent.items() if row in row_ids}
 
 
-async def test_all_rows_that_are_waited_for_are_looked_up_together() -> None:
+async def test_one_query_checks_all_awaited_rows() -> None:
     outbox = LostSignals()
     rows = SentRows(outbox, poll_seconds=0.02)  # type: ignore[arg-type]
     waiting = {row: asyncio.create_task(rows.wait(row)) for row in range(100)}

@@ -138,7 +138,7 @@ def outbox_with(queued: Sequence[str]) -> OneRowLanes:
     return outbox
 
 
-async def test_rows_that_wait_for_the_rate_of_a_bot_are_taken_about_once() -> None:
+async def test_rows_waiting_for_the_bots_rate_limit_are_claimed_about_once() -> None:
     outbox = outbox_with(lanes(300))
     async with running(outbox):
         await outbox.clock.advance(11)
@@ -147,7 +147,7 @@ async def test_rows_that_wait_for_the_rate_of_a_bot_are_taken_about_once() -> No
     assert outbox.postponed <= 30
 
 
-async def test_few_rows_are_taken_while_the_platform_refuses_every_call_of_a_bot() -> None:
+async def test_few_rows_are_claimed_while_the_platform_refuses_the_bot() -> None:
     outbox = outbox_with(lanes(300))
     async with running(outbox) as [process]:
         await process.rates.block_calls(TELEGRAM, 30)
@@ -158,7 +158,7 @@ async def test_few_rows_are_taken_while_the_platform_refuses_every_call_of_a_bot
     assert len(outbox.sent) == 300
 
 
-async def test_rows_that_were_taken_when_they_were_queued_are_taken_about_once_more() -> None:
+async def test_rows_claimed_when_queued_are_claimed_about_once_more() -> None:
     outbox = outbox_with(lanes(300))
     async with running(outbox) as [process]:
         for lane in lanes(300):
@@ -169,14 +169,14 @@ async def test_rows_that_were_taken_when_they_were_queued_are_taken_about_once_m
     assert outbox.postponed <= 330
 
 
-async def test_a_bot_does_not_wait_for_the_rate_of_another() -> None:
+async def test_bot_does_not_wait_for_another_bots_rate_limit() -> None:
     outbox = outbox_with(lanes(300) + lanes(30, OTHER))
     async with running(outbox):
         await outbox.clock.advance(0.5)
     assert sum(lane.startswith(OTHER) for lane in outbox.sent) == 30
 
 
-async def test_response_to_a_command_waits_for_no_rate() -> None:
+async def test_response_to_a_command_does_not_wait_for_the_rate_limit() -> None:
     outbox = outbox_with(lanes(300))
     async with running(outbox) as [process]:
         await outbox.clock.advance(1.1)
@@ -188,7 +188,7 @@ async def test_response_to_a_command_waits_for_no_rate() -> None:
     assert len(outbox.sent) < 100
 
 
-async def test_lanes_do_not_wait_for_the_rate_of_another_chat() -> None:
+async def test_lanes_do_not_wait_for_another_chats_rate_limit() -> None:
     outbox = outbox_with(lanes(60))
     async with running(outbox) as [process]:
         for lane in lanes(40):
@@ -197,7 +197,7 @@ async def test_lanes_do_not_wait_for_the_rate_of_another_chat() -> None:
         assert set(outbox.sent) == set(lanes(60)[40:])
 
 
-async def test_lanes_that_a_process_holds_can_be_taken_by_another() -> None:
+async def test_lanes_on_hold_in_one_process_can_be_claimed_by_another() -> None:
     outbox = outbox_with(lanes(300))
     async with running(outbox, processes=1) as [first]:
         await outbox.clock.advance(2)
@@ -208,7 +208,7 @@ async def test_lanes_that_a_process_holds_can_be_taken_by_another() -> None:
     assert len(outbox.sent) == 300
 
 
-async def test_whoever_waits_longest_goes_first() -> None:
+async def test_lane_that_waited_longest_is_first() -> None:
     outbox = outbox_with([])
     queued = lanes(400)
     async with running(outbox) as [process]:

@@ -468,7 +468,7 @@ OURS: Mapping[str, Scenario] = {
 }
 ELSEWHERE = {
     "IDENTIFY budget: 1000/day reached": (
-        "tests/platforms/discord/test_shards.py::test_used_up_budget_is_waited_for"
+        "tests/platforms/discord/test_shards.py::test_identify_waits_while_the_budget_is_used_up"
     ),
     # Without a synchronous standby the lost commits are lost (docs/delivery.md).
     "Postgres failover, last 10 ms lost (async standby)": (

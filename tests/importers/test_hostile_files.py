@@ -75,7 +75,7 @@ MORE_FILES: Mapping[str, Callable[[], bytes]] = {
 }
 ELSEWHERE = {
     "Telegram file > 20 MB": (
-        "tests/media/test_attachment_reader.py::test_picture_that_is_too_large_or_seen_by_nobody_is_not_downloaded"
+        "tests/media/test_attachment_reader.py::test_picture_is_not_downloaded_if_too_large_or_not_needed"
     ),
     "100 attachments in one message": (
         "tests/media/test_attachment_reader.py::test_at_most_ten_files_are_read"

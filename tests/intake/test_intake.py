@@ -70,7 +70,7 @@ async def test_failed_store_raises_and_wakes_no_conversation(database: Database)
     assert waker.woken == []
 
 
-async def test_text_that_no_database_stores_is_replaced(database: Database) -> None:
+async def test_characters_that_databases_cannot_store_are_replaced(database: Database) -> None:
     inbox = RecordingInbox(database, SystemClock())
 
     title = ThreadTitle("\0 sk-" + "a1B2" * 12, "telegram:2")
@@ -94,7 +94,7 @@ async def test_text_that_no_database_stores_is_replaced(database: Database) -> N
     assert stored_press.thread_title == stored.thread_title
 
 
-def test_token_in_the_name_of_a_file_is_masked() -> None:
+def test_token_in_a_file_name_is_masked() -> None:
     key = "sk-proj-FAKE0000000000000000000000000000"
     items = (MediaItem(MediaKind.FILE, f"{key}.txt"), MediaItem(MediaKind.VIDEO, f"{key}.mp4"))
     quote = Quote(None, "7", "", items)

@@ -23,14 +23,14 @@ def test_markdown_becomes_text_with_spans(source: str, text: str, spans: list[li
     assert shown(source) == (text, spans)
 
 
-def test_table_is_code_with_columns_of_equal_width() -> None:
+def test_table_becomes_code_with_aligned_columns() -> None:
     text, [(style, block)] = shown("| 名字 | n |\n|---|--:|\n| 苹果 | 1 |\n| pear | 10 |")
     assert style == Style.CODE_BLOCK.value
     assert block == text == "名字 │  n\n─────┼───\n苹果 │  1\npear │ 10"
     assert {display_width(line) for line in text.split("\n")} == {9}
 
 
-def test_table_with_long_cells_is_a_list() -> None:
+def test_table_with_long_cells_becomes_a_list() -> None:
     rows = [["Name", "Story"], ["Nora", "s" * 60], ["Bram", "short"]]
     assert format_table(rows, ["left"] * 2) == (
         f"Name: Nora\nStory: {'s' * 60}\n\nName: Bram\nStory: short"
@@ -43,5 +43,5 @@ def test_formulas_are_readable(tex: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("tex", ["{" * 5000, "^" * 5000, r"\frac" * 5000, "\\", "_{", "}"])
-def test_malformed_formulas_end(tex: str) -> None:
+def test_malformed_formulas_are_converted_without_an_error(tex: str) -> None:
     assert tex_to_unicode(tex)

@@ -65,18 +65,18 @@ def reasons(files: AttachedFiles) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
-async def test_picture_becomes_a_jpeg_of_a_size_that_models_read(kind: str) -> None:
+async def test_picture_becomes_a_jpeg_small_enough_for_models(kind: str) -> None:
     found = await read(image("a"), a=picture(2000, 1000, kind))
     [seen] = opened(found)
     assert (seen.format, seen.size, found.unread) == ("JPEG", (1568, 784), ())
 
 
-async def test_transparent_picture_stands_on_white() -> None:
+async def test_transparent_picture_gets_a_white_background() -> None:
     [seen] = opened(await read(image("a"), a=picture(mode="RGBA")))
     assert seen.getpixel((5, 5)) == (255, 255, 255)
 
 
-async def test_several_files_are_read_in_order_and_bad_ones_named() -> None:
+async def test_files_are_read_in_order_and_bad_ones_are_reported() -> None:
     items = [image("a"), image("gone"), file("t", "notes [1].txt"), image("b")]
     found = await read(*items, a=picture(10, 10), b=picture(20, 10), t=b"one\ntwo")
     assert [one.size for one in opened(found)] == [(10, 10), (20, 10)]
@@ -86,7 +86,7 @@ async def test_several_files_are_read_in_order_and_bad_ones_named() -> None:
     assert reasons(found) == ["it could not be downloaded"]
 
 
-async def test_picture_that_is_too_large_or_seen_by_nobody_is_not_downloaded() -> None:
+async def test_picture_is_not_downloaded_if_too_large_or_not_needed() -> None:
     files = Files({"a": picture()})
     reader = AttachmentReader(files.download)
     large = replace(SAID, attachments=(replace(image("a"), size=20 * 2**20),))
@@ -103,7 +103,7 @@ async def test_picture_of_the_quoted_message_is_read() -> None:
 
 
 @pytest.mark.parametrize("end", [None, b"", b"%%EOF\n"])
-async def test_pdf_is_read_also_without_its_table_of_objects(end: bytes | None) -> None:
+async def test_truncated_pdf_is_read(end: bytes | None) -> None:
     whole = LETTER
     if end is not None:
         whole = whole.partition(b"xref\n")[0] + b"trailer << /Root 1 0 R >>\n" + end
@@ -122,11 +122,11 @@ async def test_pdf_is_read_also_without_its_table_of_objects(end: bytes | None) 
         (bytes(10 * 2**20 + 1), "it is larger than 10 MiB"),
     ],
 )
-async def test_file_that_cannot_be_read_is_named_with_the_reason(data: bytes, why: str) -> None:
+async def test_unreadable_file_is_reported_with_the_reason(data: bytes, why: str) -> None:
     assert reasons(await read(file("f"), f=data)) == [why]
 
 
-async def test_files_that_need_a_missing_package_are_named(
+async def test_files_that_need_a_missing_package_are_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = picture()
@@ -153,7 +153,7 @@ async def test_decompression_bomb_is_refused() -> None:
     assert reasons(found) == ["it is damaged, or too large when unpacked"] * 2
 
 
-async def test_long_text_is_cut_at_100_kib_and_said_so() -> None:
+async def test_long_text_is_truncated_at_100_kib_and_marked() -> None:
     [text] = (await read(file("t"), t="字".encode() * 200_000)).texts
     assert text.is_cut
     assert 100 * 1024 - 3 < len(text.text.encode()) <= 100 * 1024
@@ -211,7 +211,7 @@ async def read_text(web: Web, text: str, *, with_images: bool = True) -> Attache
     return await reader.read(make_incoming(text), with_images=with_images)
 
 
-async def test_picture_is_fetched_by_its_address_in_a_message() -> None:
+async def test_picture_is_downloaded_from_a_url_in_a_message() -> None:
     web = Web(cat=picture(10, 10), dog=picture(20, 10))
     text = "see (https://a.example/cat.png), https://b.example/x/dog.JPG?w=1 https://a.example/cat.png!"
     found = await read_text(web, text)
@@ -227,25 +227,25 @@ async def test_picture_is_fetched_by_its_address_in_a_message() -> None:
         ("https://a.example/page.png", "it is damaged, or too large when unpacked"),
     ],
 )
-async def test_picture_that_cannot_be_fetched_is_named(text: str, why: str) -> None:
+async def test_picture_that_cannot_be_downloaded_is_reported(text: str, why: str) -> None:
     web = Web(cat=picture(), page=b"<svg onload=alert(1)>")
     assert reasons(await read_text(web, text)) == [why]
 
 
 @pytest.mark.parametrize("text", ["https://a.example/", "https://a.example/cat.pngx", "cat.png"])
-async def test_address_of_anything_else_is_not_asked(text: str) -> None:
+async def test_url_of_anything_but_a_picture_is_not_requested(text: str) -> None:
     web = Web(cat=picture())
     assert await read_text(web, text) == AttachedFiles()
     assert web.asked == []
 
 
-async def test_address_is_asked_only_if_the_model_sees() -> None:
+async def test_url_is_requested_only_if_the_model_sees_images() -> None:
     web = Web(cat=picture())
     await read_text(web, "https://a.example/cat.png", with_images=False)
     assert web.asked == []
 
 
-async def test_address_of_an_attacker_in_a_message_is_not_asked() -> None:
+async def test_hostile_url_in_a_message_is_not_requested() -> None:
     """Write each address of attacks.json, as it is and as that of a picture."""
     for text in [text for case in attacks("ssrf") for text in texts_in(case["input"])[:1]]:
         reader = AttachmentReader(Files({}).download, PublicFetcher(lambda _address: False).fetch)

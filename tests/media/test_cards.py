@@ -34,7 +34,7 @@ async def read(
 
 
 @pytest.mark.parametrize("packed", [as_png, as_charx])
-async def test_picture_without_an_address_is_the_cards_own_in_small(
+async def test_embedded_picture_is_shrunk_if_the_card_has_no_url(
     packed: Callable[[bytes, bytes], bytes],
 ) -> None:
     found = await read(blank_image(), packed, avatar="none")
@@ -48,7 +48,7 @@ async def test_picture_without_an_address_is_the_cards_own_in_small(
     [(blank_image(), ADDRESS), (blank_image(20_000, 3_000), ""), (blank_image(9, 0), "")],
     ids=["address", "too large", "damaged"],
 )
-async def test_card_with_an_address_or_an_unusable_picture_has_none(
+async def test_card_with_a_url_or_an_unreadable_picture_has_no_picture(
     image: bytes, avatar: str
 ) -> None:
     found = await read(image, avatar=avatar)

@@ -95,7 +95,7 @@ OURS = json.loads(Path(__file__).with_name("addresses.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("ssrf", OURS))
-async def test_hostile_address_reaches_no_server(canary: Canary, title: str, given: Any) -> None:
+async def test_hostile_url_reaches_no_server(canary: Canary, title: str, given: Any) -> None:
     if isinstance(given, dict) and "config" in given:
         for address in given["config"].values():
             with pytest.raises(SettingsError, match="is a link-local address"):
@@ -118,7 +118,7 @@ async def test_hostile_address_reaches_no_server(canary: Canary, title: str, giv
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1/", "http://[::ffff:127.0.0.1]/x?y=1"])
-async def test_canary_is_reached_without_the_check(canary: Canary, address: str) -> None:
+async def test_canary_server_is_reached_if_the_check_is_off(canary: Canary, address: str) -> None:
     """Without it the tests above would fail: they do not pass because nothing is reachable."""
     canary.reply = replying("200 OK", {}, b"found")
     fetcher = trusting(canary)
@@ -142,7 +142,7 @@ def test_server_on_the_internet_is_public(address: str) -> None:
         ("http://8.8.8.8/", "http://8.8.8.8/"),
     ],
 )
-def test_address_is_asked_in_one_form(address: str, asked: str) -> None:
+def test_url_is_requested_in_canonical_form(address: str, asked: str) -> None:
     assert parse_public_url(address).geturl() == asked
 
 
@@ -193,7 +193,7 @@ async def test_redirect_to_this_machine_is_refused(canary: Canary) -> None:
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "//[::1]:6379/", "http://localhost/", ""])
-async def test_redirect_is_parsed_like_the_first_address(canary: Canary, target: str) -> None:
+async def test_redirect_target_is_checked_like_the_first_url(canary: Canary, target: str) -> None:
     canary.reply = replying("301 Moved", {"Location": target})
     fetcher = PublicFetcher(lambda address: address == "127.0.0.1", ports={canary.port})
 
@@ -220,7 +220,7 @@ async def test_relative_redirects_are_followed_three_times(canary: Canary) -> No
         await fetcher.fetch(f"{address}/-1", MAX_BYTES)
 
 
-async def test_request_carries_neither_cookies_nor_names(canary: Canary) -> None:
+async def test_request_contains_no_cookies_and_no_credentials(canary: Canary) -> None:
     canary.reply = replying("200 OK", {"Set-Cookie": "a=b"}, b"x")
     fetcher = trusting(canary)
     for _ in range(2):
@@ -232,7 +232,7 @@ async def test_request_carries_neither_cookies_nor_names(canary: Canary) -> None
         assert names == {"Host", "User-Agent", "Accept", "Accept-Encoding", "Connection"}
 
 
-async def test_status_of_an_error_is_named(canary: Canary) -> None:
+async def test_error_contains_the_response_status(canary: Canary) -> None:
     canary.reply = replying("404 Not Found", {}, b"no")
     with pytest.raises(FetchFailed, match="the server answered with status 404"):
         await trusting(canary).fetch(f"http://127.0.0.1:{canary.port}/", MAX_BYTES)

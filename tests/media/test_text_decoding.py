@@ -19,11 +19,11 @@ _LIMIT = 100 * 1024
         ("今天天气很好", "utf-8"),
     ],
 )
-def test_text_of_common_editors_is_read(text: str, encoding: str) -> None:
+def test_text_saved_by_common_editors_is_decoded(text: str, encoding: str) -> None:
     assert decode_text(text.encode(encoding), _LIMIT) == text
 
 
-def test_big_endian_text_with_a_mark_is_read() -> None:
+def test_big_endian_utf16_with_a_byte_order_mark_is_decoded() -> None:
     assert decode_text(b"\xfe\xff" + "Zoë".encode("utf-16-be"), _LIMIT) == "Zoë"
 
 
@@ -42,10 +42,10 @@ def test_big_endian_text_with_a_mark_is_read() -> None:
         random.Random(5).randbytes(4000),
     ],
 )
-def test_bytes_that_are_no_such_text_are_refused(data: bytes) -> None:
+def test_other_encodings_and_binary_data_are_refused(data: bytes) -> None:
     assert decode_text(data, _LIMIT) is None
 
 
-def test_text_is_cut_between_characters() -> None:
+def test_text_is_truncated_between_characters() -> None:
     cut = [decode_text(data, at) for data, at in (("字".encode() * 10, 7), (b"caf\xe9 " * 10, 9))]
     assert cut == ["字字", "café café"]

@@ -77,7 +77,7 @@ async def test_wrong_token_names_its_variable(platforms: Platforms, token: str) 
         await account.close()
 
 
-async def test_platform_that_cannot_be_reached_is_said_without_the_token() -> None:
+async def test_error_for_an_unreachable_platform_hides_the_token() -> None:
     token = SecretStr("123456789:" + "A" * 35)
     nowhere = "http://127.0.0.1:1"
     accounts: list[AccountSetup] = [
@@ -91,7 +91,7 @@ async def test_platform_that_cannot_be_reached_is_said_without_the_token() -> No
         await account.close()
 
 
-async def test_code_on_telegram_is_taken_and_answered(platforms: Platforms) -> None:
+async def test_code_on_telegram_is_accepted_and_answered(platforms: Platforms) -> None:
     account, wire = telegram(platforms), platforms.telegram
     waiting = asyncio.create_task(account.wait_for_code("482913"))
     await wire.wait(lambda: wire.waiter)
@@ -103,7 +103,7 @@ async def test_code_on_telegram_is_taken_and_answered(platforms: Platforms) -> N
     assert thanks in [message["text"] for message in wire.msgs[7].values()]
 
 
-async def test_earlier_messages_stay_for_the_service(platforms: Platforms) -> None:
+async def test_earlier_messages_stay_unread_for_the_service(platforms: Platforms) -> None:
     account, wire = telegram(platforms), platforms.telegram
     wire.say(8, "hello", chat=8)
     waiting = asyncio.create_task(account.wait_for_code("482913"))
@@ -115,7 +115,7 @@ async def test_earlier_messages_stay_for_the_service(platforms: Platforms) -> No
     assert texts == ["hello", "482913"]
 
 
-async def test_telegram_bot_with_a_webhook_says_so(platforms: Platforms) -> None:
+async def test_error_for_a_telegram_bot_with_a_webhook_explains_it(platforms: Platforms) -> None:
     platforms.telegram.wh = {"url": "http://127.0.0.1:1", "secret": None}
     account = telegram(platforms)
     with pytest.raises(Unreachable, match="delete the bot's webhook"):
@@ -124,7 +124,7 @@ async def test_telegram_bot_with_a_webhook_says_so(platforms: Platforms) -> None
 
 
 @pytest.mark.parametrize("is_private", [True, False])
-async def test_code_on_discord_is_taken(platforms: Platforms, is_private: bool) -> None:
+async def test_code_on_discord_is_accepted(platforms: Platforms, is_private: bool) -> None:
     account, wire, [alice, bob] = discord(platforms), platforms.discord, platforms.people
     channel = platforms.guild.create_text_channel("plans")
     waiting = asyncio.create_task(account.wait_for_code("482913"))

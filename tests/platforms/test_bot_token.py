@@ -40,7 +40,7 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def test_token_is_read_from_the_file_and_names_the_bot(file: Path) -> None:
+def test_token_and_bot_id_are_read_from_the_file(file: Path) -> None:
     settings = TelegramSettings(token_file=file)
     assert settings.is_configured
     assert settings.token == SecretStr(_OLD)
@@ -57,7 +57,7 @@ def test_token_is_read_from_the_file_and_names_the_bot(file: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("platform", ["DISCORD", "TELEGRAM"])
-def test_file_without_one_token_is_named(
+def test_error_for_a_file_without_one_token_names_the_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     platform: str,
@@ -75,7 +75,7 @@ def test_file_without_one_token_is_named(
         read_settings()
 
 
-async def test_replaced_file_is_read_after_five_seconds_or_at_once(
+async def test_replaced_file_is_read_after_five_seconds_or_on_demand(
     file: Path, token: BotToken[TelegramSettings], clock: FakeClock
 ) -> None:
     write(file, f"{_NEW}-1")
@@ -103,7 +103,7 @@ async def test_file_without_a_token_of_this_bot_changes_nothing(
     assert [one["event"] for one in logs] == events
 
 
-async def test_rejected_token_is_waited_for_until_it_changes_or_time_has_passed(
+async def test_wait_after_a_rejection_ends_on_a_new_token_or_timeout(
     file: Path, token: BotToken[TelegramSettings], clock: FakeClock
 ) -> None:
     def wait() -> asyncio.Task[None]:
@@ -123,7 +123,7 @@ async def test_rejected_token_is_waited_for_until_it_changes_or_time_has_passed(
 @pytest.mark.parametrize(
     ("token", "account"), [(None, ""), ("123456789:AAH", "123456789"), ("nonsense", "")]
 )
-def test_telegram_account_is_the_number_of_the_token(token: str | None, account: str) -> None:
+def test_telegram_account_is_the_number_in_the_token(token: str | None, account: str) -> None:
     secret = None if token is None else SecretStr(token)
     assert TelegramSettings(token=secret).bot_account == account
 
@@ -134,6 +134,6 @@ def test_discord_account_is_in_the_first_part_of_the_token() -> None:
 
 
 @pytest.mark.parametrize("token", [None, "wrong-token", "bm9uc2Vuc2U.a.b", "\u00e4.b", "/w==.b"])
-def test_unreadable_discord_token_names_no_account(token: str | None) -> None:
+def test_malformed_discord_token_has_no_account(token: str | None) -> None:
     secret = None if token is None else SecretStr(token)
     assert DiscordSettings(token=secret).bot_account == ""

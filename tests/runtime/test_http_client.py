@@ -46,7 +46,7 @@ async def read(client: HttpClient, seconds: float = 5) -> bytes:
         await response.close()
 
 
-async def test_request_has_the_path_the_headers_and_the_body() -> None:
+async def test_request_contains_path_headers_and_body() -> None:
     async with byte_server([OK], [OK]) as server, client_of(f"{server.base_url}?v=2") as client:
         assert await read(client) == b"ok"
         await (await client.request("GET", "/models", None, in_seconds(60))).close()
@@ -60,7 +60,7 @@ async def test_request_has_the_path_the_headers_and_the_body() -> None:
     ]
 
 
-async def test_name_and_password_in_the_address_are_sent_as_a_header() -> None:
+async def test_credentials_in_the_url_are_sent_as_a_header() -> None:
     async with byte_server([OK]) as server:
         base_url = server.base_url.replace("//", "//me:s%40cret@")
         async with client_of(base_url) as client:
@@ -69,7 +69,7 @@ async def test_name_and_password_in_the_address_are_sent_as_a_header() -> None:
     assert b"@" not in server.requests[0]
 
 
-async def test_connection_is_used_again_after_a_whole_response() -> None:
+async def test_connection_is_reused_after_a_complete_response() -> None:
     chunked: list[Step] = [CHUNKED + b"2;x=y\r\nok\r\n", 0.01, b"0\r\nTrailer: 1\r\n\r\n"]
     async with byte_server([OK], chunked, [OK]) as server, client_of(server.base_url) as client:
         assert [await read(client) for _ in range(3)] == [b"ok"] * 3
@@ -78,7 +78,7 @@ async def test_connection_is_used_again_after_a_whole_response() -> None:
 
 
 @pytest.mark.parametrize("is_connected", [True, False])
-async def test_request_that_may_not_leave_any_more_is_not_written(is_connected: bool) -> None:
+async def test_request_is_not_sent_if_the_check_fails_just_before(is_connected: bool) -> None:
     answers_asked: list[bool] = []
 
     def may_write() -> bool:
@@ -110,7 +110,7 @@ async def test_request_that_may_not_leave_any_more_is_not_written(is_connected: 
     ],
     ids=range(8),
 )
-async def test_malformed_or_cut_response_is_a_failed_connection(steps: list[Step]) -> None:
+async def test_malformed_or_truncated_response_raises_connection_failed(steps: list[Step]) -> None:
     async with byte_server(steps) as server, client_of(server.base_url) as client:
         with pytest.raises(ConnectionFailed) as failed:
             await read(client)
@@ -119,7 +119,7 @@ async def test_malformed_or_cut_response_is_a_failed_connection(steps: list[Step
     assert not failed.value.was_idle
 
 
-async def test_kept_alive_connection_that_breaks_off_is_told_apart() -> None:
+async def test_error_reports_that_an_idle_connection_was_closed() -> None:
     async with byte_server([OK], [None]) as server, client_of(server.base_url) as client:
         await read(client)
         with pytest.raises(ConnectionFailed) as failed:
@@ -128,7 +128,7 @@ async def test_kept_alive_connection_that_breaks_off_is_told_apart() -> None:
     assert failed.value.was_idle
 
 
-async def test_deadline_ends_each_wait() -> None:
+async def test_every_wait_ends_at_the_deadline() -> None:
     async with (
         byte_server([5.0], [CHUNKED + b"2\r\nok\r\n", 5.0]) as server,
         client_of(server.base_url) as client,
@@ -143,7 +143,7 @@ async def test_deadline_ends_each_wait() -> None:
         await wait_until(server.hung_up.is_set)
 
 
-def test_what_has_arrived_is_read_although_its_deadline_has_passed() -> None:
+def test_data_that_arrived_in_time_is_read_after_the_deadline() -> None:
     """The loop is busy from before the pause of a read until after its deadline."""
 
     async def read_late() -> bytes:
@@ -170,7 +170,7 @@ def test_what_has_arrived_is_read_although_its_deadline_has_passed() -> None:
     assert uvloop.run(read_late()) == b"ok"
 
 
-async def test_closing_the_client_ends_what_is_under_way() -> None:
+async def test_closing_the_client_ends_requests_in_progress() -> None:
     async with (
         byte_server([5.0], [CHUNKED + b"2\r\nok\r\n", 5.0], [OK]) as server,
         client_of(server.base_url) as client,
@@ -190,7 +190,7 @@ async def test_closing_the_client_ends_what_is_under_way() -> None:
         assert await read(client) == b"ok"  # it may be used again
 
 
-async def test_pause_leaves_what_arrives_for_one_read() -> None:
+async def test_data_that_arrives_during_a_pause_is_read_at_once() -> None:
     trickle: list[Step] = [b"1\r\nx\r\n", 0.002]
     steps: list[Step] = [CHUNKED, *trickle * 50, b"0\r\n\r\n"]
     async with byte_server(steps) as server, client_of(server.base_url) as client:
@@ -203,7 +203,7 @@ async def test_pause_leaves_what_arrives_for_one_read() -> None:
     assert len(reads) < 10
 
 
-async def test_unsent_request_is_told_apart() -> None:
+async def test_error_reports_that_a_request_was_not_sent() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -223,7 +223,7 @@ async def test_unsent_request_is_told_apart() -> None:
         (OSError("Multiple exceptions"), "Multiple exceptions"),
     ],
 )
-async def test_reason_of_a_failed_connection_is_told_in_words(
+async def test_error_describes_why_the_connection_failed(
     monkeypatch: pytest.MonkeyPatch, error: OSError, told: str
 ) -> None:
     async def fail(*_: object, **__: object) -> None:
@@ -248,7 +248,7 @@ async def test_header_with_a_line_break_is_refused() -> None:
         assert server.requests == []
 
 
-async def test_proxy_gets_the_whole_address(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_gets_the_full_url(monkeypatch: pytest.MonkeyPatch) -> None:
     async with byte_server([OK]) as proxy:
         monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{proxy.port}")
         monkeypatch.setenv("no_proxy", "other.example")
@@ -259,14 +259,18 @@ async def test_proxy_gets_the_whole_address(monkeypatch: pytest.MonkeyPatch) -> 
     assert b"\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n" in proxy.requests[0]
 
 
-async def test_no_proxy_names_servers_reached_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_servers_listed_in_no_proxy_are_reached_directly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     async with byte_server([OK]) as server, client_of(server.base_url, uses_proxy=True) as client:
         assert await read(client) == b"ok"
 
 
-async def test_tls_goes_through_a_tunnel_of_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tls_connections_use_a_tunnel_through_the_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with byte_server([b"HTTP/1.1 403 Forbidden\r\n\r\n"]) as proxy:
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
         monkeypatch.setenv("no_proxy", "")

@@ -86,7 +86,7 @@ class PoolHarness:
             await asyncio.wait([task])
 
 
-async def test_many_woken_keys_are_claimed_in_portions() -> None:
+async def test_many_woken_keys_are_claimed_in_batches() -> None:
     async with PoolHarness(max_concurrent=1000).open() as harness:
         keys = [str(number) for number in range(100)]
         harness.pool.wake(keys)
@@ -105,7 +105,7 @@ async def test_woken_keys_are_claimed_together_and_processed() -> None:
         assert harness.pool.busy_count == 0
 
 
-async def test_what_another_process_has_woken_is_left_to_it_for_a_moment() -> None:
+async def test_keys_woken_by_another_process_are_claimed_after_a_delay() -> None:
     async with PoolHarness(wakes_keys=True).open() as harness:
         harness.signals.receive("q", ["a"])
         harness.signals.receive("q", ["b"])
@@ -118,7 +118,7 @@ async def test_what_another_process_has_woken_is_left_to_it_for_a_moment() -> No
 
 
 @pytest.mark.parametrize("is_claimed", [True, False])
-async def test_key_that_is_in_progress_is_processed_again_afterwards(is_claimed: bool) -> None:
+async def test_key_woken_while_in_progress_is_processed_again_afterward(is_claimed: bool) -> None:
     async with PoolHarness(is_blocked=True).open() as harness:
         harness.pool.wake(["a"])
         await wait_until(lambda: harness.started == ["a"])
@@ -143,7 +143,7 @@ async def test_no_more_than_max_concurrent_keys_are_claimed() -> None:
         await wait_until(lambda: harness.ended == ["a", "b", "c"])
 
 
-async def test_urgent_keys_go_first_and_some_of_them_beside_the_others() -> None:
+async def test_urgent_keys_are_first_and_may_exceed_max_concurrent() -> None:
     async with PoolHarness(max_concurrent=2, extra_urgent=2, is_blocked=True).open() as harness:
         harness.pool.wake(["a", "b", "c"])
         await wait_until(lambda: len(harness.started) == 2)
@@ -158,7 +158,7 @@ async def test_urgent_keys_go_first_and_some_of_them_beside_the_others() -> None
     assert harness.started.count("d") == 1
 
 
-async def test_key_is_urgent_once() -> None:
+async def test_key_is_urgent_only_once() -> None:
     async with PoolHarness(max_concurrent=1, extra_urgent=1, is_blocked=True).open() as harness:
         harness.pool.wake(["a"])
         await wait_until(lambda: harness.started == ["a"])
@@ -177,7 +177,7 @@ async def test_key_is_urgent_once() -> None:
         harness.unblock.set()
 
 
-async def test_keys_that_others_have_taken_keep_no_place_from_the_next() -> None:
+async def test_keys_claimed_by_other_processes_do_not_block_the_next_ones() -> None:
     harness = PoolHarness(max_concurrent=2)
     harness.held_elsewhere = {"a", "b", "c"}
     async with harness.open():
@@ -186,7 +186,7 @@ async def test_keys_that_others_have_taken_keep_no_place_from_the_next() -> None
     assert harness.claims == [["a", "b"], ["c", "d"]]
 
 
-async def test_ready_key_is_found_sooner_while_signals_reach_nobody() -> None:
+async def test_polling_is_more_frequent_while_signals_do_not_work() -> None:
     harness = PoolHarness()
     harness.signals.reaches_others = False
     async with harness.open():
@@ -208,7 +208,7 @@ async def test_store_error_does_not_end_the_pool() -> None:
     assert harness.claims[0] == ["a"]
 
 
-async def test_exception_for_one_key_does_not_stop_the_others() -> None:
+async def test_exception_for_one_key_does_not_affect_the_others() -> None:
     harness = PoolHarness()
     harness.failure = RuntimeError("a bug")
     async with harness.open():
@@ -218,7 +218,7 @@ async def test_exception_for_one_key_does_not_stop_the_others() -> None:
         assert harness.pool.busy_count == 0
 
 
-async def test_drain_finishes_keys_in_progress_and_claims_no_more() -> None:
+async def test_drain_finishes_keys_in_progress_and_claims_no_others() -> None:
     async with PoolHarness(is_blocked=True).open() as harness:
         harness.pool.wake(["a"])
         await wait_until(lambda: harness.started == ["a"])
@@ -232,7 +232,7 @@ async def test_drain_finishes_keys_in_progress_and_claims_no_more() -> None:
         assert harness.started == ["a"]
 
 
-async def test_drain_waits_for_keys_that_are_being_claimed() -> None:
+async def test_drain_waits_for_keys_being_claimed() -> None:
     harness = PoolHarness()
     harness.unblock_claims.clear()
     async with harness.open():

@@ -122,7 +122,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("code", "note"), BAD.values(), ids=list(BAD))
-def test_plugin_that_cannot_be_used_is_noted(install: Install, code: str, note: str) -> None:
+def test_problem_of_an_unusable_plugin_is_recorded(install: Install, code: str, note: str) -> None:
     install("backends", "bad", "bad:MOON", code)
     install("tools", "moon", "moon_tool:MOON")
 
@@ -178,7 +178,7 @@ async def _return_junk(_arguments: object) -> object:
         ("junk", "error: there is no such tool", "not a Tool"),
     ],
 )
-async def test_tool_that_fails_is_told_to_the_model(
+async def test_model_is_told_that_a_tool_failed(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],

@@ -115,7 +115,9 @@ EXITS = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
         pytest.param(SLEEPER, "did not answer within 1 s: up", marks=pytest.mark.slow),
     ],
 )
-async def test_process_that_does_not_start_ends(log: Path, command: list[str], told: str) -> None:
+async def test_process_that_is_not_ready_in_time_is_stopped(
+    log: Path, command: list[str], told: str
+) -> None:
     seconds = 30 if command is EXITS else 1
     with pytest.raises(ChildFailed, match=f"{told}|it printed nothing"):
         async with supervised("engine", command, ready=never, log_file=log, start_seconds=seconds):
@@ -123,7 +125,7 @@ async def test_process_that_does_not_start_ends(log: Path, command: list[str], t
 
 
 @pytest.mark.parametrize("missing", ["program", "log"])
-async def test_process_that_cannot_be_started_is_one_line(log: Path, missing: str) -> None:
+async def test_error_for_a_process_that_cannot_start_is_one_line(log: Path, missing: str) -> None:
     command = ["/no/such/program"] if missing == "program" else SLEEPER
     file = log.parent / "none" / "log" if missing == "log" else log
     with pytest.raises(ChildFailed, match=r"engine cannot be started: .*No such file"):

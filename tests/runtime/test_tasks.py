@@ -45,7 +45,7 @@ async def test_exception_of_a_cancelled_task_stays_in_it() -> None:
     assert isinstance(task.exception(), ValueError)
 
 
-async def test_work_that_ends_late_after_its_cancellation_is_not_waited_for() -> None:
+async def test_cancelled_work_is_abandoned_if_it_does_not_end() -> None:
     may_end, ended = asyncio.Event(), asyncio.Event()
 
     async def slow() -> None:
@@ -63,7 +63,7 @@ async def test_work_that_ends_late_after_its_cancellation_is_not_waited_for() ->
     await ended.wait()
 
 
-async def test_work_that_ends_in_time_says_what_it_returns_and_raises() -> None:
+async def test_work_that_ends_in_time_returns_its_result_or_raises_its_error() -> None:
     async def broken() -> None:
         raise OSError("broken")
 
@@ -72,7 +72,7 @@ async def test_work_that_ends_in_time_says_what_it_returns_and_raises() -> None:
         await wait_or_abandon(60, broken())
 
 
-async def test_work_is_cancelled_with_who_waits_for_it() -> None:
+async def test_work_is_cancelled_together_with_its_waiter() -> None:
     working = asyncio.ensure_future(asyncio.Event().wait())
     waiting = asyncio.create_task(wait_or_abandon(60, working))
     await asyncio.sleep(0)

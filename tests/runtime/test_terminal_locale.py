@@ -14,7 +14,7 @@ from bot.runtime.terminal import terminal_locale
         ({"LC_ALL": "C", "LC_MESSAGES": "zh_CN.UTF-8", "LANG": "zh_CN.UTF-8"}, "C"),
     ],
 )
-def test_locale_is_of_the_first_variable_that_is_set(
+def test_locale_comes_from_the_first_variable_that_is_set(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: str | None
 ) -> None:
     for name in ("LC_ALL", "LC_MESSAGES", "LANG"):

@@ -54,20 +54,20 @@ def in_seconds(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
-async def test_hundred_turns_are_given_in_order_and_few_in_a_pass() -> None:
+async def test_hundred_waiters_resume_in_order_a_few_per_pass() -> None:
     async with counting([resume_limiter().wait_turn() for _ in range(100)]) as passes:
         pass
     assert passes.order == list(range(100))
     assert max(passes.ended) <= IN_ONE_PASS
 
 
-async def test_few_turns_are_given_at_once() -> None:
+async def test_a_few_waiters_resume_at_once() -> None:
     task = asyncio.create_task(resume_limiter().wait_turn())
     await asyncio.sleep(0)
     assert task.done()
 
 
-async def test_turn_whose_task_was_cancelled_holds_up_nobody() -> None:
+async def test_cancelled_waiter_does_not_delay_the_others() -> None:
     tasks = [asyncio.create_task(resume_limiter().wait_turn()) for _ in range(100)]
     await asyncio.sleep(0)
     for task in tasks[:50]:
@@ -75,7 +75,7 @@ async def test_turn_whose_task_was_cancelled_holds_up_nobody() -> None:
     await ended(tasks[50:])
 
 
-async def test_hundred_responses_that_arrive_together_are_read_few_in_a_pass() -> None:
+async def test_hundred_simultaneous_responses_are_read_a_few_per_pass() -> None:
     arrived = 0
     all_arrived = asyncio.Event()
 
@@ -101,7 +101,7 @@ async def test_hundred_responses_that_arrive_together_are_read_few_in_a_pass() -
     assert max(passes.ended) <= IN_ONE_PASS
 
 
-async def test_response_that_waits_for_its_turn_is_not_late() -> None:
+async def test_response_that_waits_for_its_turn_does_not_time_out() -> None:
     async with byte_server([0.05, OK]) as server:
         client = HttpClient(server.base_url, {}, connect_seconds=60, uses_proxy=False)
         asking = asyncio.create_task(client.request("GET", "/", None, in_seconds(0.2)))

@@ -69,7 +69,7 @@ def test_every_metric_and_label_is_registered(title: str, expression: str) -> No
 
 
 @pytest.mark.parametrize(("title", "expression"), list(expressions()))
-def test_minimum_is_not_that_of_processes_which_do_not_measure_it(
+def test_minimum_ignores_processes_that_do_not_export_the_metric(
     title: str, expression: str
 ) -> None:
     """A metric without labels is 0 in every process that never sets it."""
@@ -78,7 +78,7 @@ def test_minimum_is_not_that_of_processes_which_do_not_measure_it(
 
 
 @pytest.mark.parametrize("rule", ["TroupeAnswersWait", "TroupeSendsWait", "TroupeNobodyReceives"])
-def test_alert_fires_also_where_no_process_of_the_role_runs(rule: str) -> None:
+def test_alert_fires_if_no_process_of_the_role_runs(rule: str) -> None:
     """Then nobody measures, and a comparison with nothing is silent."""
     [expression] = [one["expr"] for one in alert_rules() if one["alert"] == rule]
     [*metrics_compared] = _METRIC.findall(expression.partition(" or ")[0])
@@ -87,7 +87,7 @@ def test_alert_fires_also_where_no_process_of_the_role_runs(rule: str) -> None:
         assert f"absent({name}{{{labels}}})" in expression
 
 
-async def test_identifies_left_are_all_of_them_after_the_reset_of_discord() -> None:
+async def test_identifies_left_is_the_total_after_discords_reset() -> None:
     clock = FakeClock()
     export_identifies_left(SessionStarts(total=1000, remaining=150, reset_after=60_000), clock)
     assert _identifies_left() == 150

@@ -133,7 +133,7 @@ def test_repeated_error_is_written_once_a_minute_and_counted(
         assert 1 + sum(int(one) for [one] in later) == (5 if "telegram" in event else 10)
 
 
-def test_libraries_are_logged_from_warnings_on(log: io.StringIO) -> None:
+def test_libraries_log_warnings_and_errors_only(log: io.StringIO) -> None:
     logging.getLogger("aiogram.dispatcher").info("chatter")
     logging.getLogger("aiogram.dispatcher").warning("trouble")
     structlog.get_logger("bot.test").info("ours")
@@ -146,7 +146,7 @@ def test_libraries_are_logged_from_warnings_on(log: io.StringIO) -> None:
     assert "detail" not in said
 
 
-def test_long_secrets_show_their_last_characters_and_short_ones_nothing() -> None:
+def test_long_secrets_keep_their_last_characters_and_short_ones_none() -> None:
     masker = SecretMasker(["hunter22", KEY])
 
     assert masker.mask("hunter22") == "***"
@@ -193,7 +193,7 @@ def note(events: RecentEvents, level: str, event: str, **details: object) -> Non
     assert events(None, level, given) is given
 
 
-def test_failures_are_the_newest_messages_with_warnings_and_found_by_their_ids() -> None:
+def test_failed_messages_are_listed_newest_first_and_found_by_error_id() -> None:
     events = RecentEvents(max_events=5)
     note(events, "warning", "of_a_dropped_message", turn="a:0")
     note(events, "info", "answer_cut", turn="a:1")

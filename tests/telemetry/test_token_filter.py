@@ -24,7 +24,7 @@ def filtered(pieces: list[str]) -> str:
 
 
 @pytest.mark.parametrize("token", TOKENS)
-def test_token_is_masked_wherever_it_is_cut(token: str) -> None:
+def test_token_is_masked_wherever_the_stream_splits_it(token: str) -> None:
     text = f"It is {token}, and more."
     expected = mask_pasted_tokens(text)
     assert "***" in expected
@@ -39,7 +39,7 @@ def test_token_is_masked_wherever_it_is_cut(token: str) -> None:
     ),
     st.lists(st.integers(1, 30), min_size=1),
 )
-def test_pieces_are_masked_as_the_whole_text_is(text: str, sizes: list[int]) -> None:
+def test_streamed_pieces_are_masked_like_the_whole_text(text: str, sizes: list[int]) -> None:
     pieces: list[str] = []
     at = 0
     while at < len(text):
@@ -70,14 +70,14 @@ def test_named_secret_that_a_person_pastes_is_masked(text: str, masked: str | No
     assert mask_pasted_tokens(text) == (masked or text)
 
 
-def test_ordinary_words_are_shown_at_once() -> None:
+def test_ordinary_words_are_not_held_back() -> None:
     one = TokenFilter()
     assert [one.feed(piece) for piece in ("Hel", "lo ", "you", " 2", "0 ", "…")] == [
         *("Hel", "lo ", "you", " ", "20 ", "…")
     ]
 
 
-def test_endless_word_is_not_held_back_for_ever() -> None:
+def test_endless_word_is_not_held_back_forever() -> None:
     one = TokenFilter()
     shown = sum(len(one.feed("1" * 1000)) for _ in range(100))
     assert shown > 50_000

@@ -74,7 +74,7 @@ def tracer() -> Iterator[RecordingTracer]:
     metrics._current.remove(kept)
 
 
-def test_spans_of_a_turn_have_its_root_and_those_of_another_do_not(
+def test_spans_of_a_turn_share_a_root_that_other_turns_do_not(
     tracer: RecordingTracer,
 ) -> None:
     record_span("answer", "telegram:5:1", 10.0, 10.5, attributes={"troupe.outcome": "answered"})
@@ -124,7 +124,7 @@ async def test_models_and_tools_have_spans(tracer: RecordingTracer, database: Da
     assert "secret" not in repr(tracer.spans)
 
 
-async def test_received_message_begins_the_trace_of_its_turn(
+async def test_received_message_starts_the_trace_of_its_turn(
     tracer: RecordingTracer, database: Database
 ) -> None:
     message = make_incoming("my secret words")
@@ -136,7 +136,7 @@ async def test_received_message_begins_the_trace_of_its_turn(
     assert "secret" not in repr(tracer.spans)
 
 
-def test_nothing_of_opentelemetry_is_needed_without_the_setting(
+def test_opentelemetry_is_not_needed_without_the_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)

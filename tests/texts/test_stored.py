@@ -20,7 +20,7 @@ CHINESE = {
 
 
 @pytest.mark.parametrize("stored", CHINESE)
-def test_text_with_values_is_said_in_the_readers_language(stored: str) -> None:
+def test_stored_text_is_translated_with_its_values(stored: str) -> None:
     text = to_translatable(stored)
     assert text == stored
     assert translate(text, "zh") == CHINESE[stored]
@@ -29,6 +29,6 @@ def test_text_with_values_is_said_in_the_readers_language(stored: str) -> None:
 @given(
     st.text() | st.lists(st.sampled_from(["key ", ": ", "{", "}", " in “", "”", "a"])).map("".join)
 )
-def test_any_text_stays_as_it_is_in_english(stored: str) -> None:
+def test_any_text_is_unchanged_in_english(stored: str) -> None:
     assert to_translatable(stored) == stored
     assert translate(to_translatable(stored), "en") == stored

@@ -85,11 +85,11 @@ def _has_words(given: ast.expr) -> bool:
             return False
 
 
-def test_nothing_is_said_in_a_chat_in_english_only() -> None:
+def test_every_text_for_chats_is_translatable() -> None:
     assert list(literals_said_in_a_chat()) == []
 
 
-def test_values_are_translated_and_words_of_people_are_not() -> None:
+def test_values_are_translated_but_text_from_people_is_not() -> None:
     hostile = "{name} %(x)s {0.__class__}"
     text = translatable(
         "Only an admin can {action}.", action=translatable("change who answers here")
@@ -129,7 +129,7 @@ def test_language_follows_the_locale() -> None:
     assert [supported_language(one) for one in others] == ["en"] * 8
 
 
-def test_text_in_every_language_has_a_line_for_each() -> None:
+def test_text_in_all_languages_has_one_line_per_language() -> None:
     english = "⚠ A part of my answer belongs here, but this chat does not let me show it."
     assert translate_to_all_languages(translatable(english)).splitlines() == [
         english,

@@ -116,7 +116,7 @@ def simulate(running: list[Caller], server: StrictServer, limits: BucketLimits) 
 @example(  # a window ends while a response is on its way: the next request begins another
     [(ROUTES[1], "2", [1.0, 0.0, 0.0, 2.0], 1.75)] * 2, {}
 )
-def test_no_request_is_one_too_many_over_hours(
+def test_no_request_exceeds_a_limit_in_several_hours(
     planned: list[tuple[str, str, list[float], float]], refused: dict[int, float]
 ) -> None:
     running = [

@@ -18,7 +18,7 @@ def test_actions_become_subcommands() -> None:
     assert to_command_payload(COMMANDS[0]) == PAYLOADS["preset"]
 
 
-def test_only_commands_for_admins_are_hidden_from_who_does_not_manage_the_server() -> None:
+def test_only_admin_commands_are_hidden_from_other_members() -> None:
     needed = {
         spec.name: to_command_payload(spec)["default_member_permissions"]
         for spec in handlers.COMMANDS
@@ -35,7 +35,7 @@ def test_option_choices_are_listed() -> None:
     )
 
 
-def test_descriptions_are_in_the_languages_of_the_service() -> None:
+def test_descriptions_are_translated() -> None:
     assert set(LOCALES) == set(LANGUAGES[1:])
     for spec in handlers.COMMANDS:
         payload = to_command_payload(spec)

@@ -21,7 +21,7 @@ def make_cursors(bot_id: str = "") -> ChannelCursors:
     return ChannelCursors(bot_id, Shard())
 
 
-def test_cursor_follows_the_newest_message_and_names_its_guild() -> None:
+def test_cursor_contains_the_newest_message_and_its_guild() -> None:
     cursors = make_cursors()
     assert cursors.advance([replace(MESSAGE, message_id=None)], {}) == {}, "a native command"
     assert cursors.advance([MESSAGE, replace(MESSAGE, message_id="19")], {}) == {
@@ -43,7 +43,7 @@ def test_frozen_cursor_does_not_move_until_the_next_load() -> None:
     assert cursors.advance([MESSAGE], {}) == {"discord:channel 1": "20 7"}
 
 
-def test_cursors_of_a_second_bot_have_names_of_their_own() -> None:
+def test_cursors_of_a_second_bot_have_different_names() -> None:
     first, second = make_cursors(), make_cursors("77")
     assert second.advance([MESSAGE], {}) == {"discord@77:channel 1": "20 7"}
     assert not second.prefix.startswith(first.prefix)
@@ -52,7 +52,7 @@ def test_cursors_of_a_second_bot_have_names_of_their_own() -> None:
     assert second.fully_received_until() == 9
 
 
-def test_interrupted_catch_up_reads_again_from_where_it_began() -> None:
+def test_interrupted_catch_up_starts_again_from_the_beginning() -> None:
     day = 24 * 3600 * 1000 << 22  # in snowflakes
     cursors = make_cursors()
     on_disk = {"discord:channel 1": f"{day} 0", "discord:0/1 connected": "9"}

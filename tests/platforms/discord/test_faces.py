@@ -58,7 +58,7 @@ async def test_characters_of_a_channel_share_one_webhook(stage: Faces) -> None:
     assert first["json"]["allowed_mentions"] == {"parse": [], "replied_user": False}
 
 
-async def test_pictures_are_kept_once_and_dropped_when_nobody_has_them(stage: Faces) -> None:
+async def test_each_picture_is_uploaded_once_and_deleted_when_unused(stage: Faces) -> None:
     platform, kept = stage.platform, stage.wire.b.application_emojis
     stage.wire.b.create_application_emoji("of_somebody_else")
     nora, bram = [await platform.host_picture(one) for one in (b"nora", b"bram")]
@@ -85,7 +85,7 @@ async def test_pictures_are_not_listed_again_while_nothing_changes(stage: Faces)
     assert [await drop() for _ in range(4)] == [1, 1, 1, 0]
 
 
-async def test_calls_of_a_webhook_count_together_with_its_threads(stage: Faces) -> None:
+async def test_webhook_calls_in_a_channel_and_its_threads_share_a_limit(stage: Faces) -> None:
     """Its threads' too, of a thread that is not opened yet as well; what the bot says, in each."""
     thread = str(stage.wire.b.create_thread(stage.channel.id, "Night", stage.alice.id).id)
     at = Address("discord", thread)
@@ -136,7 +136,7 @@ async def test_lost_response_is_found_in_the_channel_and_not_sent_again(stage: F
 
 
 @pytest.mark.parametrize("is_in_thread", [False, True])
-async def test_message_of_a_character_can_be_changed(stage: Faces, *, is_in_thread: bool) -> None:
+async def test_message_of_a_character_can_be_edited(stage: Faces, *, is_in_thread: bool) -> None:
     channel, at = stage.channel.id, stage.address
     if is_in_thread:
         channel = stage.wire.b.create_thread(channel, "Night", stage.alice.id).id
@@ -156,7 +156,7 @@ async def test_message_of_a_character_can_be_changed(stage: Faces, *, is_in_thre
     assert stage.said(channel) == []
 
 
-async def test_bot_speaks_itself_where_it_may_not_manage_webhooks(stage: Faces) -> None:
+async def test_bot_posts_itself_without_permission_to_manage_webhooks(stage: Faces) -> None:
     stage.take_right(manage_webhooks=False, manage_messages=False)
     bot = stage.wire.b.bot_user.name
     sent = await stage.say("Good")
@@ -170,7 +170,7 @@ async def test_bot_speaks_itself_where_it_may_not_manage_webhooks(stage: Faces) 
     assert stage.said(chat) == [(bot, "Hello.")]
 
 
-async def test_webhook_that_somebody_deleted_is_made_again(stage: Faces) -> None:
+async def test_deleted_webhook_is_created_again(stage: Faces) -> None:
     await stage.say("One.")
     stage.wire.b.webhooks.clear()
     stage.wire.b.webhook_tokens.clear()
@@ -192,7 +192,7 @@ async def test_webhook_that_somebody_deleted_is_made_again(stage: Faces) -> None
         ("n" * 200, "n" * 80),
     ],
 )
-def test_names_pass_the_rules_of_discord(name: str, allowed: str) -> None:
+def test_names_comply_with_discords_rules(name: str, allowed: str) -> None:
     assert to_webhook_name(name) == allowed
 
 
@@ -203,5 +203,5 @@ def test_names_pass_the_rules_of_discord(name: str, allowed: str) -> None:
         f"http://a/{'x' * 2048}",
     ],
 )
-def test_avatar_that_is_no_address_is_left_out(avatar: str) -> None:
+def test_avatar_that_is_not_a_url_is_left_out(avatar: str) -> None:
     assert webhook_fields(Face("Nora", avatar)) == {"username": "Nora"}

@@ -31,7 +31,7 @@ def forward_of(content: str, **more: Any) -> dict[str, Any]:
     return {"message_reference": reference, "message_snapshots": [{"message": snapshot}]}
 
 
-async def test_forwarded_message_is_a_marked_quote_with_its_files(cache: CachedGuild) -> None:
+async def test_forwarded_message_becomes_a_marked_quote_with_its_files(cache: CachedGuild) -> None:
     file = {"id": "1", "filename": "cat.png", "size": 9, "url": "u1", "proxy_url": "p"}
     forward = forward_of("Nova, look\nin #1", attachments=[{**file, "content_type": "image/png"}])
     incoming = cache.receive("", where=None, **forward)
@@ -48,7 +48,7 @@ async def test_forwarded_message_is_a_marked_quote_with_its_files(cache: CachedG
         ([], "", [MediaKind.FORWARD]),
     ],
 )
-async def test_forward_without_text_has_that_of_its_embeds(
+async def test_forward_without_text_has_the_text_of_its_embeds(
     cache: CachedGuild, embeds: list[Any], text: str, kinds: list[MediaKind]
 ) -> None:
     incoming = cache.receive("", where=None, **forward_of("", embeds=embeds))
@@ -77,7 +77,7 @@ SHOWN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "text"), SHOWN)
-async def test_what_a_bot_shows_is_read_in_replies_and_forwards(
+async def test_embeds_of_bots_are_read_in_replies_and_forwards(
     cache: CachedGuild, fields: dict[str, Any], text: str
 ) -> None:
     reply = reply_to(BOB, "")
@@ -96,7 +96,7 @@ async def test_what_a_bot_shows_is_read_in_replies_and_forwards(
     assert started.text == text
 
 
-async def test_preview_of_a_link_is_no_text_of_its_author(cache: CachedGuild) -> None:
+async def test_link_preview_is_not_part_of_the_text(cache: CachedGuild) -> None:
     incoming = cache.receive("look at https://a.example", embeds=[EMBED, PREVIEW])
     assert incoming is not None
     assert incoming.text == "look at https://a.example"

@@ -118,7 +118,7 @@ async def cache() -> CachedGuild:
     return CachedGuild()
 
 
-async def test_second_bot_has_keys_of_its_own(cache: CachedGuild) -> None:
+async def test_second_bot_has_different_keys(cache: CachedGuild) -> None:
     message = cache.message("hello")
     incoming = to_incoming_message(message, cache.bot, "77")
     command = command_to_incoming(cache.command(), PlatformContext(bot_id="77"), deferred=True)
@@ -128,7 +128,7 @@ async def test_second_bot_has_keys_of_its_own(cache: CachedGuild) -> None:
     assert all(scope.startswith("discord@77:") for scope in (*incoming.scopes, *command.scopes))
 
 
-async def test_direct_message_wakes_and_its_author_is_admin(cache: CachedGuild) -> None:
+async def test_direct_message_is_for_the_bot_and_its_author_is_admin(cache: CachedGuild) -> None:
     incoming = cache.said("hello", where=None)
     assert (incoming.wake, incoming.author_is_admin) == (WakeReason.DM, True)
     assert (incoming.address, incoming.scopes) == (Address("discord", "40"), ("discord:40",))
@@ -164,7 +164,7 @@ _MANAGE_GUILD, _MANAGE_MESSAGES = str(1 << 5), str(1 << 13)
         ({**_IN_A_FOREIGN_GUILD, "permissions": "0", "context": 1}, False),  # a contradiction
     ],
 )
-async def test_command_author_is_admin_if_alone_or_managing_the_guild(
+async def test_command_author_is_admin_in_private_or_with_manage_guild(
     cache: CachedGuild, given: dict[str, Any], is_admin: bool
 ) -> None:
     incoming = command_to_incoming(cache.command(**given), PlatformContext(), deferred=True)
@@ -192,7 +192,7 @@ async def test_incomplete_command_is_ignored(cache: CachedGuild, given: dict[str
     assert isinstance(event, IncomingMessage)
 
 
-async def test_message_in_a_guild_does_not_wake(cache: CachedGuild) -> None:
+async def test_message_in_a_guild_is_not_for_the_bot_by_default(cache: CachedGuild) -> None:
     incoming = cache.said("hello")
     assert (incoming.wake, incoming.author_is_admin) == (None, None)
     assert incoming.scopes == ("discord:30", "discord:guild:20")
@@ -203,7 +203,9 @@ async def test_message_in_a_guild_does_not_wake(cache: CachedGuild) -> None:
     assert in_thread.scopes == ("discord:31", "discord:30", "discord:guild:20")
 
 
-async def test_thread_has_its_title_unless_the_bot_has_opened_it(cache: CachedGuild) -> None:
+async def test_thread_title_is_included_unless_the_bot_opened_the_thread(
+    cache: CachedGuild,
+) -> None:
     for owner, title in ((ALICE, ThreadTitle("plans", f"discord:{ALICE}")), (BOT, None)):
         thread = cache.guild.get_thread(THREAD)
         assert thread is not None
@@ -238,7 +240,7 @@ async def test_thread_has_its_title_unless_the_bot_has_opened_it(cache: CachedGu
         ("really?", {**reply_to(BOT, ""), "referenced_message": None}, None, "really?"),
     ],
 )
-async def test_mentions_wake_and_become_names(
+async def test_message_with_a_mention_is_for_the_bot_and_contains_names(
     cache: CachedGuild, content: str, fields: dict[str, Any], wake: WakeReason | None, text: str
 ) -> None:
     said = cache.said(content, **fields)
@@ -247,13 +249,13 @@ async def test_mentions_wake_and_become_names(
 
 
 @pytest.mark.parametrize("pinged", [(), (BOT,)])
-async def test_reply_to_the_bot_wakes_it(cache: CachedGuild, pinged: tuple[int, ...]) -> None:
+async def test_reply_to_the_bot_is_for_the_bot(cache: CachedGuild, pinged: tuple[int, ...]) -> None:
     incoming = cache.said("really?", mentions=pinged, **reply_to(BOT, "It is so."))
     assert incoming.wake is WakeReason.REPLY
     assert incoming.quote == Quote(Person(f"discord:{BOT}", "Nova"), "5", "It is so.", is_ours=True)
 
 
-async def test_reply_with_a_mention_is_a_mention_with_a_quote(cache: CachedGuild) -> None:
+async def test_reply_with_a_mention_counts_as_a_mention(cache: CachedGuild) -> None:
     text = "<@1> is it so, <@11> <@&5> <#30>?"
     incoming = cache.said(text, mentions=(BOT, BOB), **reply_to(BOB, "It is so."))
     assert incoming.wake is WakeReason.MENTION
@@ -272,7 +274,9 @@ async def test_reply_with_a_mention_is_a_mention_with_a_quote(cache: CachedGuild
         {"content": " \n "},
     ],
 )
-async def test_what_nobody_says_is_dropped(cache: CachedGuild, fields: dict[str, Any]) -> None:
+async def test_messages_of_bots_and_system_messages_are_dropped(
+    cache: CachedGuild, fields: dict[str, Any]
+) -> None:
     assert cache.receive(**fields) is None
 
 
@@ -288,7 +292,7 @@ async def test_message_without_text_keeps_its_attachments(cache: CachedGuild) ->
     )
 
 
-async def test_each_edit_is_an_event_of_its_own(cache: CachedGuild) -> None:
+async def test_each_edit_is_a_separate_event(cache: CachedGuild) -> None:
     times = ("2026-11-22T10:00:00.100000+00:00", "2026-11-22T10:00:00.200000+00:00")
     first, second = (
         edit_to_incoming(cache.message("new", edited_timestamp=time), cache.bot) for time in times

@@ -104,13 +104,13 @@ async def connected(
             await client.ws.close(4000)
 
 
-def test_list_names_the_class_of_each() -> None:
+def test_every_listed_name_has_its_class() -> None:
     assert len(_LISTED) > 10
     assert set(_CALLS) - {"HTTPClient.__init__"} <= set(_LISTED)
 
 
 @pytest.mark.parametrize("name", _LISTED)
-async def test_listed_name_is_there(name: str) -> None:
+async def test_listed_name_exists_in_the_library(name: str) -> None:
     async with connected() as (_, client, socket):
         owners = {
             "Client": client,
@@ -125,14 +125,14 @@ async def test_listed_name_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _CALLS)
-def test_method_can_be_called_as_it_is(name: str) -> None:
+def test_method_accepts_the_arguments_we_pass(name: str) -> None:
     owner, _, method = name.partition(".")
     args, options = _CALLS[name]
     found = getattr(globals().get(owner) or getattr(discord, owner), method)
     inspect.signature(found).bind(*args, **options)
 
 
-async def test_log_in_asks_what_rest_answers() -> None:
+async def test_login_uses_our_rest_client() -> None:
     client = FakeClient(FakeSocket())
     with pytest.raises(KeyError):  # the application has no id
         await client.login("token")
@@ -168,7 +168,7 @@ async def test_stored_session_is_resumed() -> None:
         assert str(socket.gateway) == "ws://stored"
 
 
-async def test_new_session_is_known_by_its_ready_event() -> None:
+async def test_ready_event_starts_a_new_session() -> None:
     ready = {"op": 0, "s": 1, "t": "READY", "d": _READY}
     async with connected(ready, shard_id=0) as (sent, client, socket):
         assert [one["op"] for one in sent.sent] == [1, DiscordWebSocket.IDENTIFY]
@@ -181,7 +181,9 @@ async def test_new_session_is_known_by_its_ready_event() -> None:
 @pytest.mark.parametrize(
     ("frame", "resumes"), [({"op": 7}, True), ({"op": 9, "d": True}, True), ({"op": 9}, False)]
 )
-async def test_end_says_whether_to_resume(frame: Mapping[str, Any], resumes: bool) -> None:
+async def test_closed_connection_reports_whether_to_resume(
+    frame: Mapping[str, Any], resumes: bool
+) -> None:
     async with connected(frame) as (sent, _, socket):
         with pytest.raises(ReconnectWebSocket) as ended:
             await socket.poll_event()
@@ -194,7 +196,7 @@ def _sources() -> Iterator[tuple[str, ast.AST]]:
         yield file.stem, ast.parse(file.read_text(encoding="utf-8"))
 
 
-def test_other_modules_import_only_what_is_documented() -> None:
+def test_other_modules_import_only_documented_names() -> None:
     imported = {
         (module, node.module)
         for module, tree in _sources()
@@ -213,7 +215,7 @@ def _subclasses() -> Iterator[ast.ClassDef]:
                 yield node
 
 
-def test_names_of_the_library_in_its_subclasses_are_listed() -> None:
+def test_undocumented_names_used_in_subclasses_are_listed() -> None:
     """The linter does not see those that are reached through `self`.
 
     The library may also come to use a name that a subclass has for something else.

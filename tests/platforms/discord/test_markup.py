@@ -17,13 +17,13 @@ LIMITS = Limits(2000, "characters", 1.2, 8, render=to_dialect)
 
 
 @pytest.mark.parametrize(("source", "written"), DIALECT["written"])
-def test_what_discord_does_not_know_is_written_readably(source: str, written: str) -> None:
+def test_unsupported_markup_becomes_readable_text(source: str, written: str) -> None:
     assert to_dialect(source) == written
 
 
 @given(MARKDOWN)
 @example("$$ $$\x1b")  # what is left without the signs of the formula cannot be seen
-def test_any_part_of_any_markdown_fits(source: str) -> None:
+def test_any_part_of_any_markdown_fits_into_a_message(source: str) -> None:
     for part in split(source, LIMITS):
         assert is_visible(to_dialect(part))
         assert len(to_dialect(part)) <= 2000

@@ -35,7 +35,7 @@ def tell(
     limits.update(limits.bucket(endpoint, resource, now), endpoint, resource, said, now)
 
 
-def test_bucket_is_open_until_discord_says_otherwise() -> None:
+def test_bucket_allows_requests_until_discord_reports_a_limit() -> None:
     limits = BucketLimits()
     assert [take(limits, now) for now in (0, 0, 0)] == [0, 0, 0]
     tell(limits, {}, 0)
@@ -43,7 +43,7 @@ def test_bucket_is_open_until_discord_says_otherwise() -> None:
     assert take(limits, 0) == 0
 
 
-def test_endpoints_share_a_bucket_of_one_name() -> None:
+def test_endpoints_with_the_same_bucket_name_share_a_bucket() -> None:
     limits = BucketLimits()
     take(limits, 0)
     take(limits, 0, "PATCH")
@@ -52,7 +52,7 @@ def test_endpoints_share_a_bucket_of_one_name() -> None:
     assert take(limits, 0) == 4
 
 
-def test_only_buckets_that_matter_are_kept() -> None:
+def test_expired_buckets_are_dropped() -> None:
     limits = BucketLimits()
     take(limits, 0, resource="0")
     tell(limits, headers(0, 60), 0, resource="0")

@@ -265,7 +265,7 @@ def make_odd(server: Server, fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ODD_FIELDS)
-async def test_unreadable_part_is_skipped_live_and_in_history(server: Server, name: str) -> None:
+async def test_unreadable_part_is_skipped_in_events_and_history(server: Server, name: str) -> None:
     make_odd(server, ODD_FIELDS[name])
     async with server.running():
         server.say("before")
@@ -281,14 +281,14 @@ async def test_unreadable_part_is_skipped_live_and_in_history(server: Server, na
     assert identify_count(server.wire) == 2, "the connection was lost"
 
 
-def test_skipped_event_quotes_nobody_in_the_log() -> None:
+def test_log_of_a_skipped_event_quotes_no_text() -> None:
     with capture_logs() as logs:
         assert parse_or_skip("MESSAGE", lambda: int("canary")) is None
         assert parse_or_skip("MESSAGE", lambda: {"id": 1}["author"]) is None
     assert [entry["reason"] for entry in logs] == ["ValueError", "KeyError('author')"]
 
 
-async def test_no_message_is_lost_while_the_store_fails(server: Server) -> None:
+async def test_no_message_is_lost_while_the_database_fails(server: Server) -> None:
     async with server.running():
         server.intake.failures = 3
         for number in range(20):
@@ -345,7 +345,7 @@ async def test_unreachable_gateway_ends_the_run_and_can_be_retried(server: Serve
     assert server.intake.texts == ["hello"]
 
 
-async def test_is_admin_asks_discord_for_current_permissions(server: Server) -> None:
+async def test_is_admin_queries_current_permissions(server: Server) -> None:
     mods = server.guild.create_role("mods", permissions=discord.Permissions(manage_guild=True))
     mod = server.wire.member(server.guild, "mod", roles=[mods])
     async with server.running():
@@ -407,7 +407,7 @@ async def test_edits_and_deletions_of_people_are_received_in_order(server: Serve
     assert len(purged.message_ids) == 2
 
 
-async def test_only_what_waited_too_long_before_a_start_is_late(server: Server) -> None:
+async def test_only_messages_that_waited_too_long_before_a_start_are_late(server: Server) -> None:
     await server.receive_first()
     server.say("while it was away")
     await server.wire.forget()  # so that missed messages are read from the channels
@@ -418,7 +418,7 @@ async def test_only_what_waited_too_long_before_a_start_is_late(server: Server) 
     assert [one.is_late for one in server.intake.received] == [False, True, False]
 
 
-async def test_messages_of_people_before_one_are_read(server: Server) -> None:
+async def test_earlier_messages_of_people_are_read(server: Server) -> None:
     other = server.wire.member(server.guild, "other", bot=True)
     for number in range(60):
         server.say(f"line {number}")

@@ -88,7 +88,9 @@ async def test_restart_misses_nothing(wire: SimWire, guilds: Guilds, intake: Fak
     assert not [one for one in wire.log if "/messages" in one["path"]]
 
 
-async def test_session_is_stored_soon(wire: SimWire, guilds: Guilds, intake: FakeIntake) -> None:
+async def test_session_is_stored_within_seconds(
+    wire: SimWire, guilds: Guilds, intake: FakeIntake
+) -> None:
     async with running(platform_for(wire), intake):
         guilds.say(0, "first")
         await wait_until(lambda: intake.received)
@@ -126,7 +128,7 @@ async def test_replay_is_answered_once(wire: SimWire, guilds: Guilds, intake: Fa
     assert len(accepted) == 2
 
 
-async def test_token_refused_at_resume_uses_no_identify(wire: SimWire, intake: FakeIntake) -> None:
+async def test_rejected_token_at_resume_uses_no_identify(wire: SimWire, intake: FakeIntake) -> None:
     async with running(platform_for(wire), intake):
         await wait_until(lambda: session_name(intake))
     wire.gw_faults["refuse_identify"] = 4004
@@ -136,7 +138,9 @@ async def test_token_refused_at_resume_uses_no_identify(wire: SimWire, intake: F
     assert (count(wire, "<op2"), count(wire, "<op6")) == (1, 1)
 
 
-async def test_resume_skips_no_catch_up(wire: SimWire, guilds: Guilds, intake: FakeIntake) -> None:
+async def test_session_is_not_resumed_before_the_catch_up_ends(
+    wire: SimWire, guilds: Guilds, intake: FakeIntake
+) -> None:
     async with running(platform_for(wire), intake):
         guilds.say(0, "before")
         await wait_until(lambda: any(" session" in name for name in intake.stored))
@@ -149,7 +153,7 @@ async def test_resume_skips_no_catch_up(wire: SimWire, guilds: Guilds, intake: F
         await wait_until(lambda: "missed" in intake.texts)
 
 
-async def test_each_shard_keeps_the_pace(wire: SimWire, intake: FakeIntake) -> None:
+async def test_every_shard_waits_between_identifies(wire: SimWire, intake: FakeIntake) -> None:
     wire.shards = 2
     guilds = Guilds(wire)
     async with running(platform_for(wire), intake):
@@ -164,7 +168,9 @@ async def test_each_shard_keeps_the_pace(wire: SimWire, intake: FakeIntake) -> N
     assert count(wire, "<op2 too early") == 0
 
 
-async def test_shard_reads_its_channels(wire: SimWire, guilds: Guilds, intake: FakeIntake) -> None:
+async def test_shard_reads_only_its_own_channels(
+    wire: SimWire, guilds: Guilds, intake: FakeIntake
+) -> None:
     async with running(platform_for(wire, shards=2), intake):
         guilds.say(0, "before in the first")
         guilds.say(1, "before in the second")
@@ -181,7 +187,9 @@ async def test_shard_reads_its_channels(wire: SimWire, guilds: Guilds, intake: F
         assert read == {f"/channels/{guilds.channels[shard]}/messages"}
 
 
-async def test_used_up_budget_is_waited_for(wire: SimWire, intake: FakeIntake) -> None:
+async def test_identify_waits_while_the_budget_is_used_up(
+    wire: SimWire, intake: FakeIntake
+) -> None:
     wire.identifies_left = 100
     platform = platform_for(wire)
     async with running(platform, intake, connects=False):
@@ -201,7 +209,7 @@ def test_guilds_belong_to_one_shard_and_direct_messages_to_the_first() -> None:
     assert Shard.from_name(shards[1].name) == shards[1]
 
 
-def test_stored_session_reads_back_and_nonsense_is_none() -> None:
+def test_stored_session_is_parsed_and_malformed_text_is_none() -> None:
     session = GatewaySession("a", 7, "wss://resume")
     assert GatewaySession.from_stored(session.to_stored()) == session
     assert GatewaySession.from_stored("{}") is None

@@ -79,7 +79,7 @@ async def test_request_bodies(chat: Chat) -> None:
     assert chat.requests("PATCH", sent)[0]["json"] == {"content": "hi", **QUIET}
 
 
-async def test_buttons_stand_in_rows(chat: Chat) -> None:
+async def test_buttons_are_arranged_in_rows(chat: Chat) -> None:
     buttons = (Button("Stop", "stop", ButtonStyle.DANGER), Button("2/3", "next", row=1))
     content = MessageContent("hi", buttons=buttons)
     sent = await chat.surface.send(OutgoingMessage(chat.address, content, nonce="n1"))
@@ -106,7 +106,7 @@ MENTIONS = with_ours(
 
 
 @pytest.mark.parametrize(("title", "given"), MENTIONS)
-async def test_mentions_ping_nobody_in_any_request(chat: Chat, title: str, given: Any) -> None:
+async def test_mentions_notify_nobody_in_any_request(chat: Chat, title: str, given: Any) -> None:
     text = given if isinstance(given, str) else f"No preset {given['name']!r}."
     asked = chat.say("hello")
     await chat.alice.slash(chat.channel, "new")
@@ -156,7 +156,7 @@ async def test_lost_response_is_an_unknown_outcome_and_the_message_is_found(chat
     assert len(chat.texts) == 2
 
 
-async def test_find_returns_only_unknown_messages_of_ours_after_the_given_one(chat: Chat) -> None:
+async def test_find_returns_only_new_messages_of_the_bot(chat: Chat) -> None:
     await chat.send()
     asked = chat.say("hello")
     chat.say("hi")
@@ -175,7 +175,7 @@ async def test_find_pages_through_many_messages(chat: Chat) -> None:
     assert await find(chat.surface, chat.address, "ho", after=asked, known=set()) is None
 
 
-async def test_deleting_twice_is_the_same_as_once(chat: Chat) -> None:
+async def test_deleting_a_deleted_message_succeeds(chat: Chat) -> None:
     sent = await chat.send()
     for _ in range(2):
         await chat.surface.delete(chat.address, sent)
@@ -195,7 +195,7 @@ async def test_deleting_twice_is_the_same_as_once(chat: Chat) -> None:
     ],
     ids=["forbidden", "unavailable", "slow", "proxy", "proxy's limit"],
 )
-async def test_failure_says_whether_the_message_may_have_arrived(
+async def test_error_tells_whether_the_message_may_have_arrived(
     chat: Chat,
     monkeypatch: pytest.MonkeyPatch,
     fault: dict[str, Any],
@@ -211,7 +211,9 @@ async def test_failure_says_whether_the_message_may_have_arrived(
 
 @pytest.mark.parametrize("seconds", [0.3, 40])
 @pytest.mark.parametrize(("is_global", "scope"), [(False, "route"), (True, "bot")])
-async def test_refusal_has_a_scope(chat: Chat, seconds: float, is_global: bool, scope: str) -> None:
+async def test_rate_limit_error_has_a_scope(
+    chat: Chat, seconds: float, is_global: bool, scope: str
+) -> None:
     chat.wire.fault("POST", "/channels/*/messages", retry_after=seconds, is_global=is_global)
     with pytest.raises(RateLimited) as limited:
         await chat.send()
@@ -219,7 +221,7 @@ async def test_refusal_has_a_scope(chat: Chat, seconds: float, is_global: bool, 
     assert chat.texts == []
 
 
-async def test_person_is_written_to_in_private_after_a_short_refusal(chat: Chat) -> None:
+async def test_private_chat_is_opened_after_a_short_rate_limit(chat: Chat) -> None:
     chat.wire.fault("POST", "/users/@me/channels", retry_after=0.3)
     address = await chat.platform.private_chat(f"discord:{chat.alice.id}")
     await chat.surface.send(OutgoingMessage(address, MessageContent("for you"), nonce="n1"))
@@ -248,7 +250,7 @@ async def test_request_waits_until_its_bucket_is_free_again(chat: Chat) -> None:
     assert [entry["status"] for entry in chat.requests("POST")] == [200] * 5
 
 
-async def test_server_is_an_arrival_only_where_the_bot_is_new(chat: Chat) -> None:
+async def test_server_counts_as_joined_only_if_the_bot_is_new_there(chat: Chat) -> None:
     backend = chat.wire.b
     guild = backend.get_guild(chat.guild.id)
     guild.system_channel_id = chat.channel.id
@@ -263,7 +265,7 @@ async def test_server_is_an_arrival_only_where_the_bot_is_new(chat: Chat) -> Non
     assert (joined.address, joined.at.isoformat()) == (chat.address, joined_at)
 
 
-async def test_commands_are_registered_only_when_they_changed(chat: Chat) -> None:
+async def test_commands_are_registered_only_if_they_changed(chat: Chat) -> None:
     registered = chat.requests("PUT", "/commands")
     async with running(platform_for(chat.wire), chat.intake):
         assert chat.requests("PUT", "/commands") == registered
@@ -326,7 +328,7 @@ async def test_refused_response_to_a_command_is_never_sent_to_the_channel(chat: 
     assert not chat.requests("POST")
 
 
-async def test_file_for_a_command_is_sent_privately_and_once_or_not_at_all(chat: Chat) -> None:
+async def test_file_for_a_command_is_sent_privately_or_not_at_all(chat: Chat) -> None:
     result = await chat.alice.slash(chat.channel, "new")
     [incoming] = await wait_until(lambda: chat.intake.received)
     for _ in range(2):  # an unknown outcome is simply repeated
@@ -342,7 +344,7 @@ async def test_file_for_a_command_is_sent_privately_and_once_or_not_at_all(chat:
     assert not chat.requests("POST")
 
 
-async def test_file_pings_nobody_and_its_message_has_a_nonce(chat: Chat) -> None:
+async def test_message_with_a_file_notifies_nobody_and_has_a_nonce(chat: Chat) -> None:
     for _ in range(2):
         await chat.send("@everyone", file=FILE)
     files = [{"id": 0, "filename": "prompt-1.txt"}]
@@ -381,7 +383,7 @@ async def test_command_that_could_not_be_deferred_is_received(chat: Chat) -> Non
     assert (incoming.text, incoming.interaction) == ("/new", None)
 
 
-async def test_command_is_deferred_while_the_store_fails(chat: Chat) -> None:
+async def test_command_is_deferred_while_the_database_fails(chat: Chat) -> None:
     chat.intake.failures = 1_000_000
     result = await chat.alice.slash(chat.channel, "new")
     await wait_until(lambda: result.acknowledged)
@@ -406,12 +408,12 @@ async def test_presets_are_suggested_for_a_partial_option(chat: Chat) -> None:
 
 
 @pytest.mark.parametrize("emoji", ["👍", "👍🏽", "❤️", "🇩🇪", "1️⃣", "👨\u200d👩\u200d👧", "🦖"])
-def test_any_emoji_is_a_reaction(emoji: str) -> None:
+def test_any_emoji_can_be_a_reaction(emoji: str) -> None:
     assert LIMITS.reaction is not None
     assert LIMITS.reaction(emoji) == emoji
 
 
 @pytest.mark.parametrize("text", ["", " ", "yes", "👍👍", "👍 ", ":thumbsup:", "<:cat:123>", "1"])
-def test_other_texts_are_no_reactions(text: str) -> None:
+def test_other_texts_cannot_be_reactions(text: str) -> None:
     assert LIMITS.reaction is not None
     assert LIMITS.reaction(text) == ""

@@ -49,7 +49,9 @@ async def stage(wire: SimWire) -> AsyncIterator[LongAnswer]:
 
 
 @FACES
-async def test_rest_of_an_answer_stands_in_a_thread(stage: LongAnswer, face: Face | None) -> None:
+async def test_rest_of_a_long_answer_is_sent_to_a_thread(
+    stage: LongAnswer, face: Face | None
+) -> None:
     await stage.begin(face)
     await stage.send("Second.", face)
     third = await stage.send("Third.", face)
@@ -99,14 +101,18 @@ async def test_lost_response_is_found_in_the_thread(stage: LongAnswer, face: Fac
 
 
 @FACES
-async def test_lost_message_is_found_in_no_thread(stage: LongAnswer, face: Face | None) -> None:
+async def test_lost_message_is_not_found_in_a_missing_thread(
+    stage: LongAnswer, face: Face | None
+) -> None:
     await stage.begin(face)
     message = stage.message("Second.", face)
     assert await stage.surface.find(message, MessageSearch(stage.first, set())) is None
 
 
 @pytest.mark.parametrize("right", ["create_public_threads", "send_messages_in_threads"])
-async def test_without_the_right_it_goes_on_in_the_channel(stage: LongAnswer, right: str) -> None:
+async def test_answer_continues_in_the_channel_without_permission_for_threads(
+    stage: LongAnswer, right: str
+) -> None:
     stage.take_right(**{right: False})
     await stage.begin(None)
     sent = await stage.send("Second.", None)
@@ -115,7 +121,7 @@ async def test_without_the_right_it_goes_on_in_the_channel(stage: LongAnswer, ri
     assert found == sent
 
 
-async def test_answer_goes_on_in_a_direct_message(stage: LongAnswer) -> None:
+async def test_answer_continues_in_a_direct_message(stage: LongAnswer) -> None:
     chat = stage.wire.b.get_dm_channel(stage.alice.id).id
     stage.address = Address("discord", str(chat))
     await stage.begin(None)

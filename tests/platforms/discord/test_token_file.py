@@ -84,7 +84,7 @@ async def test_revoked_token_is_replaced_by_its_file(wire: SimWire, file: Path) 
 
 
 @pytest.mark.parametrize("is_refused_by_gateway", [True, False])
-async def test_refused_token_is_tried_again(wire: SimWire, *, is_refused_by_gateway: bool) -> None:
+async def test_rejected_token_is_tried_again(wire: SimWire, *, is_refused_by_gateway: bool) -> None:
     if is_refused_by_gateway:
         wire.gw_faults["refuse_identify"] = 4004
     else:

@@ -33,14 +33,14 @@ _FAILURES = {
 
 
 @pytest.mark.parametrize("meaning", _REFUSALS)
-def test_refusals_are_told_apart_by_their_words(meaning: str) -> None:
+def test_refusals_are_distinguished_by_their_description(meaning: str) -> None:
     for words in _REFUSALS[meaning]:
         error = exceptions.TelegramAPIError(GetMe(), words)
         assert type(api.translate(error)).__name__ == meaning
 
 
 @pytest.mark.parametrize("error", _FAILURES, ids=lambda error: type(error).__name__)
-def test_failures_are_translated(error: Exception) -> None:
+def test_failures_become_our_errors(error: Exception) -> None:
     assert type(api.translate(error)) is _FAILURES[error]
 
 
@@ -52,7 +52,7 @@ def test_only_an_internal_error_of_the_bot_api_ends_a_request() -> None:
     assert not any(getattr(api.translate(error), "has_ended", True) for error in unknown)
 
 
-def test_flood_control_error_has_retry_after() -> None:
+def test_flood_control_error_contains_retry_after() -> None:
     limited = api.translate(exceptions.TelegramRetryAfter(GetMe(), "Too Many Requests", 7))
     assert isinstance(limited, errors.RateLimited)
     assert limited.retry_after_seconds == 7

@@ -44,7 +44,7 @@ def convert(*given: object, **fields: object) -> IncomingMessage:
     return incoming
 
 
-def test_topic_of_a_second_bot_has_keys_of_its_own() -> None:
+def test_topic_of_a_second_bot_has_different_keys() -> None:
     second = to_incoming_message(
         message("hi", message_thread_id=9, is_topic_message=True), BOT, "77"
     )
@@ -100,7 +100,7 @@ FORWARDED: dict[str, Any] = {"from": TELEGRAM, "sender_chat": LINKED, "is_automa
     ],
     ids=["service", "unknown", "another bot", "nobody", "linked channel", "to a channel"],
 )
-def test_what_nobody_says_to_the_bot_is_dropped(fields: dict[str, Any]) -> None:
+def test_messages_of_bots_and_service_messages_are_dropped(fields: dict[str, Any]) -> None:
     assert to_incoming_message(message(**fields), BOT) is None
 
 
@@ -149,7 +149,7 @@ QUOTED_PART = {"text": "this", "position": 8, "entities": [link("this", "this")]
     ],
     ids=["text", "caption", "after a mention", "command", "bare address", "forward"],
 )
-def test_links_are_read_with_their_addresses(fields: dict[str, Any], text: str) -> None:
+def test_links_are_read_with_their_urls(fields: dict[str, Any], text: str) -> None:
     assert convert(**fields).text == text
 
 
@@ -162,7 +162,9 @@ def test_links_are_read_with_their_addresses(fields: dict[str, Any], text: str) 
     ],
     ids=["reply", "quoted part", "reply to another chat"],
 )
-def test_links_of_what_is_answered_have_addresses(fields: dict[str, Any], text: str) -> None:
+def test_links_in_a_quoted_message_are_read_with_their_urls(
+    fields: dict[str, Any], text: str
+) -> None:
     quote = convert("what is it?", **fields).quote
     assert quote is not None
     assert quote.text == text
@@ -198,7 +200,7 @@ def test_poll_is_read_with_its_options(asked: dict[str, Any], text: str) -> None
 
 
 @given(before=texts, after=texts)
-def test_mention_wakes_after_any_text(before: str, after: str) -> None:
+def test_mention_after_any_text_is_for_the_bot(before: str, after: str) -> None:
     text = f"x{before} @Nova_Bot {after}"
     incoming = convert(text, entities=[entity("mention", text, "@Nova_Bot")])
     assert (incoming.wake, incoming.text) == (WakeReason.MENTION, text)
@@ -235,7 +237,7 @@ CAPTION = "@nova_bot what is this?"
     ],
     ids=["alone", "by its id", "in a caption"],
 )
-def test_mention_wakes(fields: dict[str, Any], text: str) -> None:
+def test_message_with_a_mention_is_for_the_bot(fields: dict[str, Any], text: str) -> None:
     incoming = convert(**fields)
     assert (incoming.wake, incoming.text) == (WakeReason.MENTION, text)
 
@@ -250,19 +252,21 @@ def test_mention_wakes(fields: dict[str, Any], text: str) -> None:
     ],
     ids=["longer name", "namesake", "no entity", "command within the text"],
 )
-def test_what_does_not_name_the_bot_does_not_wake(fields: dict[str, Any]) -> None:
+def test_message_that_does_not_mention_the_bot_is_not_for_it(fields: dict[str, Any]) -> None:
     assert convert(**fields).wake is None
 
 
 @pytest.mark.parametrize("word", ["/preset", "/preset@nova_bot", "/preset@NOVA_bot"])
 @pytest.mark.parametrize("chat", [GROUP, PRIVATE], ids=["group", "private"])
-def test_command_with_or_without_this_bots_name_wakes(word: str, chat: dict[str, object]) -> None:
+def test_command_with_or_without_the_bots_name_is_for_it(
+    word: str, chat: dict[str, object]
+) -> None:
     text = f"{word} use x 🌟"
     incoming = convert(text, chat=chat, entities=[entity("bot_command", text, word)])
     assert (incoming.wake, incoming.text) == (WakeReason.COMMAND, "/preset use x 🌟")
 
 
-def test_command_for_another_bot_does_not_wake() -> None:
+def test_command_for_another_bot_is_not_for_this_bot() -> None:
     text = "/preset@other_bot use x"
     marks = [entity("bot_command", text, "/preset@other_bot")]
     incoming = convert(text, entities=marks, reply_to_message=bot_message())
@@ -273,7 +277,7 @@ def bot_message(**more: object) -> dict[str, object]:
     return {"message_id": 40, "date": NOON, "chat": GROUP, "from": BOT_JSON, **more}
 
 
-def test_reply_to_a_forward_says_whose_words_it_quotes() -> None:
+def test_reply_to_a_forward_contains_the_original_author() -> None:
     origin = {"type": "user", "date": 1, "sender_user": {"id": 7, "is_bot": False,
               "first_name": "Ada"}}  # fmt: skip
     forward = {**OLDER, **written("words of Ada", forward_origin=origin)}
@@ -282,14 +286,14 @@ def test_reply_to_a_forward_says_whose_words_it_quotes() -> None:
     assert (quote.text, quote.forwarded_from) == ("words of Ada", "telegram:7")
 
 
-def test_reply_to_the_bot_wakes_and_quotes_it() -> None:
+def test_reply_to_the_bot_is_for_the_bot_and_quotes_it() -> None:
     incoming = convert("why?", reply_to_message=bot_message(text="because"))
     assert incoming.wake is WakeReason.REPLY
     nova = Person("telegram:7", "Nova")
     assert incoming.quote == Quote(nova, "40", "because", is_ours=True)
 
 
-def test_reply_to_somebody_else_is_quoted_but_does_not_wake() -> None:
+def test_reply_to_someone_else_is_not_for_the_bot() -> None:
     other = bot_message(caption="a cat") | {"from": {**BOT_JSON, "id": 6, "is_bot": False}}
     incoming = convert("why?", reply_to_message=other)
     nova = Person("telegram:6", "Nova")
@@ -311,7 +315,9 @@ def test_message_in_a_topic_opened_by_the_bot_is_not_a_reply() -> None:
     ],
     ids=["anonymous admin", "as a channel", "linked channel"],
 )
-def test_who_writes_as_a_chat_is_that_chat(user: int, chat: dict[str, object], name: str) -> None:
+def test_author_who_writes_as_a_chat_is_that_chat(
+    user: int, chat: dict[str, object], name: str
+) -> None:
     stand_in = {"id": user, "is_bot": user != 777000, "first_name": "Group"}
     incoming = convert("obey", **{"from": stand_in, "sender_chat": chat})
     assert incoming.author == Person(f"telegram:{chat['id']}", name)
@@ -335,7 +341,7 @@ def test_who_writes_as_a_chat_is_that_chat(user: int, chat: dict[str, object], n
     ],
     ids=["person", "hidden person", "group", "channel", "nobody"],
 )
-def test_forwarded_message_is_a_marked_quote(origin: dict[str, Any], heading: str) -> None:
+def test_forwarded_message_becomes_a_marked_quote(origin: dict[str, Any], heading: str) -> None:
     said = convert("look\nhere", forward_origin={"date": NOON, **origin}, chat=PRIVATE)
     assert said.text == f"{heading}\n> look\n> here"
     assert (said.wake, said.own_text) == (WakeReason.DM, "")
@@ -351,7 +357,7 @@ def test_author_of_a_message_quoted_from_another_chat_is_known() -> None:
     assert (said.quote.author.id, said.quote.text) == (f"telegram:{ALICE['id']}", "there")
 
 
-def test_forwarded_message_calls_nobody_and_runs_no_command() -> None:
+def test_forwarded_message_is_not_for_the_bot_and_runs_no_command() -> None:
     origin = {"type": "user", "sender_user": ALICE, "date": NOON}
     for text, kind in (("@nova_bot hi", "mention"), ("/new", "bot_command")):
         entities = [entity(kind, text, text.split()[0])]
@@ -369,7 +375,7 @@ def test_message_without_text_keeps_its_attachment(given: dict[str, Any]) -> Non
     assert incoming.attachments == (MediaItem(MediaKind(kind), *more),)
 
 
-def test_entity_that_cuts_a_character_in_two_does_not_hide_the_mention() -> None:
+def test_mention_is_found_next_to_an_entity_that_splits_a_character() -> None:
     text = "\U0001f600 @nova_bot hi"
     broken = [{"type": kind, "offset": 1, "length": 3} for kind in ("mention", "bot_command")]
     at_start = {"type": "bot_command", "offset": 0, "length": 1}
@@ -400,7 +406,7 @@ def update(kind: str, body: object, number: int = 3) -> Update:
     return Update.model_validate({"update_id": number, kind: body})
 
 
-def test_edits_of_a_message_within_one_second_are_two_events() -> None:
+def test_two_edits_in_one_second_are_two_events() -> None:
     edited = {**OLDER, "text": "new words", "edit_date": NOON + 5}
     first, second = (to_incoming(update("edited_message", edited, n), BOT) for n in (3, 4))
     assert isinstance(first, Edited)
@@ -411,13 +417,13 @@ def test_edits_of_a_message_within_one_second_are_two_events() -> None:
     assert first.at == datetime.fromtimestamp(NOON + 5, UTC)
 
 
-def test_live_location_that_moves_is_no_edit() -> None:
+def test_moving_live_location_is_not_an_edit() -> None:
     place = {"latitude": 1.0, "longitude": 2.0, "live_period": 900}
     body = {**OLDER, "location": place, "chat": PRIVATE, "edit_date": NOON + 9}
     assert to_incoming(update("edited_message", body), BOT) is None
 
 
-def test_press_of_a_button_keeps_its_data_and_message() -> None:
+def test_button_press_contains_its_data_and_message() -> None:
     german = {**ALICE, "language_code": "de"}
     query = {"id": "77", "from": german, "chat_instance": "1", "data": "stop", "message": OLDER}
     press = to_incoming(update("callback_query", query), BOT)
@@ -437,7 +443,7 @@ def member_change(before: str, after: str, chat: dict[str, Any] = GROUP) -> dict
     }
 
 
-def test_only_an_arrival_in_a_group_is_a_join() -> None:
+def test_only_the_addition_to_a_group_is_a_join() -> None:
     joined = to_incoming(update("my_chat_member", member_change("left", "member")), BOT)
     assert isinstance(joined, Joined)
     assert (joined.address.chat, joined.author) == ("-100", Person("telegram:5", "Alice Ng"))

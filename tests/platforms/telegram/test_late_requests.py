@@ -91,7 +91,7 @@ async def queue(database: Database, clock: FakeClock, question: int, *texts: str
 
 
 @pytest.mark.parametrize("seconds", [12, 31])
-async def test_send_that_stood_still_while_it_waited_for_its_rate_appears_once(
+async def test_send_interrupted_by_a_pause_of_the_process_appears_once(
     rig: Rig, surface: Surface, database: Database, seconds: float
 ) -> None:
     clock = LeapingClock()
@@ -112,7 +112,9 @@ async def test_send_that_stood_still_while_it_waited_for_its_rate_appears_once(
 
 
 @pytest.mark.parametrize("file", [None, Attachment("notes.txt", "words")])
-async def test_late_message_is_unsent(rig: Rig, surface: Surface, file: Attachment | None) -> None:
+async def test_message_is_not_sent_after_its_deadline(
+    rig: Rig, surface: Surface, file: Attachment | None
+) -> None:
     rig.telegram.say(ALICE, "question")
     message = OutgoingMessage(
         Address("telegram", str(ALICE)), MessageContent("answer"), "nonce", file=file
@@ -125,7 +127,7 @@ async def test_late_message_is_unsent(rig: Rig, surface: Surface, file: Attachme
 
 
 @pytest.mark.parametrize("meanwhile", ["", "before", "chatter"])
-async def test_send_that_is_accepted_after_the_settle_time_appears_once(
+async def test_send_accepted_after_the_settle_time_appears_once(
     rig: Rig, surface: Surface, database: Database, meanwhile: str
 ) -> None:
     clock = LeapingClock()

@@ -112,7 +112,7 @@ def test_split_code_in_a_quote_ends_with_the_quote() -> None:
         assert "`" not in text
 
 
-def test_of_too_many_entities_the_least_important_are_left_out() -> None:
+def test_least_important_entities_are_left_out_if_there_are_too_many() -> None:
     source = f"{'*a* ' * 150}||hidden|| [docs](https://e.org) `code` ask @alice_2"
     for text, entities in (render_markdown(source), render_with_folded(source, "thoughts")):
         check_message(text, entities)
@@ -144,7 +144,7 @@ def test_hundred_thousand_texts_are_legal() -> None:
 
 
 @given(before=st.text(st.characters(exclude_categories=["Cs"])))
-def test_mention_after_any_text_is_set_as_code(before: str) -> None:
+def test_mention_after_any_text_becomes_code(before: str) -> None:
     text, marks = render_markdown(f"{before} (@alice_2)")
     encoded = text.encode("utf-16-le")
     coded = [mark for mark in marks or [] if mark.type in {"code", "pre"}]
@@ -160,6 +160,6 @@ def test_text_without_mentions_has_no_entities() -> None:
     assert render_markdown("mail@host @ 5 @me") == ("mail@host @ 5 @me", None)
 
 
-def test_mention_with_code_in_the_middle_is_none() -> None:
+def test_mention_interrupted_by_code_notifies_nobody() -> None:
     text, _ = render_markdown("@`h`ere and @he`re` but `@here`")
     assert text == "\uff20here and \uff20here but @here"

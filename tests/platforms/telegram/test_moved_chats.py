@@ -40,7 +40,7 @@ def moved(request: pytest.FixtureRequest) -> MovedChats:
     return chats
 
 
-def test_events_of_the_supergroup_come_from_the_address_of_the_group(moved: MovedChats) -> None:
+def test_supergroup_events_have_the_address_of_the_group(moved: MovedChats) -> None:
     answer = {"message_id": 6, "date": NOON, "chat": NEW_CHAT, "from": BOT_JSON, "text": "hi"}
     pressed = {"id": "9", "from": ALICE, "chat_instance": "1", "data": "stop", "message": answer}
     updates = [
@@ -61,7 +61,7 @@ def test_events_of_the_supergroup_come_from_the_address_of_the_group(moved: Move
     assert (press.address, press.message_id) == (GROUP, said.quote.message_id)
 
 
-def test_arrival_in_the_supergroup_is_no_join(moved: MovedChats) -> None:
+def test_move_to_a_supergroup_is_not_a_join(moved: MovedChats) -> None:
     states = {"old_chat_member": "left", "new_chat_member": "member"}
     change = {name: {"status": status, "user": BOT_JSON} for name, status in states.items()}
     body = {"chat": NEW_CHAT, "from": ALICE, "date": NOON, **change}
@@ -74,7 +74,7 @@ def test_other_chats_stay_as_they_are(moved: MovedChats) -> None:
     assert (said.address.chat, said.message_id) == ("-1006", "7")
 
 
-async def test_refused_request_is_made_in_the_new_chat_and_the_move_is_stored() -> None:
+async def test_request_is_repeated_in_the_new_chat_and_the_move_stored() -> None:
     store, chats_asked = FakeIntake(), list[int]()
     chats = MovedChats(store)
 
@@ -91,7 +91,7 @@ async def test_refused_request_is_made_in_the_new_chat_and_the_move_is_stored() 
     assert chats_asked == [OLD, NEW, NEW]
 
 
-async def test_move_noted_by_another_process_is_looked_up() -> None:
+async def test_move_stored_by_another_process_is_loaded() -> None:
     store, chats = FakeIntake(), MovedChats()
     await chats.load(store)
     await store.receive((), MovedChats(store).record_moves([MOVED_TO]))
@@ -102,7 +102,7 @@ async def test_move_noted_by_another_process_is_looked_up() -> None:
     assert chats.to_first_addresses([said])[0].address == GROUP
 
 
-async def test_move_of_one_bot_is_not_that_of_another() -> None:
+async def test_moves_are_stored_separately_for_each_bot() -> None:
     store = FakeIntake()
     await store.receive((), MovedChats(store).record_moves([MOVED_TO]))
     other = MovedChats(store, bot_id="77")
@@ -110,7 +110,7 @@ async def test_move_of_one_bot_is_not_that_of_another() -> None:
     assert received(other, update(NEW_CHAT, text="hello"))[0].address.chat == str(NEW)
 
 
-def test_messages_of_the_group_are_not_those_of_the_supergroup() -> None:
+def test_group_and_supergroup_messages_have_different_ids() -> None:
     chat = CurrentChat(NEW, has_moved=True)
     assert chat.to_wire("7") is None
     assert chat.to_wire(chat.from_wire(7)) == 7

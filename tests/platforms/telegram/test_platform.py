@@ -52,7 +52,7 @@ async def test_privacy_mode_delivers_only_messages_for_the_bot(rig: Rig) -> None
     assert (quote.text, quote.is_ours) == ("hi", True)
 
 
-async def test_command_that_only_another_bot_may_know_wakes_nobody_in_a_group(rig: Rig) -> None:
+async def test_unknown_command_in_a_group_is_not_for_the_bot(rig: Rig) -> None:
     async with rig.running():
         for text in ("/weather Berlin", "/weather@sim_bot Berlin", "/help", "/start"):
             rig.telegram.say(ALICE, text, chat=GROUP)
@@ -165,7 +165,7 @@ async def test_kill_before_or_after_storing_loses_and_repeats_nothing(rig: Rig) 
     assert rig.intake.texts == ["one", "two"]
 
 
-async def test_lower_update_ids_are_followed(rig: Rig) -> None:
+async def test_lower_update_ids_are_accepted(rig: Rig) -> None:
     async with rig.running():
         rig.telegram.say(ALICE, "before the quiet week")
         await rig.wait_for_texts("before the quiet week")
@@ -214,7 +214,7 @@ async def test_poll_of_an_older_server_is_read(rig: Rig) -> None:
         await rig.wait_for_texts("[poll] Tea?\n- yes")
 
 
-async def test_forward_of_unknown_origin_stays_a_forward(rig: Rig) -> None:
+async def test_forward_with_an_unknown_origin_stays_a_forward(rig: Rig) -> None:
     rig.telegram.say(ALICE, "/new", forward_origin={**UNKNOWN, "date": 1})
     async with rig.running():
         await rig.wait_for_texts("[forwarded message]\n> /new")
@@ -293,7 +293,7 @@ async def test_server_that_ignores_timeout_and_offset_is_asked_once_a_second(rig
     assert rig.clock.slept == [1, 1, 1, 1, 1]
 
 
-async def test_first_file_that_is_sent_cuts_off_no_other_call(rig: Rig) -> None:
+async def test_first_upload_does_not_interrupt_other_calls(rig: Rig) -> None:
     with capture_logs() as logs:
         async with rig.running(poll_seconds=30) as bot:
             await rig.wait_for_poll()
@@ -320,7 +320,9 @@ async def test_two_processes_with_one_token_lose_no_message(rig: Rig) -> None:
 @pytest.mark.parametrize(
     "fault", [None, {"error_code": 404, "description": "Not Found"}], ids=["401", "404"]
 )
-async def test_wrong_token_is_named_not_shown(rig: Rig, fault: dict[str, object] | None) -> None:
+async def test_wrong_token_is_reported_but_not_shown(
+    rig: Rig, fault: dict[str, object] | None
+) -> None:
     if fault is not None:
         rig.telegram.fault("getMe", **fault)
     with capture_logs() as logs:
@@ -383,7 +385,9 @@ async def asked(rig: Rig) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
         yield lambda: bot.is_admin(rig.intake.received[0])
 
 
-async def test_is_admin_asks_each_time(rig: Rig, asked: Callable[[], Awaitable[bool]]) -> None:
+async def test_is_admin_queries_telegram_each_time(
+    rig: Rig, asked: Callable[[], Awaitable[bool]]
+) -> None:
     rig.telegram.chats[GROUP]["_admins"] = {ALICE}
     assert await asked()
     rig.telegram.fault("getChatMember", retry_after=9)
@@ -394,7 +398,7 @@ async def test_is_admin_asks_each_time(rig: Rig, asked: Callable[[], Awaitable[b
 
 
 @pytest.mark.parametrize("reason", ["PARTICIPANT_ID_INVALID", "user not found", "member not found"])
-async def test_person_outside_of_a_group_is_no_admin_of_it(
+async def test_person_outside_a_group_is_not_its_admin(
     rig: Rig, asked: Callable[[], Awaitable[bool]], reason: str
 ) -> None:
     rig.telegram.fault("getChatMember", error_code=400, description=f"Bad Request: {reason}")
@@ -419,7 +423,7 @@ async def test_edits_presses_and_joins_are_received(rig: Rig) -> None:
     assert joined.address.chat == str(GROUP)
 
 
-async def test_only_what_waited_too_long_before_a_start_is_late(rig: Rig) -> None:
+async def test_only_messages_that_waited_too_long_before_a_start_are_late(rig: Rig) -> None:
     rig.answerable_seconds = 300
     now = int(time.time())
     rig.telegram.say(ALICE, "an hour ago", date=now - 3600)
@@ -431,7 +435,7 @@ async def test_only_what_waited_too_long_before_a_start_is_late(rig: Rig) -> Non
     assert [one.is_late for one in rig.intake.received] == [True, False, False]
 
 
-async def test_press_is_acknowledged_once_and_only_stored_if_it_is_not_refused(rig: Rig) -> None:
+async def test_press_is_acknowledged_once_and_stored_unless_refused(rig: Rig) -> None:
     wire = rig.telegram
     asked = wire.say(5, "hello")
     keyboard = {"inline_keyboard": [[{"text": "Retry", "callback_data": "retry:5:1/0"}]]}

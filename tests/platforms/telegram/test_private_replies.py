@@ -158,7 +158,7 @@ async def test_private_reply_reaches_its_author_alone(
 
 @pytest.mark.parametrize("line", ["/settings me maybe", "/export"])
 @pytest.mark.parametrize("losses", [1, 2])
-async def test_first_private_message_arrives_once_and_changes_no_older_one(
+async def test_first_private_message_arrives_once_and_edits_no_other(
     database: Database, telegram: TgWire, line: str, losses: int
 ) -> None:
     async with opened_chats(database, telegram) as chats:
@@ -174,7 +174,7 @@ async def test_first_private_message_arrives_once_and_changes_no_older_one(
         assert told
 
 
-async def test_ephemeral_commands_over_the_limit_are_answered_alone(
+async def test_ephemeral_commands_over_the_limit_get_private_answers(
     database: Database, telegram: TgWire
 ) -> None:
     limits = CommandLimits(InProcessRateLimits(SystemClock()), per_person=2, seconds=3600)
@@ -186,7 +186,7 @@ async def test_ephemeral_commands_over_the_limit_are_answered_alone(
         assert sum("more than 2 commands" in one for one in chats.alone(MEMBER)) == 2
 
 
-async def test_who_writes_as_the_group_is_told_to_write_as_themselves(
+async def test_person_who_writes_as_the_group_is_told_to_use_their_name(
     database: Database, telegram: TgWire
 ) -> None:
     async with opened_chats(database, telegram) as chats:
@@ -199,7 +199,7 @@ async def test_who_writes_as_the_group_is_told_to_write_as_themselves(
         assert told.startswith(f"{HINT} Write under your own name")
 
 
-async def test_refusal_of_a_menu_is_shown_to_who_pressed(
+async def test_refusal_of_a_menu_choice_is_shown_to_the_person_only(
     database: Database, telegram: TgWire
 ) -> None:
     async with opened_chats(database, telegram) as chats:

@@ -65,7 +65,7 @@ async def send(
         },
     ),
 )
-async def test_mentions_are_code(rig: Rig, surface: Surface, title: str, given: Any) -> None:
+async def test_mentions_become_code(rig: Rig, surface: Surface, title: str, given: Any) -> None:
     text = given if isinstance(given, str) else f"No preset {given['name']!r}."
     sent = await send(surface, text, GROUP_CHAT, to="1")
     await surface.edit(GROUP_CHAT, sent, MessageContent(f"{text}!"), interaction=None)
@@ -82,7 +82,7 @@ async def test_mentions_are_code(rig: Rig, surface: Surface, title: str, given: 
         assert call["link_preview_options"] == {"is_disabled": True}
 
 
-async def test_hostile_markup_is_sent_as_it_reads(rig: Rig, surface: Surface) -> None:
+async def test_hostile_markup_is_sent_as_readable_text(rig: Rig, surface: Surface) -> None:
     """Send every text as a model may write it, in parts: Telegram refuses none, or cuts it."""
     for text in attack_texts("markup"):
         parts = split(text, surface.limits(PRIVATE_CHAT))
@@ -100,7 +100,9 @@ async def test_hostile_markup_is_sent_as_it_reads(rig: Rig, surface: Surface) ->
 
 
 @pytest.mark.parametrize("file", [None, FILE])
-async def test_buttons_stand_in_rows(rig: Rig, surface: Surface, file: Attachment | None) -> None:
+async def test_buttons_are_arranged_in_rows(
+    rig: Rig, surface: Surface, file: Attachment | None
+) -> None:
     content = MessageContent("hi", buttons=(Button("Stop", "stop"), Button("2/3", "next", row=1)))
     message = OutgoingMessage(PRIVATE_CHAT, content, nonce="n", file=file)
     sent = await surface.send(message)
@@ -116,7 +118,7 @@ async def test_buttons_stand_in_rows(rig: Rig, surface: Surface, file: Attachmen
         assert "reply_markup" not in rig.telegram.msgs[ALICE][int(sent)]
 
 
-async def test_message_is_sent_plain_without_preview_as_a_reply(rig: Rig, surface: Surface) -> None:
+async def test_message_is_sent_as_a_reply_without_link_preview(rig: Rig, surface: Surface) -> None:
     sent = await send(surface, "<b>5 < 6</b> ask @alice", GROUP_CHAT, to="1")
 
     assert rig.telegram.texts(GROUP) == ["<b>5 < 6</b> ask @alice"]
@@ -187,7 +189,7 @@ async def test_edit_and_delete_may_be_repeated(rig: Rig, surface: Surface) -> No
         await surface.edit(PRIVATE_CHAT, sent, MessageContent("text"), interaction=None)
 
 
-async def test_group_that_became_a_supergroup_is_followed(rig: Rig, surface: Surface) -> None:
+async def test_messages_follow_a_group_that_became_a_supergroup(rig: Rig, surface: Surface) -> None:
     asked = rig.telegram.say(BOB, "question", chat=-1000)
     before = await send(surface, "before", GROUP_CHAT)
     rig.telegram.fault("sendMessage", migrate_to=-1000)
@@ -216,7 +218,7 @@ async def test_group_that_became_a_supergroup_is_followed(rig: Rig, surface: Sur
     ],
     ids=["429", "403", "400", "502 json", "502 html", "cut"],
 )
-async def test_send_errors_are_translated(
+async def test_send_errors_become_our_errors(
     rig: Rig, surface: Surface, fault: dict[str, object], meaning: type[PlatformError]
 ) -> None:
     rig.telegram.fault("sendMessage", **fault)
@@ -248,7 +250,7 @@ async def test_wrong_settings_are_reported_without_the_token(
     assert "canary" not in "".join(traceback.format_exception(caught.value))
 
 
-async def test_refused_link_leaves_the_other_formatting(rig: Rig, surface: Surface) -> None:
+async def test_refused_link_does_not_affect_other_formatting(rig: Rig, surface: Surface) -> None:
     text = "**bold** [here](http://localhost/a) and *there*"
     rig.telegram.fault("sendMessage", error_code=400, description="Bad Request: Wrong HTTP URL")
     await send(surface, text)
@@ -285,7 +287,7 @@ async def test_find_skips_messages_of_others_and_known_ones(rig: Rig, surface: S
     [(PRIVATE_CHAT, 0, 64), (GROUP_CHAT, 0, 8), (GROUP_CHAT, 80, 64)],
     ids=["private", "group", "lively group"],
 )
-async def test_find_probes_a_bounded_number_of_ids(
+async def test_find_tries_a_limited_number_of_ids(
     rig: Rig, surface: Surface, at: Address, chatter: int, tries: int
 ) -> None:
     for _ in range(chatter):
@@ -317,7 +319,7 @@ class LivelyGroup(BotApi):
 @pytest.mark.parametrize(
     ("ours", "waits", "last"), [(50, 3, 50), (0, 4, 68)], ids=["arrived", "lost"]
 )
-async def test_find_goes_on_where_it_had_to_wait(ours: int, waits: int, last: int) -> None:
+async def test_find_continues_after_a_rate_limit(ours: int, waits: int, last: int) -> None:
     group = LivelyGroup(ours, newest=60)
     surface = TelegramSurface(group)
     for _ in range(waits):
@@ -341,7 +343,9 @@ async def test_find_starts_at_the_newest_known_message(rig: Rig, surface: Surfac
     assert await find(surface, GROUP_CHAT, "…", after="1", known={known}) == lost
 
 
-async def test_second_copy_is_looked_for_among_known_ones_only(rig: Rig, surface: Surface) -> None:
+async def test_search_for_a_duplicate_stays_among_known_messages(
+    rig: Rig, surface: Surface
+) -> None:
     await send(surface, "of last month")
     sent = await send(surface, "…")
     message = OutgoingMessage(PRIVATE_CHAT, MessageContent("…"), nonce="n")
@@ -355,7 +359,7 @@ async def test_find_in_a_forbidden_chat_raises_refused(rig: Rig, surface: Surfac
         await find(surface, GROUP_CHAT, "…", after="1", known=set())
 
 
-async def test_draft_is_shown_in_a_private_chat_and_is_no_message(rig: Rig) -> None:
+async def test_draft_in_a_private_chat_is_not_a_message(rig: Rig) -> None:
     bot = rig.bot(drafts=True)
     surface = bot.surface
     rig.telegram.say(ALICE, "question")
@@ -370,7 +374,7 @@ async def test_draft_is_shown_in_a_private_chat_and_is_no_message(rig: Rig) -> N
     await bot.close()
 
 
-async def test_person_is_written_to_in_private(rig: Rig, surface: Surface) -> None:
+async def test_private_chat_has_the_persons_id(rig: Rig, surface: Surface) -> None:
     bot = rig.bot()
     sent = await send(surface, "for you", await bot.private_chat(f"telegram:{ALICE}"))
     assert rig.telegram.msgs[ALICE][int(sent)]["text"] == "for you"
@@ -393,7 +397,9 @@ async def test_person_is_written_to_in_private(rig: Rig, surface: Surface) -> No
         *[("🦖", ""), ("", ""), ("👍 👎", ""), ("great", ""), ("👍👍", "")],
     ],
 )
-async def test_only_reactions_of_bots_are_put(surface: Surface, given: str, reaction: str) -> None:
+async def test_only_emojis_that_bots_may_use_become_reactions(
+    surface: Surface, given: str, reaction: str
+) -> None:
     for chat in (PRIVATE_CHAT, GROUP_CHAT):
         to_reaction = surface.limits(chat).reaction
         assert to_reaction is not None

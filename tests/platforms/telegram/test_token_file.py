@@ -87,7 +87,7 @@ async def test_file_without_one_secret_changes_nothing(rig: Rig, file: Path, tex
         rig.bot(**webhook(webhook_secret_file=file))
 
 
-async def test_process_on_standby_takes_the_new_tokens_calls(rig: Rig, file: Path) -> None:
+async def test_standby_process_accepts_calls_with_the_new_secret(rig: Rig, file: Path) -> None:
     """It makes no calls of its own in which it would read the file."""
     bot = rig.bot(**webhook(token=None, token_file=file))
     before, after = (
@@ -101,7 +101,7 @@ async def test_process_on_standby_takes_the_new_tokens_calls(rig: Rig, file: Pat
 
 
 @pytest.mark.parametrize("is_refused_at_start", [True, False])
-async def test_refused_token_is_tried_again(rig: Rig, *, is_refused_at_start: bool) -> None:
+async def test_rejected_token_is_tried_again(rig: Rig, *, is_refused_at_start: bool) -> None:
     rig.clock, token = FastClock(), rig.telegram.token
     if is_refused_at_start:
         rig.telegram.token = _NEW

@@ -68,7 +68,7 @@ async def call(
         return response.status
 
 
-async def test_telegram_calls_and_the_message_is_stored(rig: Rig) -> None:
+async def test_message_of_a_webhook_call_is_stored(rig: Rig) -> None:
     async with called(rig):
         rig.telegram.say(1, "hello")
         await rig.wait_for_texts("hello")
@@ -77,7 +77,7 @@ async def test_telegram_calls_and_the_message_is_stored(rig: Rig) -> None:
     assert not rig.calls("getUpdates")
 
 
-async def test_telegram_calls_again_until_the_message_is_stored(rig: Rig) -> None:
+async def test_webhook_call_is_repeated_until_the_message_is_stored(rig: Rig) -> None:
     rig.intake.failures = math.inf
     async with called(rig):
         rig.telegram.say(1, "hello")
@@ -90,7 +90,7 @@ async def test_telegram_calls_again_until_the_message_is_stored(rig: Rig) -> Non
     assert rig.intake.texts == ["hello"]
 
 
-async def test_refused_webhook_is_set_again_and_names_its_setting(rig: Rig) -> None:
+async def test_refused_webhook_is_retried_and_the_error_names_the_setting(rig: Rig) -> None:
     rig.telegram.fault(
         "setWebhook", error_code=400, description="Bad Request: bad webhook", times=2
     )
@@ -102,7 +102,9 @@ async def test_refused_webhook_is_set_again_and_names_its_setting(rig: Rig) -> N
     assert "token" not in reason
 
 
-async def test_call_to_a_frozen_store_is_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_webhook_call_during_a_database_hang_is_stored_later(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     goes_on, store = asyncio.Event(), rig.intake.receive
 
     async def store_late(messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
@@ -171,7 +173,9 @@ async def slow_body() -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("webhook", OUR_CALLS))
-async def test_hostile_call(rig: Rig, title: str, given: Mapping[str, Any]) -> None:
+async def test_hostile_webhook_call_is_refused(
+    rig: Rig, title: str, given: Mapping[str, Any]
+) -> None:
     body: bytes | AsyncIterator[bytes] = json.dumps(GOOD).encode()
     match given.get("body"):
         case {"gen": _} as generated:
@@ -199,7 +203,9 @@ async def test_hostile_call(rig: Rig, title: str, given: Mapping[str, Any]) -> N
 @pytest.mark.parametrize(
     "packed", [b"no gzip", gzip.compress(b"{", mtime=0)], ids=["not packed", "no JSON"]
 )
-async def test_call_with_an_unreadable_packed_body_is_refused(rig: Rig, packed: bytes) -> None:
+async def test_webhook_call_with_a_corrupt_compressed_body_is_refused(
+    rig: Rig, packed: bytes
+) -> None:
     headers = {HEADER: SECRET, "Content-Encoding": "gzip"}
     async with called(rig, is_standby=True) as address:
         assert await call(address, packed, headers) == HTTPStatus.BAD_REQUEST
@@ -210,7 +216,7 @@ async def test_call_with_an_unreadable_packed_body_is_refused(rig: Rig, packed: 
 
 
 @pytest.mark.parametrize("secret", [b"\xff\xe9", b"\xc3\xa9", b"", SECRET.encode()[:-1] + b"\xff"])
-def test_secret_of_any_bytes_is_compared_and_raises_nothing(rig: Rig, secret: bytes) -> None:
+def test_secret_with_any_bytes_is_compared_without_an_error(rig: Rig, secret: bytes) -> None:
     """Bytes of a header that are no UTF-8 are read as surrogates."""
     bot = rig.bot(**WEBHOOK)
 
@@ -219,21 +225,21 @@ def test_secret_of_any_bytes_is_compared_and_raises_nothing(rig: Rig, secret: by
     assert bot.admits_call({HEADER: SECRET})
 
 
-async def test_unreadable_calls_are_refused_and_logged(rig: Rig) -> None:
+async def test_unreadable_webhook_calls_are_refused_and_logged(rig: Rig) -> None:
     with capture_logs() as logs:
         async with called(rig, is_standby=True) as address:
             assert await call(address, b"{") == HTTPStatus.BAD_REQUEST
     assert "webhook_call_not_understood" in [one["event"] for one in logs]
 
 
-def test_webhook_needs_an_address_with_a_path() -> None:
+def test_webhook_needs_a_url_with_a_path() -> None:
     token = SecretStr("1:x")
     for url in (None, "https://bot.example.org", "https://bot.example.org/"):
         with pytest.raises(ValidationError, match="TROUPE_TELEGRAM__WEBHOOK_URL"):
             TelegramSettings(token=token, mode="webhook", webhook_url=url)
 
 
-def test_secret_is_derived_from_the_token_and_the_same_everywhere() -> None:
+def test_default_secret_is_derived_from_the_token() -> None:
     one, other = (TelegramSettings(token=SecretStr(token)) for token in ("1:x", "1:y"))
     assert one.webhook_token == TelegramSettings(token=SecretStr("1:x")).webhook_token
     assert one.webhook_token != other.webhook_token

@@ -131,7 +131,7 @@ def terminal() -> Iterator[Terminal]:
         yield opened
 
 
-async def test_sign_of_life_precedes_the_answer(service: FakeService, terminal: Terminal) -> None:
+async def test_spinner_is_shown_before_the_answer(service: FakeService, terminal: Terminal) -> None:
     service.go_on.clear()
     async with chatting(service, terminal):
         terminal.enter("story")
@@ -158,7 +158,9 @@ async def test_typed_words_stay_at_the_prompt(service: FakeService, terminal: Te
         )
 
 
-async def test_ctrl_c_stops_and_twice_ends(service: FakeService, terminal: Terminal) -> None:
+async def test_ctrl_c_stops_the_answer_and_a_second_one_ends_the_chat(
+    service: FakeService, terminal: Terminal
+) -> None:
     service.go_on.clear()
     service.growing = "[Nora]\nOnce upon"
     async with chatting(service, terminal) as task:
@@ -186,7 +188,7 @@ async def test_ctrl_c_clears_the_prompt(service: FakeService, terminal: Terminal
         assert service.texts == ["story"]
 
 
-async def test_stop_does_not_wait_in_the_queue(service: FakeService, terminal: Terminal) -> None:
+async def test_stop_command_takes_effect_at_once(service: FakeService, terminal: Terminal) -> None:
     service.go_on.clear()
     service.growing = "[Nora]\nOnce upon"
     async with chatting(service, terminal):
@@ -208,7 +210,9 @@ async def test_chat_ends_after_answers(service: FakeService, terminal: Terminal,
 
 
 @pytest.mark.parametrize("growing", ["", "[Nora]\nOnce upon"])
-async def test_closing_ends_a_chat(service: FakeService, terminal: Terminal, growing: str) -> None:
+async def test_closing_the_terminal_ends_the_chat(
+    service: FakeService, terminal: Terminal, growing: str
+) -> None:
     service.growing = growing
     with contextlib.suppress(OSError):  # of the test's own files, which cannot be flushed
         async with chatting(service, terminal) as task:
@@ -222,7 +226,7 @@ async def test_closing_ends_a_chat(service: FakeService, terminal: Terminal, gro
     task.result()
 
 
-async def test_message_may_have_several_lines(service: FakeService, terminal: Terminal) -> None:
+async def test_message_can_have_several_lines(service: FakeService, terminal: Terminal) -> None:
     async with chatting(service, terminal):
         terminal.enter(f"one{ALT_ENTER}two")
         await terminal.shows_text("alice> one\ntwo\n")
@@ -249,7 +253,9 @@ async def test_commands_and_presets_are_completed(service: FakeService, terminal
         await terminal.shows_text("end this chat")
 
 
-async def test_history_is_private(service: FakeService, terminal: Terminal, tmp_path: Path) -> None:
+async def test_history_file_is_private(
+    service: FakeService, terminal: Terminal, tmp_path: Path
+) -> None:
     file = tmp_path / HISTORY_FILE
     async with chatting(service, terminal, tmp_path):
         terminal.enter("story")
@@ -268,7 +274,9 @@ async def test_history_is_private(service: FakeService, terminal: Terminal, tmp_
     assert "story" not in file.read_text(encoding="utf-8")
 
 
-async def test_nothing_controls_the_terminal(service: FakeService, terminal: Terminal) -> None:
+async def test_control_characters_never_reach_the_terminal(
+    service: FakeService, terminal: Terminal
+) -> None:
     evil = "\x1b]0;CANARY\x07\x1b[2J\x9b31mred\x08\x7f"
     async with chatting(service, terminal):
         terminal.enter("story")
@@ -305,7 +313,7 @@ async def test_chinese_fits_the_screen() -> None:
             )
 
 
-async def test_terminal_speaks_chinese_at_sixty_columns() -> None:
+async def test_chinese_texts_fit_into_sixty_columns() -> None:
     service = FakeService({"你好": "[诺拉]\n好。"})
     service.go_on.clear()
     renamed = "您现在的名字是alice。"
@@ -347,6 +355,6 @@ async def test_end_of_an_answer_longer_than_the_screen_is_shown(service: FakeSer
             assert all(shown.count(f"word{number} ") == 1 for number in range(499))
 
 
-def test_terminal_without_abilities_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert make(PlatformContext()) is None

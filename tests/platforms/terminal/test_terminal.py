@@ -109,7 +109,7 @@ async def test_long_lines_and_invalid_bytes_are_read(tmp_path: Path) -> None:
     assert lines_read[1] == "\ufffd\ufffd"
 
 
-async def test_edit_prints_what_it_adds_or_the_changed_message() -> None:
+async def test_edit_prints_the_added_text_or_the_changed_message() -> None:
     surface_, screen = surface()
     first = await send(surface_, "Once", "n1")
     assert await send(surface_, "Once", "n1") == first, "the same nonce"

@@ -49,7 +49,7 @@ def said(
     return event
 
 
-def test_only_person_talks_to_the_bot() -> None:
+def test_messages_of_an_only_person_are_for_the_bot() -> None:
     assert said(CHANNEL, message("m1", "hello")).wake is WakeReason.DM
 
 
@@ -64,7 +64,7 @@ def test_with_several_people_a_message_must_address_the_bot() -> None:
     assert said(group, message("m1", "@bob are you there?")).mentions == (BOB.id,)
 
 
-def test_change_is_read_by_what_was_known_before() -> None:
+def test_change_becomes_a_new_message_edit_or_deletion() -> None:
     one = replace(message("m1", "new text"), position=3, revision=8, edited_at=AT)
     unread, read = to_incoming(CHANNEL, one, None, 2), to_incoming(CHANNEL, one, None, 3)
     assert isinstance(unread, IncomingMessage)
@@ -113,7 +113,7 @@ async def test_buttons_retry_and_show_versions(channel: Channel) -> None:
     assert await channel.texts() == ["hello", "hello"]
 
 
-async def test_silence_is_explained(channel: Channel) -> None:
+async def test_missing_answer_is_explained(channel: Channel) -> None:
     bob = await channel.add_person("Bob")
     name = await channel.say("good evening", bob)
     shown = await channel.wait_for(lambda all_: len(all_) == 2)
@@ -124,7 +124,7 @@ async def test_silence_is_explained(channel: Channel) -> None:
     assert shown[-1].author is None
 
 
-async def test_answer_is_split_as_on_the_platform_it_looks_like(service: Service) -> None:
+async def test_answer_is_split_as_on_the_imitated_platform(service: Service) -> None:
     # 3,389 characters: two messages of Discord, one of Telegram
     long = " ".join(f"word{number}" for number in range(400))
     channel = await open_channel(service, look="discord")
@@ -137,7 +137,7 @@ async def test_answer_is_split_as_on_the_platform_it_looks_like(service: Service
     assert shown[-1].text == long
 
 
-async def test_forgotten_words_leave_the_channel_too(channel: Channel) -> None:
+async def test_forgotten_messages_are_removed_from_the_channel(channel: Channel) -> None:
     await channel.say("my secret")
     await channel.wait_for(lambda all_: len(all_) == 2)
     await channel.say("/forget channel")
@@ -149,7 +149,7 @@ async def test_forgotten_words_leave_the_channel_too(channel: Channel) -> None:
     assert "secret" not in "".join(one.text for one in changes)
 
 
-async def test_several_characters_answer_with_their_own_faces(tmp_path: Path) -> None:
+async def test_characters_answer_with_their_own_names_and_pictures(tmp_path: Path) -> None:
     async with serving(write_settings(tmp_path, [NORA, MARLOWE])) as service:
         channel = await open_channel(service)
         await channel.say("/preset add marlowe")
@@ -161,7 +161,7 @@ async def test_several_characters_answer_with_their_own_faces(tmp_path: Path) ->
         assert not any(one.is_note for one in shown)
 
 
-async def test_message_that_is_sent_again_is_there_once(service: Service, channel: Channel) -> None:
+async def test_message_that_is_sent_again_appears_once(service: Service, channel: Channel) -> None:
     surface = service.container.platforms["web"].surface
     answer = OutgoingMessage(channel.channel.address, MessageContent("Sit."), nonce="n1")
     assert await surface.find(answer, MessageSearch(None, set())) is None
@@ -176,7 +176,7 @@ async def test_message_that_is_sent_again_is_there_once(service: Service, channe
     assert await channel.texts() == []
 
 
-async def test_service_ends_when_only_a_companion_is_left(tmp_path: Path) -> None:
+async def test_service_ends_when_only_companion_platforms_are_left(tmp_path: Path) -> None:
     settings = write_settings(tmp_path, [NORA])
     screen, (source, end) = StringIO(), os.pipe()
     os.write(end, b"hello\n")
