@@ -76,7 +76,7 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if args == ["preset", "list"]:
-            listing = import_module("bot.cli.preset_list").list_quickly
+            listing = import_module("bot.cli.preset_list").list_presets_quickly
             return "preset list", TyperCommand(None, callback=listing, add_help_option=False), []
         if name is not None:
             gc.disable()  # imports leave no garbage

@@ -112,7 +112,7 @@ def encrypt_database() -> None:
     require_database(settings)
     if not settings.encrypt_texts:
         raise SettingsError("set TROUPE_ENCRYPT_TEXTS=true first, so that new texts are encrypted")
-    print_line(f"rows encrypted now: {_convert('encrypt texts')}")
+    print_line(f"rows encrypted now: {_rewrite_texts('encrypt texts')}")
 
 
 @app.command("decrypt")
@@ -126,7 +126,7 @@ def decrypt_database() -> None:
     if settings.encrypt_texts:
         raise SettingsError("unset TROUPE_ENCRYPT_TEXTS first, so that new texts are not encrypted")
     with _stopped_service(settings):
-        print_line(f"rows decrypted now: {_convert('decrypt texts')}")
+        print_line(f"rows decrypted now: {_rewrite_texts('decrypt texts')}")
 
 
 @app.command("restore")
@@ -155,7 +155,7 @@ def restore_database(
         report = run_async(_prepare(settings, f"sqlite:///{part}", tombstones, until))
         old = replace_database(part, database, until)
         _delete_slots(settings)
-    _print(*report, len(tombstones))
+    _print_restore_report(*report, len(tombstones))
     print_line(f"restored {file}; the old database is {old}. Now start the service")
 
 
@@ -181,7 +181,7 @@ def finish_restore(
     with lock_data_dir(settings.data_dir):
         report = run_async(_prepare(settings, settings.sqlalchemy_url, tombstones, until))
         _delete_slots(settings)
-    _print(*report, len(tombstones))
+    _print_restore_report(*report, len(tombstones))
 
 
 @contextmanager
@@ -211,7 +211,7 @@ async def _copy(source_url: str, target_url: str) -> int:
         return await copy_rows(source, target, print_converted)
 
 
-def _convert(action: str) -> int:
+def _rewrite_texts(action: str) -> int:
     """Encrypt or decrypt all texts according to the settings; return how many rows changed."""
 
     async def convert(database: Database) -> int:
@@ -272,7 +272,7 @@ def _parse_moment(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _print(unknown: int, unanswered: int, forgotten: int) -> None:
+def _print_restore_report(unknown: int, unanswered: int, forgotten: int) -> None:
     print_line(f"messages that may have been sent, to be looked up first: {unknown}")
     print_line(f"messages unanswered in the backup, which become context: {unanswered}")
     print_line(f"requests to forget, which are repeated: {forgotten}")

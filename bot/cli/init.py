@@ -97,7 +97,7 @@ def init(
     admins = list(admin or ())
     read_settings(admins=",".join(admins))  # raises if one is not an id
     tokens = {"telegram": telegram_token, "discord": discord_token}
-    given = _given_model(provider, api_key, base_url, model, model_file)
+    given = _model_from_flags(provider, api_key, base_url, model, model_file)
     try:
         if not yes:
             print_line("Setup of Troupe. Enter skips a question; nothing is written until the end.")
@@ -175,7 +175,7 @@ def _choose(
         print_line(f"Please type a number from 1 to {len(options)}, or press Enter.")
 
 
-def _given_model(
+def _model_from_flags(
     provider: str | None,
     api_key: str | None,
     base_url: str | None,

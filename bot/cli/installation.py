@@ -270,7 +270,7 @@ def pause(platform: _Platform = None, channel: _Channel = None) -> None:
     Answers in progress are finished. Questions get a notice, at most every ten minutes per channel,
     and become context. Commands, edits, and deletions work as usual.
     """
-    scope = scope_of(platform, channel)
+    scope = parse_scope_options(platform, channel)
 
     def begin(database: Database) -> Awaitable[bool]:
         return Pauses(database, SystemClock()).begin(scope, COMMAND_LINE)
@@ -286,7 +286,7 @@ def resume(platform: _Platform = None, channel: _Channel = None) -> None:
 
     It ends the pause of the same scope: the installation, a platform, or a channel.
     """
-    scope = scope_of(platform, channel)
+    scope = parse_scope_options(platform, channel)
     left: list[str] = []
 
     async def end(database: Database) -> bool:
@@ -302,12 +302,12 @@ def resume(platform: _Platform = None, channel: _Channel = None) -> None:
     print_line(f"resumed: {scope}{still}")
 
 
-def scope_of(platform: str | None, channel: str | None) -> str:
+def parse_scope_options(platform: str | None, channel: str | None) -> str:
     """Return the scope that the options set; raise `UserError` for two options or a bad value."""
     if platform and channel:
         raise UserError("use either --platform or --channel")
     if channel:
-        found = checked_key(channel, "--channel", "telegram:-1001234")
+        found = validate_key(channel, "--channel", "telegram:-1001234")
         if found.partition(":")[2].startswith(_SERVER):
             raise UserError(f"{channel} is a server; use one of its channels")
         return parse_address(found).channel
@@ -316,7 +316,7 @@ def scope_of(platform: str | None, channel: str | None) -> str:
     return platform or EVERYWHERE
 
 
-def checked_key(key: str, option: str, example: str) -> str:
+def validate_key(key: str, option: str, example: str) -> str:
     """Return an option's value; raise `UserError` if it is not an id on a known platform."""
     platform, _, rest = key.partition(":")
     _require_known(platform)
@@ -385,7 +385,7 @@ def export(
     This is the file that `/export` sends: the person's own messages in all channels, and no one
     else's. The service may keep running. Only its owner can read a file written with `--to`.
     """
-    person = checked_key(person or user or "", "--user", _PERSON)
+    person = validate_key(person or user or "", "--user", _PERSON)
     if to is not None and to.exists():
         raise UserError(f"{to} already exists; choose another name")
 
@@ -432,10 +432,10 @@ def forget(
     [subject] = given
     user = person or user
     if user:
-        checked_key(user, "--user", _PERSON)
+        validate_key(user, "--user", _PERSON)
     elif server:
-        checked_key(server, "--server", "discord:guild:81384788765712384")
-    place = server or scope_of(None, channel)
+        validate_key(server, "--server", "discord:guild:81384788765712384")
+    place = server or parse_scope_options(None, channel)
 
     async def request(database: Database) -> Sequence[str]:
         clock = SystemClock()

@@ -17,7 +17,7 @@ from bot.texts.text import escape_to_one_line
 _VARIABLE = "TROUPE_PRESETS_DIR"
 
 
-def list_quickly() -> None:
+def list_presets_quickly() -> None:
     """List all presets; if one cannot be read, run the full command, which reports why."""
     try:
         texts = map(read_preset_text, json_files(_find_folder()))

@@ -44,7 +44,7 @@ _RESERVED_SLOTS = 40_000
 512 KB, of which over a third remains for calls from that frame. Untouched pages use no memory."""
 
 T = TypeVar("T")
-_AS_SET = RunOptions()
+_DEFAULT_OPTIONS = RunOptions()
 
 app = command_app()
 
@@ -132,7 +132,7 @@ def _is_first_start(settings: Settings) -> bool:
 
 
 def serve(
-    settings: Settings, platforms: Sequence[PlatformSpec], options: RunOptions = _AS_SET
+    settings: Settings, platforms: Sequence[PlatformSpec], options: RunOptions = _DEFAULT_OPTIONS
 ) -> None:
     for line in describe_unknown_variables():
         print_progress(line)

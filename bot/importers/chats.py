@@ -84,7 +84,7 @@ def read_chat(data: bytes) -> ExportedChat:
             return _read_histories(value)
         case {"turns": _}:
             turns = _oldest_first(value.list_of_objects("turns"), "create_time")
-            return _chat([_line_of_turn(JsonFields(one)) for one in turns])
+            return _chat([_read_turn(JsonFields(one)) for one in turns])
         case _:
             return read_rows([value])
 
@@ -96,7 +96,7 @@ def read_rows(rows: Sequence[JsonFields]) -> ExportedChat:
     header = rows[0] if "mes" not in rows[0].values else JsonFields({})
     names = (header.text("user_name"), header.text("character_name"))
     person, character = ("" if one == "unused" else one for one in names)
-    lines = [_line_of_row(one) for one in rows if one is not header]
+    lines = [_read_row(one) for one in rows if one is not header]
     return _chat(lines, person, character)
 
 
@@ -113,7 +113,7 @@ def _load(text: str, line: int = 1) -> JsonFields:
         ) from None
 
 
-def _line_of_row(row: JsonFields) -> ChatLine | None:
+def _read_row(row: JsonFields) -> ChatLine | None:
     """Return a message; None for one that is hidden, or that the program wrote."""
     kind = JsonFields(row.values.get("extra")).text("type")
     if row.flag("is_system") or kind in _UNSAID:
@@ -133,7 +133,7 @@ def _read_histories(file: JsonFields) -> ExportedChat:
     return _chat(lines)
 
 
-def _line_of_turn(turn: JsonFields) -> ChatLine:
+def _read_turn(turn: JsonFields) -> ChatLine:
     """Read a turn of Character.AI's second version: the chosen candidate, else the first."""
     author = JsonFields(turn.values.get("author"))
     candidates = [JsonFields(one) for one in turn.list_of_objects("candidates")]

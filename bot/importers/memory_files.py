@@ -50,7 +50,7 @@ class MemoryFile:
 
 def write_json(memories: Sequence[Memory], person: str) -> str:
     """Return the memories as JSON; those about `person`, an id, are about "me"."""
-    rows = [{"text": one.text, **_fields_of(one, person)} for one in memories]
+    rows = [{"text": one.text, **_memory_fields(one, person)} for one in memories]
     return _dump({"format": _FORMAT, "version": 1, "memories": rows})
 
 
@@ -88,7 +88,7 @@ def world_info_entry(memory: Memory, uid: int, person: str = "") -> dict[str, ob
         "order": 100,
         "position": 0,
         "disable": False,
-        "extensions": {_OWN: _fields_of(memory, person)},
+        "extensions": {_OWN: _memory_fields(memory, person)},
     }
 
 
@@ -121,7 +121,7 @@ def read_memory_file(data: bytes, owner: Memory) -> MemoryFile:
             return _read_card(value.values, fields, owner)
         case {"entries": list() | dict() as entries}:
             rows = [*entries.values()] if isinstance(entries, dict) else entries
-            return _read_rows(_entries_of(rows), owner)
+            return _read_rows(_read_entries(rows), owner)
         case _:
             return MemoryFile(chat=read_chat(data))
 
@@ -139,13 +139,13 @@ def _read_card(
     if memories:
         plain["character_book"] = {**book.values, "entries": lore}
     return replace(
-        _read_rows(_entries_of(memories), owner),
+        _read_rows(_read_entries(memories), owner),
         chat=read_rows([JsonFields(one) for one in rows]) if rows else None,
         card=json.dumps({**card, "data": plain}, ensure_ascii=False).encode(),
     )
 
 
-def _entries_of(rows: Sequence[object]) -> list[tuple[object, object]]:
+def _read_entries(rows: Sequence[object]) -> list[tuple[object, object]]:
     """Return entries as texts and our fields; without these, they are about this place."""
     texts = [{"text": JsonFields(one).values.get("content")} for one in rows]
     others = {"about": _PLACE}
@@ -209,7 +209,7 @@ def _read_memory(text: str, fields: JsonFields, owner: Memory) -> Memory | str |
     )
 
 
-def _fields_of(memory: Memory, person: str) -> dict[str, object]:
+def _memory_fields(memory: Memory, person: str) -> dict[str, object]:
     subject = memory.subject
     about: object = _PLACE
     if subject.kind is SubjectKind.PERSON:

@@ -236,7 +236,7 @@ def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
     """Divide a prompt's exact token count among its spans, in proportion to estimates."""
     read: dict[int, int] = {}  # by message: characters that belong to earlier spans
     count = counter_for_model(receipt.prompt.model)
-    weights = [_weight_of(receipt, span, read, count) for span in receipt.layout]
+    weights = [_span_weight(receipt, span, read, count) for span in receipt.layout]
     shares = _divide(prompt_tokens(receipt), weights)
     return list(zip(receipt.layout, shares, strict=True))
 
@@ -248,7 +248,7 @@ def tokens_by_section(receipt: Receipt) -> dict[str, int]:
     return sections
 
 
-def _weight_of(
+def _span_weight(
     receipt: Receipt, span: PromptSpan, read: dict[int, int], count: TextTokenCounter
 ) -> int:
     begin = read.get(span.message, 0)

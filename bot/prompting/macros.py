@@ -78,8 +78,8 @@ class Variables:
                 added = expand(operand)
                 if operator == "+=":
                     self._add(key, added)
-                elif (number := _number(added)) is not None:
-                    self._add(key, _written(-number))
+                elif (number := _parse_number(added)) is not None:
+                    self._add(key, _format_number(-number))
                 return ""
             case "||" | "??" | "||=" | "??=":
                 if not (is_false if operator[0] == "|" else key not in self._values):
@@ -93,9 +93,9 @@ class Variables:
 
     def _add(self, key: str, value: str) -> str:
         old = self._values.get(key, "")
-        left, right = _number(old), _number(value)
+        left, right = _parse_number(old), _parse_number(value)
         is_text = left is None or right is None
-        self._values[key] = old + value if is_text else _written((left or 0) + (right or 0))
+        self._values[key] = old + value if is_text else _format_number((left or 0) + (right or 0))
         return self._values[key]
 
 
@@ -103,20 +103,20 @@ def _key(name: str, *, is_global: bool) -> str:
     return ("$" if is_global else ".") + name.strip()
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     """Parse a number, or return None; an empty text is 0, as in JavaScript."""
     is_number = len(text) <= _MAX_NUMBER_CHARS and _NUMBER.fullmatch(text)
     return float(text.strip() or 0) if is_number else None
 
 
-def _written(number: float) -> str:
+def _format_number(number: float) -> str:
     return f"{number:.15g}"
 
 
 def _compare(left: str, operator: str, right: str) -> bool:
     if operator in {"==", "!="}:
         return (left == right) == (operator == "==")
-    first, second = _number(left), _number(right)
+    first, second = _parse_number(left), _parse_number(right)
     if first is None or second is None:
         return False
     return (
@@ -337,9 +337,9 @@ class Macros:
             case "greeting":
                 return "".join(self.greetings[(number := _count(argument, 0)) : number + 1])
             case _:
-                return self._value_of(name, argument)
+                return self._plain_value(name, argument)
 
-    def _value_of(self, name: str, argument: str) -> str:
+    def _plain_value(self, name: str, argument: str) -> str:
         if name in _TIMES:
             return format_moment(self.now, _TIMES[name])
         match name:
@@ -369,7 +369,7 @@ class Macros:
         is_true = self._is_true(condition.strip().removeprefix("!"), depth) != is_inverted
         if closing is None:
             return self._expand("::".join(rest), depth + 1).strip() if is_true else ""
-        middle = document.else_of(index, closing)
+        middle = document.find_else(index, closing)
         if is_true:
             found = self._expand_calls(document, index + 1, depth + 1, middle or closing)
         else:
@@ -415,7 +415,7 @@ _STORY_REPLACEMENTS = (
 )
 
 
-def macros_of_story(source: str) -> str:
+def convert_story_string(source: str) -> str:
     """Convert SillyTavern's `story_string`, a Handlebars layout of the system message, to macros.
 
     In a story string, `{{system}}` is a field, and a condition on an unknown name is false. Blocks
@@ -486,7 +486,7 @@ class _Document:
             elif call.name in _SCOPED and len(call.arguments) < _scoped_argument(call.name):
                 opened[call.name].append(index)
 
-    def else_of(self, index: int, closing: int) -> int | None:
+    def find_else(self, index: int, closing: int) -> int | None:
         """Return the index of the `{{else}}` of an `{{if}}`, or None."""
         at = index + 1
         while at < closing:

@@ -18,7 +18,7 @@ from bot.cli.render import View, render_preset
 from bot.errors import PresetError
 from bot.importers.preset_files import ImportedPreset, preset_from_text
 from bot.prompting.compose.compose import choose_template
-from bot.prompting.macros import Macros, macros_of_story
+from bot.prompting.macros import Macros, convert_story_string
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
 from bot.settings import Settings
@@ -130,7 +130,7 @@ def test_context_template_becomes_a_story_string_without_control_tokens() -> Non
         "{{#if description}}{{description}}\n{{/if}}{{trim}}<|im_end|>",
     })  # fmt: skip
 
-    story = macros_of_story(result.preset.story_string or "")
+    story = convert_story_string(result.preset.story_string or "")
     fields = {"systemprompt": "S", "description": "D {{system}}"}
     given = Macros("Nora", "Alice", datetime(2026, 11, 21, tzinfo=UTC), fields=fields)
     assert given.expand(story) == "S\nD {{system}}"

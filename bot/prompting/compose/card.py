@@ -30,14 +30,14 @@ from bot.prompting.compose.lore import (
     find_lore,
     inactive_entries,
     insert_messages,
-    outlets,
+    outlet_texts,
     parts_at,
     parts_at_newest,
     parts_without_history,
 )
 from bot.prompting.draft import Draft, PromptPart
 from bot.prompting.lorebook.entries import EntryPosition, LoreResult
-from bot.prompting.macros import Macros, macros_of_story
+from bot.prompting.macros import Macros, convert_story_string
 from bot.prompting.presets.preset import OrderedPrompt, Preset
 from bot.prompting.speakers import describe_speakers, sanitize_persona
 from bot.value_class import value_class
@@ -66,14 +66,14 @@ def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
     book = preset.parsed_lorebook
     lore = find_lore(book, inputs, macros.current) if book else _NO_LORE
     macros = macros.with_values(
-        outlets(lore),
+        outlet_texts(lore),
         wibefore=_join(parts_at(lore, EntryPosition.BEFORE_CHAR)),
         wiafter=_join(parts_at(lore, EntryPosition.AFTER_CHAR)),
     )
     if preset.has_macros:
         draft = _expand_macros(draft, macros.stable)
     if preset.has_order:
-        return _arrange(draft, inputs, macros, lore, people)
+        return _apply_prompt_order(draft, inputs, macros, lore, people)
     examples = _lore_message(parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
     return replace(
         _insert_deep_lore(replace(draft, pinned=(*draft.pinned, *examples)), lore),
@@ -82,7 +82,7 @@ def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
     )
 
 
-def _arrange(
+def _apply_prompt_order(
     draft: Draft, inputs: PromptInputs, macros: CardMacros, lore: LoreResult, people: str
 ) -> Draft:
     """Arrange the draft in the preset's own prompt order, with `{{user}}` for all speakers."""
@@ -184,7 +184,7 @@ def _system_parts(
     # The examples are separate messages.
     values = {**macros.stable.fields, "systemprompt": _join(system), "mesexamples": ""}
     given = replace(macros.stable, fields=values, rng=macros.current.rng)
-    text = given.expand(macros_of_story(preset.story_string)).strip()
+    text = given.expand(convert_story_string(preset.story_string)).strip()
     rendered = [PromptPart("system", text, required=True)] if text else []
     return (*rendered, *examples, *others)
 

@@ -17,11 +17,11 @@ from bot.prompting.compose.card import apply_card
 from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, own_instructions
 from bot.prompting.compose.inputs import PromptInputs, gather_inputs, lower_limit
 from bot.prompting.compose.instructions import (
+    additional_persona,
     build_instructions,
     build_prompter,
     build_recent_stories,
     fill_persona,
-    further_persona,
     story_queries_for,
 )
 from bot.prompting.compose.memories import build_memories
@@ -46,7 +46,7 @@ from bot.texts.text import marked
 T = TypeVar("T")
 
 _NOT_RETRIEVED = marked("the search failed or took too long")
-_TEMPERATURE_OF_ANOTHER_ANSWER = 0.5
+_RETRY_TEMPERATURE = 0.5
 
 
 def compose(
@@ -161,7 +161,7 @@ def _base_prompt(inputs: PromptInputs, *, tagged: bool, wants_variety: bool) -> 
     preset, labels = inputs.preset, inputs.speakers
     parameters = _sampling_parameters(preset)
     if wants_variety and parameters.get("temperature") == 0:
-        parameters["temperature"] = _TEMPERATURE_OF_ANOTHER_ANSWER
+        parameters["temperature"] = _RETRY_TEMPERATURE
     return Prompt(
         messages=(),
         model=preset.model,
@@ -200,7 +200,7 @@ def _system_parts(
         filled = fill_persona(preset, stories, newest=newest)
         instructions = own_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
         system = _required_parts("system", instructions)
-        persona = [filled.text, *further_persona(preset)]
+        persona = [filled.text, *additional_persona(preset)]
         parts = [one for text in persona for one in _required_parts("persona", text)]
         return [*system, *parts], filled
     filled = build_instructions(
@@ -210,7 +210,7 @@ def _system_parts(
         newest=newest,
         max_input_tokens=inputs.max_input_tokens,
     )
-    text = "\n\n".join([*([filled.text] if filled.text else []), *further_persona(preset)])
+    text = "\n\n".join([*([filled.text] if filled.text else []), *additional_persona(preset)])
     return _required_parts("system", text), filled
 
 
@@ -272,14 +272,14 @@ def _turn_messages(
     own, labels = inputs.preset.name, inputs.speakers
 
     def plain_message(turn: Turn) -> Message:
-        return Message(_role_of(turn, own), strip_ask_command(turn.text))
+        return Message(_turn_role(turn, own), strip_ask_command(turn.text))
 
     def tagged_message(turn: Turn) -> Message:
         if turn.role == "system":  # has no speaker, such as narration
             return plain_message(turn)
         label = labels.find_label(turn, own)
         tagged_text = labels.tag_text(label, turn.text)
-        return Message(_role_of(turn, own), tagged_text, name=label)
+        return Message(_turn_role(turn, own), tagged_text, name=label)
 
     # Earlier turns become the same messages in every prompt of a conversation, so they are reused.
     memo, key = inputs.session.memo, ("messages", own)
@@ -288,7 +288,7 @@ def _turn_messages(
     return map_incrementally(memo, key, labels.form, turns, tagged_message)
 
 
-def _role_of(turn: Turn, own: str) -> Role:
+def _turn_role(turn: Turn, own: str) -> Role:
     """Return a turn's role from the view of preset `own`; other characters are users."""
     return turn.role if turn.preset is None or turn.preset == own else "user"
 

@@ -31,7 +31,7 @@ def persona_prefix(key: str, preset: Preset) -> str:
     return prefixes.get(key, "")
 
 
-def further_persona(preset: Preset) -> Sequence[str]:
+def additional_persona(preset: Preset) -> Sequence[str]:
     return [
         persona_prefix(key, preset) + text
         for key, text in (("personality", preset.personality), ("scenario", preset.scenario))

@@ -48,7 +48,7 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
     texts = [f"{inputs.speaker_label(turn)}: {turn.text}" for turn in turns]
     time_budget = RegexTimeBudget()
 
-    def search(length: int, begun: Mapping[str, int], macros: Macros) -> LoreResult:
+    def search(length: int, activated_at: Mapping[str, int], macros: Macros) -> LoreResult:
         rng = seeded_random("lore", inputs.seed, turn_seed(turns[length - 1]))
         return LorebookSearch(
             book,
@@ -56,15 +56,17 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
             budget=limit // _PROMPT_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT,
             count=counter_for_model(inputs.preset.model),
             random_float=rng.random,
-            begun=begun,
+            activated_at=activated_at,
             expand=macros.expand,
             time_budget=time_budget,
         ).run()
 
-    begun: Mapping[str, int] = {}
+    activated_at: Mapping[str, int] = {}
     for length in _earlier_prompts(book, inputs):
-        begun = search(length, begun, replace(macros, variables=Variables())).begun
-    return search(len(turns), begun, macros)
+        activated_at = search(
+            length, activated_at, replace(macros, variables=Variables())
+        ).activated_at
+    return search(len(turns), activated_at, macros)
 
 
 def _earlier_prompts(book: Lorebook, inputs: PromptInputs) -> list[int]:
@@ -83,7 +85,7 @@ def parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
     return [_to_part(entry, lore) for entry in lore.entries if entry.position in positions]
 
 
-def outlets(lore: LoreResult) -> Mapping[str, str]:
+def outlet_texts(lore: LoreResult) -> Mapping[str, str]:
     """Return the texts of outlet entries, by outlet name."""
     found: dict[str, list[str]] = defaultdict(list)
     for entry in lore.entries:

@@ -144,7 +144,7 @@ class LoreResult:
     reasons: Mapping[str, str]
     """The reason why each entry is active or inactive, by uid."""
     tokens: int
-    begun: Mapping[str, int]
+    activated_at: Mapping[str, int]
     """How many messages there were when sticky or cooling-down entries were activated, by uid."""
 
 
@@ -173,10 +173,10 @@ class KeyMatcher:
 
     def match(self, entry: LoreEntry, text: str) -> str | None:
         """Return which keys of an entry match a text, described for the receipt, or None."""
-        first = next((key for key in entry.keys if self._holds(text, key, entry)), None)
+        first = next((key for key in entry.keys if self._contains_key(text, key, entry)), None)
         if first is None:
             return None
-        lines = (line for line in text.split("\n") if self._holds(line, first, entry))
+        lines = (line for line in text.split("\n") if self._contains_key(line, first, entry))
         found = _KEY.with_values(key=repr(first))
         if line := next(lines, ""):  # "" if a pattern spans several lines
             said = _shorten(" ".join(line.removeprefix("\x01").split()), first)
@@ -187,18 +187,18 @@ class KeyMatcher:
             return None
         return _WITH_SECONDARY.with_values(found=found, logic=entry.logic.replace("_", " "))
 
-    def found(self, entry: LoreEntry, text: str) -> list[str]:
+    def matching_keys(self, entry: LoreEntry, text: str) -> list[str]:
         """Return the entry's keys, primary and secondary, that a text contains."""
         keys = (*entry.keys, *entry.secondary_keys)
-        return [key for key in dict.fromkeys(keys) if self._holds(text, key, entry)]
+        return [key for key in dict.fromkeys(keys) if self._contains_key(text, key, entry)]
 
     def _secondary_holds(self, entry: LoreEntry, text: str) -> bool:
-        holds = (self._holds(text, key, entry) for key in entry.secondary_keys)
+        holds = (self._contains_key(text, key, entry) for key in entry.secondary_keys)
         is_any = entry.logic in {KeyLogic.AND_ANY, KeyLogic.NOT_ANY}
         is_negated = entry.logic in {KeyLogic.NOT_ANY, KeyLogic.NOT_ALL}
         return (any(holds) if is_any else all(holds)) != is_negated
 
-    def _holds(self, text: str, key: str, entry: LoreEntry) -> bool:
+    def _contains_key(self, text: str, key: str, entry: LoreEntry) -> bool:
         if is_regex(key) and not isinstance(pattern := compile_key(key), str):
             return self._matches(text, key, pattern)
         key = key.strip()

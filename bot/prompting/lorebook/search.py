@@ -34,8 +34,8 @@ class LorebookSearch:
 
     The messages (oldest first, including the newest) have the form `Alice: hello`. Their number is
     the clock for sticky entries, cooldowns, and delays. `budget` limits the tokens of all entries,
-    unless the book's own is lower. `random_float` returns a number in [0, 1). `begun` is the value
-    of `LoreResult.begun` for the previous prompt, and `expand` expands macros.
+    unless the book's own is lower. `random_float` returns a number in [0, 1). `activated_at` comes
+    from the `LoreResult` for the previous prompt, and `expand` expands macros.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LorebookSearch:
         budget: int,
         count: TextTokenCounter,
         random_float: Callable[[], float],
-        begun: Mapping[str, int] | None = None,
+        activated_at: Mapping[str, int] | None = None,
         expand: Callable[[str], str] = str,
         time_budget: RegexTimeBudget | None = None,
     ) -> None:
@@ -64,7 +64,7 @@ class LorebookSearch:
         self._sticky: set[str] = set()
         self._cooldown_ends: dict[str, int] = {}
         for entry in book.entries:
-            self._resume_effect(entry, (begun or {}).get(entry.uid))
+            self._resume_effect(entry, (activated_at or {}).get(entry.uid))
         # Sticky entries first, then by order, because the first entries get the budget.
         self._entries = sorted(
             book.entries, key=lambda entry: (entry.uid not in self._sticky, -entry.order)
@@ -301,7 +301,7 @@ def try_lorebook(
     search = LorebookSearch(book, lines, budget=budget, count=count, random_float=lambda: 0.0)
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())
     searched = "\n".join(f"\x01{line}" for line in lines)
-    entries = [(one, matcher.found(one.entry, searched)) for one in result.decisions]
+    entries = [(one, matcher.matching_keys(one.entry, searched)) for one in result.decisions]
     places = _find_places({key for _, keys in entries for key in keys}, text)
     return LorebookTrial(entries, result.tokens, list(_without_overlaps(places)))
 

@@ -106,7 +106,7 @@ def _is_refused(name: str, group: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Within:
+class _InRange:
     """A validator for a number within a range, or null; the number is kept as written."""
 
     low: float
@@ -159,18 +159,18 @@ class Parameters(TypedDict, total=False):
     user_template: str | None
     assistant_template: str | None
     end_template: str | None
-    temperature: Annotated[object, _Within(0, 5)]
-    top_p: Annotated[object, _Within(0, 1)]
-    min_p: Annotated[object, _Within(0, 1)]
-    top_k: Annotated[object, _Within(-1, 1_000_000, whole=True)]
-    frequency_penalty: Annotated[object, _Within(-2, 2)]
-    presence_penalty: Annotated[object, _Within(-2, 2)]
-    repeat_penalty: Annotated[object, _Within(0, 10)]
-    max_tokens: Annotated[object, _Within(0, 1_000_000, whole=True)]  # 0: the provider's limit
-    seed: Annotated[object, _Within(-(2**63), 2**64, whole=True)]
-    max_completion_tokens: Annotated[object, _Within(0, 1_000_000, whole=True)]
-    n: Annotated[object, _Within(1, 1)]  # a chat shows one answer
-    best_of: Annotated[object, _Within(1, 1)]
+    temperature: Annotated[object, _InRange(0, 5)]
+    top_p: Annotated[object, _InRange(0, 1)]
+    min_p: Annotated[object, _InRange(0, 1)]
+    top_k: Annotated[object, _InRange(-1, 1_000_000, whole=True)]
+    frequency_penalty: Annotated[object, _InRange(-2, 2)]
+    presence_penalty: Annotated[object, _InRange(-2, 2)]
+    repeat_penalty: Annotated[object, _InRange(0, 10)]
+    max_tokens: Annotated[object, _InRange(0, 1_000_000, whole=True)]  # 0: the provider's limit
+    seed: Annotated[object, _InRange(-(2**63), 2**64, whole=True)]
+    max_completion_tokens: Annotated[object, _InRange(0, 1_000_000, whole=True)]
+    n: Annotated[object, _InRange(1, 1)]  # a chat shows one answer
+    best_of: Annotated[object, _InRange(1, 1)]
     stop: Annotated[object, AfterValidator(_check_length)]
 
 

@@ -103,11 +103,11 @@ def parse_preset(text: str, source: str) -> Preset:
     """Parse a preset, which may have comments and trailing commas; raise `PresetError`."""
     checked = check_preset(text)
     if checked.preset is None:
-        raise PresetError(join_texts(_placed(one, source) for one in checked.problems))
+        raise PresetError(join_texts(_at_line(one, source) for one in checked.problems))
     return checked.preset
 
 
-def _placed(problem: "PresetProblem", source: str) -> Text:
+def _at_line(problem: "PresetProblem", source: str) -> Text:
     pattern = marked("{file}, line {line}: {problem}")
     return translatable(pattern, file=source, line=problem.line, problem=problem.text)
 
@@ -136,7 +136,7 @@ def read_lorebook_file(name: str, file: Path) -> object:
     try:
         value = read_json(read_preset_text(book)).value
     except JsonSyntaxError as error:
-        raise PresetError(_placed(PresetProblem(error.line, error.problem), str(book))) from error
+        raise PresetError(_at_line(PresetProblem(error.line, error.problem), str(book))) from error
     read_lorebook(value, str(book))
     return value
 
@@ -289,7 +289,7 @@ def check_preset(text: str) -> CheckedPreset:
 
 def preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[PresetProblem]:
     """Describe a document's problems, ordered by line, up to `MAX_PROBLEMS`."""
-    found = [(document.line_at(_path_of(one)), one) for one in error.errors()]
+    found = [(document.line_at(_problem_path(one)), one) for one in error.errors()]
     found.sort(key=lambda one: one[0])
     problems = [PresetProblem(line, _describe(one)) for line, one in found[:MAX_PROBLEMS]]
     if more := found[MAX_PROBLEMS:]:
@@ -300,7 +300,7 @@ def preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[
 
 def _describe(problem: ErrorDetails) -> Text:
     path = problem["loc"]
-    key = _dotted(path)
+    key = _format_path(path)
     match problem["type"]:
         case "extra_forbidden":
             hint = _nearest_name(path)
@@ -321,13 +321,13 @@ def _describe(problem: ErrorDetails) -> Text:
             )
 
 
-def _path_of(problem: ErrorDetails) -> tuple[str | int, ...]:
+def _problem_path(problem: ErrorDetails) -> tuple[str | int, ...]:
     """Return the path to a problem, including steps inside a value that one validator checks."""
     error = problem.get("ctx", {}).get("error")
     return (*problem["loc"], *(error.path if isinstance(error, LocatedPresetError) else ()))
 
 
-def _dotted(path: Iterable[str | int]) -> str:
+def _format_path(path: Iterable[str | int]) -> str:
     """("messages", 0, "role") -> messages[0].role."""
     text = ""
     for step in path:

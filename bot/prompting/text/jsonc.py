@@ -56,7 +56,7 @@ class JsonDocument:
 
     @cached_property
     def _lines(self) -> dict[Path, int]:
-        return _lines_of_keys(self._text)
+        return _find_key_lines(self._text)
 
 
 def read_json(text: str) -> JsonDocument:
@@ -84,7 +84,7 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
         value = json.loads(text, object_pairs_hook=object_of, parse_constant=_refuse_constant)
         level = [value]
         for _ in range(MAX_DEPTH + 1):
-            level = [inner for outer in level for inner in _children_of(outer)]
+            level = [inner for outer in level for inner in _list_children(outer)]
         json.dumps(value if not level else 0, ensure_ascii=False, allow_nan=False).encode()
     except json.JSONDecodeError as error:
         problem = to_translatable(error.msg[0].lower() + error.msg[1:])
@@ -102,7 +102,7 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
             translatable("brackets are nested deeper than {limit}", limit=MAX_DEPTH)
         )
     if has_duplicates and refuses_duplicates:
-        _lines_of_keys(text)
+        _find_key_lines(text)
     return value
 
 
@@ -110,7 +110,7 @@ def _refuse_constant(word: str) -> NoReturn:
     raise JsonSyntaxError(translatable("{word} is not a JSON number", word=word))
 
 
-def _children_of(value: object) -> Iterable[object]:
+def _list_children(value: object) -> Iterable[object]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
@@ -121,7 +121,7 @@ def _blank_out(found: re.Match[str]) -> str:
     return found[1] or re.sub(r"[^\n]", " ", found[0])
 
 
-def _lines_of_keys(text: str) -> dict[Path, int]:
+def _find_key_lines(text: str) -> dict[Path, int]:
     """Return the line of each key and list item in valid JSON.
 
     Raises `JsonSyntaxError` for duplicate keys.

@@ -116,7 +116,7 @@ class EncodingCounter:
     def __call__(self, texts: Iterable[str]) -> Sequence[int]:
         """Return the number of tokens of each text; special tokens count as plain text."""
         known = self._tokens
-        return [known.get((hash(text), len(text))) or self._tokens_of(text) for text in texts]
+        return [known.get((hash(text), len(text))) or self._count_cached(text) for text in texts]
 
     async def count_prompt(self, prompt: Prompt) -> int:
         """Load the encoding, and return a prompt's tokens."""
@@ -136,7 +136,7 @@ class EncodingCounter:
         images = sum([sum(map(image_tokens, one.images)) for one in messages if one.parts])
         return overhead + images + sum(self([message.content for message in messages]))
 
-    def _tokens_of(self, text: str) -> int:
+    def _count_cached(self, text: str) -> int:
         key = hash(text), len(text)
         tokens = self._tokens.get(key)
         if tokens is None:

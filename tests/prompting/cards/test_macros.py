@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.macros import MacroBudget, Macros, macros_of_story
+from bot.prompting.macros import MacroBudget, Macros, convert_story_string
 from tests.attacks import attacks, expanded
 
 TABLES = json.loads((Path(__file__).parent / "macros.json").read_text("utf-8"))
@@ -131,5 +131,5 @@ def test_hostile_braces_and_line_breaks_are_fast() -> None:
     ):
         begun = time.process_time()
         macros().expand(text)
-        macros().expand(macros_of_story(text[:50_000]))
+        macros().expand(convert_story_string(text[:50_000]))
         assert time.process_time() - begun < 5

@@ -29,7 +29,7 @@ def lore(
     said: Sequence[str] = SAID,
     budget: int = 1000,
     random_float: Callable[[], float] = lambda: 0.5,
-    begun: Mapping[str, int] | None = None,
+    activated_at: Mapping[str, int] | None = None,
     **book: Any,
 ) -> LoreResult:
     return LorebookSearch(
@@ -38,7 +38,7 @@ def lore(
         budget=budget,
         count=words,
         random_float=random_float,
-        begun=begun,
+        activated_at=activated_at,
     ).run()
 
 
@@ -59,7 +59,7 @@ def test_rule_decides_which_entries_are_active(case: dict[str, Any]) -> None:
         said=case.get("said", SAID),
         budget=case.get("budget", 1000),
         random_float=lambda: case.get("random", 0.5),
-        begun=case.get("begun"),
+        activated_at=case.get("activated_at"),
         **case.get("book", {}),
     )
 
@@ -87,16 +87,16 @@ def test_a_thousand_slow_regexes_share_one_time_budget() -> None:
 def test_sticky_entry_stays_then_is_on_cooldown_then_may_return() -> None:
     one = entry("d", "dragon", sticky=3, cooldown=2)
 
-    def at(messages: int, begun: Mapping[str, int], *, said: str = "nothing") -> LoreResult:
-        return lore(one, said=["A: -"] * (messages - 1) + [f"A: {said}"], begun=begun)
+    def at(messages: int, activated_at: Mapping[str, int], *, said: str = "nothing") -> LoreResult:
+        return lore(one, said=["A: -"] * (messages - 1) + [f"A: {said}"], activated_at=activated_at)
 
     first = at(10, {}, said="dragon")
-    assert first.begun == {"d": 10}
-    assert reasons(at(12, first.begun))["d"] == "it is sticky"
-    ended = at(13, first.begun, said="dragon")
+    assert first.activated_at == {"d": 10}
+    assert reasons(at(12, first.activated_at))["d"] == "it is sticky"
+    ended = at(13, first.activated_at, said="dragon")
     assert active(ended) == []
     assert reasons(ended)["d"] == "it is on cooldown until there are 15 messages"
-    assert active(at(15, ended.begun, said="dragon")) == ["d"]
+    assert active(at(15, ended.activated_at, said="dragon")) == ["d"]
 
 
 def test_macros_are_expanded_in_keys_and_contents() -> None:
@@ -146,15 +146,22 @@ _TALK = st.lists(st.lists(_WORDS, max_size=4).map(" ".join), min_size=1, max_siz
 def test_search_of_any_book_ends_within_its_budget(
     entries: list[LoreEntry], talk: list[str], budget: int, seed: int
 ) -> None:
-    begun: Mapping[str, int] = {}
+    activated_at: Mapping[str, int] = {}
     for messages in range(1, len(talk) + 1):
 
         def search(
-            book: Lorebook, said: list[str] = talk[:messages], begun: Mapping[str, int] = begun
+            book: Lorebook,
+            said: list[str] = talk[:messages],
+            activated_at: Mapping[str, int] = activated_at,
         ) -> LoreResult:
             random_float = random.Random(seed).random
             return LorebookSearch(
-                book, said, budget=budget, count=words, random_float=random_float, begun=begun
+                book,
+                said,
+                budget=budget,
+                count=words,
+                random_float=random_float,
+                activated_at=activated_at,
             ).run()
 
         book = Lorebook(tuple(entries), recursive=True)
@@ -166,9 +173,9 @@ def test_search_of_any_book_ends_within_its_budget(
         assert sum(one.activated for one in found.decisions) == len(found.entries)
         for group in ("g", "h"):
             held = [one for one in found.entries if group in one.groups]
-            assert len(held) < 2 or any(one.sticky and one.uid in begun for one in held)
+            assert len(held) < 2 or any(one.sticky and one.uid in activated_at for one in held)
         assert found == search(book)
-        begun = found.begun
+        activated_at = found.activated_at
 
 
 def test_contents_beyond_the_budget_are_not_counted() -> None:
