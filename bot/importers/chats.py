@@ -15,9 +15,9 @@ from bot.value_class import value_class
 MAX_CHAT_LINES = 5_000
 MAX_LINE_CHARS = 20_000
 _PERSON, _CHARACTER = "You", "Character"
-"""The names in a chat without names."""
+"""The names for a chat that contains none."""
 _UNSAID = frozenset({"narrator", "comment"})
-"""SillyTavern's types of messages that nobody in the chat has written."""
+"""SillyTavern's types of messages that no participant of the chat wrote."""
 _NOT_A_CHAT = translatable(
     "This is not a chat. Attach a chat of SillyTavern (.jsonl) or of Character.AI (JSON)."
 )
@@ -30,25 +30,25 @@ class ChatLine:
     name: str
     text: str
     is_person: bool
-    """Whether the person said it who owns the chat; else a character did."""
+    """Whether the person wrote the message; otherwise a character did."""
     sent_at_ms: int | None = None
-    """In Unix milliseconds; only written, not read."""
+    """In Unix milliseconds; written to files, but never read from them."""
 
 
 @value_class
 class ExportedChat:
-    """A chat of one person with one or more characters, oldest message first."""
+    """A chat between a person and one or more characters, oldest message first."""
 
     person: str
     character: str
-    """The first of the characters."""
+    """The first character's name."""
     lines: tuple[ChatLine, ...]
     left_out: int = 0
-    """The number of messages that nobody said, or that have no text."""
+    """The number of omitted messages: without text, or written by no participant."""
 
 
 def write_chat(chat: ExportedChat) -> str:
-    """Return a chat as SillyTavern's `.jsonl`: a header, then one message a line."""
+    """Return a chat as SillyTavern's `.jsonl`: a header line, then one message per line."""
     header = {"user_name": chat.person, "character_name": chat.character, "chat_metadata": {}}
     return "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in (header, *rows_of(chat)))
 
@@ -69,13 +69,13 @@ def rows_of(chat: ExportedChat) -> list[dict[str, object]]:
 
 
 def read_chat(data: bytes) -> ExportedChat:
-    """Read an exported chat; raises `UserError`."""
+    """Read an exported chat; raise `UserError` if it is not a valid chat."""
     try:
         text = data.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
         raise UserError(_NOT_A_CHAT) from None
     first, _, others = text.partition("\n")
-    if first.rstrip().endswith("}") and others.strip():  # not an object of several lines
+    if first.rstrip().endswith("}") and others.strip():  # not one object spread over several lines
         rows = [_load(line, number) for number, line in enumerate(text.split("\n"), 1)]
         return read_rows([one for one in rows if one.values])
     value = _load(text)
@@ -90,7 +90,7 @@ def read_chat(data: bytes) -> ExportedChat:
 
 
 def read_rows(rows: Sequence[JsonFields]) -> ExportedChat:
-    """Read SillyTavern's messages, and the header before them, if any; raises `UserError`."""
+    """Read SillyTavern's messages after an optional header; raise `UserError` if invalid."""
     if not any("mes" in one.values or "user_name" in one.values for one in rows):
         raise UserError(_NOT_A_CHAT)
     header = rows[0] if "mes" not in rows[0].values else JsonFields({})
@@ -114,7 +114,7 @@ def _load(text: str, line: int = 1) -> JsonFields:
 
 
 def _read_row(row: JsonFields) -> ChatLine | None:
-    """Return a message; None for one that is hidden, or that the program wrote."""
+    """Return a message, or None if it is hidden or was written by SillyTavern itself."""
     kind = JsonFields(row.values.get("extra")).text("type")
     if row.flag("is_system") or kind in _UNSAID:
         return None
@@ -123,7 +123,7 @@ def _read_row(row: JsonFields) -> ChatLine | None:
 
 
 def _read_histories(file: JsonFields) -> ExportedChat:
-    """Read all chats with a character, in the form of Character.AI's first version."""
+    """Read all chats with a character, as exported from Character.AI's first version."""
     histories = JsonFields(file.values.get("histories")).list_of_objects("histories")
     lines = []
     for history in _oldest_first(histories, "created"):
@@ -134,26 +134,26 @@ def _read_histories(file: JsonFields) -> ExportedChat:
 
 
 def _read_turn(turn: JsonFields) -> ChatLine:
-    """Read a turn of Character.AI's second version: the chosen candidate, else the first."""
+    """Read a turn from Character.AI's second version: the chosen candidate, or else the first."""
     author = JsonFields(turn.values.get("author"))
     candidates = [JsonFields(one) for one in turn.list_of_objects("candidates")]
     chosen = turn.text("primary_candidate_id")
     candidates.sort(key=lambda one: one.text("candidate_id") != chosen)
-    text = candidates[0].text("raw_content") if candidates else ""  # none: it was stopped at once
+    text = candidates[0].text("raw_content") if candidates else ""  # may be none if stopped
     return ChatLine(author.text("name"), text, author.flag("is_human"))
 
 
 def _oldest_first(
     found: Sequence[Mapping[str, object]], date: str
 ) -> Sequence[Mapping[str, object]]:
-    """Sort by dates in ISO 8601; without dates, the newest came first, as the service lists."""
+    """Sort by ISO 8601 dates; if any is missing, reverse the service's newest-first order."""
     if all(isinstance(one.get(date), str) for one in found):
         return sorted(found, key=lambda one: str(one[date]))
     return found[::-1]
 
 
 def _chat(lines: Sequence[ChatLine | None], person: str = "", character: str = "") -> ExportedChat:
-    """Clean names and texts, and leave out what has no text; raises `UserError`."""
+    """Clean names and texts, and drop empty messages; raise `UserError` if the chat is invalid."""
     said = [one for one in lines if one is not None and one.text.strip()]
     if not said:
         raise UserError(translatable("Nobody says anything in this file."))

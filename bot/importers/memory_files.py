@@ -1,7 +1,7 @@
-"""Write and read memories as JSON, as SillyTavern's World Info, and in a character's card.
+"""Write and read memories: as JSON, as SillyTavern's World Info, or inside a character card.
 
-A file says "me" where a memory is about the person whose file it is: who reads the file in is that
-person, on every platform. See docs/sources.md#sillytavern and docs/sources.md#cards.
+In a file, "me" stands for the person who exported it. The person who imports the file takes that
+role, on any platform. See docs/sources.md#sillytavern and docs/sources.md#cards.
 """
 
 import json
@@ -23,33 +23,33 @@ from bot.value_class import value_class
 
 MAX_MEMORY_CHARS = 500
 MAX_MEMORIES = 1_000
-"""In one file."""
+"""The maximum number of memories in a file."""
 _FORMAT = "troupe memories"
 _OWN = "troupe"
-"""The key of what World Info and cards have no field for; SillyTavern keeps it."""
+"""The key for data that World Info and cards have no field for; SillyTavern preserves it."""
 _ME, _PLACE = "me", "place"
 _KEY = regex.compile(r"\b(?:\p{Lu}\w{2,}|\p{Ll}{6,}\b)")
-"""A capitalized or long word; scripts without capitals have none."""
+"""A capitalized or long word. Never matches in scripts without capital letters."""
 _MAX_KEYS = 5
 
 
 @value_class
 class MemoryFile:
-    """What an imported file contains."""
+    """The contents of an imported file."""
 
     memories: tuple[Memory, ...] = ()
-    """Their `said_by` and `place` are those of the reader; a character's key is its name."""
+    """`said_by` and `place` are the importing person's; a character's key is its name."""
     others: tuple[str, ...] = ()
-    """The names of other people whom memories in the file are about: these are left out."""
+    """The names of other people in the file; memories about them are not imported."""
     unreadable: int = 0
-    """The number of entries without a usable text."""
+    """The number of entries without usable text."""
     chat: ExportedChat | None = None
     card: bytes | None = None
-    """The character's card, without its memories and its chat."""
+    """The character card without its memories and chat, or None if the file is not a card."""
 
 
 def write_json(memories: Sequence[Memory], person: str) -> str:
-    """Return the memories as JSON; those about `person`, an id, are about "me"."""
+    """Return the memories as JSON; "me" stands for the person with the id `person`."""
     rows = [{"text": one.text, **_memory_fields(one, person)} for one in memories]
     return _dump({"format": _FORMAT, "version": 1, "memories": rows})
 
@@ -63,7 +63,7 @@ def write_world_info(memories: Sequence[Memory], person: str) -> str:
 def write_character(
     preset: Preset, memories: Sequence[Memory], chat: ExportedChat | None, person: str
 ) -> str:
-    """Return a character's card; memories follow the entries of its lorebook, the chat is apart."""
+    """Return a character card with memories after the lorebook entries, and the chat in a field."""
     fields = card_fields(preset)
     book = JsonFields(fields.get("character_book"))
     lore = book.list_of_objects("entries")
@@ -74,7 +74,7 @@ def write_character(
 
 
 def world_info_entry(memory: Memory, uid: int, person: str = "") -> dict[str, object]:
-    """Return a memory as an entry of World Info; names in its text activate the entry."""
+    """Return a memory as a World Info entry that names from its text activate."""
     words = dict.fromkeys(_KEY.findall(memory.text))
     keys = sorted(words, key=str.islower)[:_MAX_KEYS]  # names first
     return {
@@ -93,27 +93,27 @@ def world_info_entry(memory: Memory, uid: int, person: str = "") -> dict[str, ob
 
 
 def add_to_lorebook(book: object, memory: Memory) -> dict[str, object]:
-    """Return a preset's lorebook with a memory as a further entry."""
+    """Return a copy of a preset's lorebook with the memory as an additional entry."""
     values = dict(JsonFields(book).values)
     entries = values.get("entries")
     taken = entries if isinstance(entries, dict) else {}
     uid = 1 + max((int(one) for one in taken if one.isdecimal()), default=-1)
     entry = world_info_entry(memory, len(entries) if isinstance(entries, list) else uid)
-    del entry["extensions"]  # from now on it is lore
+    del entry["extensions"]  # from now on, it is ordinary lore
     if isinstance(entries, list):
         return {**values, "entries": [*entries, card_entry(entry)]}
     return {**values, "entries": {**taken, str(uid): entry}}
 
 
 def read_memory_file(data: bytes, owner: Memory) -> MemoryFile:
-    """Read memories, a character's card with memories, or a chat; raises `UserError`.
+    """Read memories, a character card with memories, or a chat; raise `UserError` if invalid.
 
-    `owner` is a memory about the reader, whose place and author those of the file get.
+    `owner` is a memory about the importing person; imported memories get its place and author.
     """
     try:
         value = JsonFields(read_strict_json(data.decode("utf-8-sig")))
     except (UnicodeDecodeError, JsonSyntaxError):
-        value = JsonFields(None)  # a chat says what is wrong with it
+        value = JsonFields(None)  # `read_chat` reports the problem
     match value.values:
         case {"format": str(name), "memories": list(rows)} if name == _FORMAT:
             return _read_rows([(one, one) for one in rows], owner)
@@ -146,7 +146,7 @@ def _read_card(
 
 
 def _read_entries(rows: Sequence[object]) -> list[tuple[object, object]]:
-    """Return entries as texts and our fields; without these, they are about this place."""
+    """Return each entry's text and our fields; an entry without our fields is about this place."""
     texts = [{"text": JsonFields(one).values.get("content")} for one in rows]
     others = {"about": _PLACE}
     return [
@@ -181,7 +181,7 @@ def _read_rows(rows: Sequence[tuple[object, object]], owner: Memory) -> MemoryFi
 
 
 def _read_memory(text: str, fields: JsonFields, owner: Memory) -> Memory | str | None:
-    """Return a memory, the name of somebody else that it is about, or None if it has no text."""
+    """Return a memory, or the name of another person it is about, or None if it is unusable."""
     text = " ".join(text.split())
     match fields.values.get("about"):
         case "me":

@@ -1,4 +1,4 @@
-"""Build the prompt's section of memories: one line each, before the newest message."""
+"""Build the part of a prompt that lists memories, one per line, before the newest message."""
 
 from datetime import UTC, datetime
 
@@ -22,9 +22,9 @@ _WITHOUT_BRACKETS = str.maketrans("[]", "()")
 def build_memories(
     inputs: PromptInputs, ranked: RankedMemories
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
-    """Return the parts for the best memories that fit into their share, and what is left out.
+    """Return the prompt parts for the best memories within the budget, and the omitted memories.
 
-    The text of what is left out is not recorded.
+    The texts of omitted memories are not recorded.
     """
     limit = inputs.max_input_tokens
     left = limit * ranked.budget_share if limit else _TOKENS_WITHOUT_LIMIT
@@ -55,7 +55,7 @@ def _line(inputs: PromptInputs, one: RankedMemory) -> str:
 
 
 def _source(inputs: PromptInputs, one: RankedMemory) -> str:
-    """Return what receipts show: subject, author, day, and why it was recalled."""
+    """Describe a memory for receipts: its subject, author, and day, and why it was recalled."""
     memory = one.memory
     at = datetime.fromtimestamp(memory.since, UTC).date().isoformat()
     author = _label(inputs, memory.said_by, "")
