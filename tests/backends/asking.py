@@ -35,7 +35,7 @@ class Answer:
 
     @property
     def error_texts(self) -> str:
-        """The message for the operator and the notice for the chat."""
+        """Return the operator's message and the chat's notice from a failed request."""
         assert self.error is not None
         return f"{self.error} | {self.error.notice}"
 

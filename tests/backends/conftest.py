@@ -1,4 +1,4 @@
-"""Backends and the fake services that they connect to."""
+"""Fixtures: backends and the fake services they connect to."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -49,7 +49,7 @@ async def renderer() -> AsyncIterator[Renderer]:
 
 @pytest.fixture
 def is_never_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine this process may stand still for a second, which is not tested here."""
+    """Disable the detection of process pauses, because a busy machine may cause some."""
     monkeypatch.setattr(request_runner, "PROCESS_PAUSE_SECONDS", 60.0)
 
 
@@ -61,7 +61,7 @@ async def service() -> AsyncIterator[FakeOpenAI]:
 
 @pytest.fixture
 async def connect(service: FakeOpenAI, clock: FakeClock) -> AsyncIterator[Connect]:
-    """Make a backend named acme for `service`, with short timeouts and these settings."""
+    """Create a backend named acme for `service` with short timeouts and the given settings."""
     made: list[OpenAICompatibleBackend] = []
 
     def connect(**given: object) -> OpenAICompatibleBackend:

@@ -1,4 +1,4 @@
-"""An engine that keeps its slots as lists of ids, and counts its saves."""
+"""A fake engine that keeps its slots as lists of token ids and counts saves."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -40,7 +40,7 @@ class FakeEngine(Engine):
         self.held = [[] for _ in self.held]
 
     def cached(self, request: GenerationRequest) -> int:
-        """Count the ids of a prompt that its slot holds, as a server compares them."""
+        """Return how many leading ids of a prompt are already in its slot, as a server would."""
         assert request.slot is not None
         pairs = zip(self.held[request.slot], request.prompt_ids, strict=False)
         return next(

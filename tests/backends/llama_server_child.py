@@ -10,7 +10,7 @@ import xllamacpp
 def main(
     model: str, port: str, slots: str, context_tokens: str, key: str = "", template: str = ""
 ) -> None:
-    """Serve on loopback until killed, each slot with that much context."""
+    """Serve on loopback until killed; every slot gets the given context size."""
     params = xllamacpp.CommonParams()
     params.model.path, params.port = model, int(port)
     params.n_parallel, params.n_ctx = int(slots), int(slots) * int(context_tokens)

@@ -1,4 +1,4 @@
-"""The model that comes with Troupe, fetched once for all tests of a checkout."""
+"""The default model, downloaded once per checkout for all tests."""
 
 import shutil
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ ENGINES = ["xllamacpp", pytest.param("llama_cpp_python", marks=WITH_BINDINGS)]
 
 
 async def lend_model(data_dir: Path) -> Path:
-    """Make the default model one of this data directory's; gives the file it is a copy of."""
+    """Copy the default model into a data directory; return the original file."""
     real = await model_store.pull_default_model(_CHECKOUT_DATA, progress=lambda _: None)
     model_store.models_folder(data_dir).mkdir(parents=True)
     lent = model_store.models_folder(data_dir) / model_store.DEFAULT_FILE

@@ -1,4 +1,4 @@
-"""Images of one colour, as presets hold them."""
+"""Single-color images in the form that presets use."""
 
 import base64
 import struct
@@ -19,7 +19,7 @@ def as_image(data: bytes, kind: str = "png") -> Image:
 
 
 def shown(text: str, *images: Image) -> Message:
-    """A user's message with images after its text."""
+    """Return a user message with images after its text."""
     return Message("user", text, (text, *images))
 
 

@@ -1,6 +1,6 @@
-"""Streams of services as they were sent, from files beside the tests.
+"""Recorded response streams of services, read from files next to the tests.
 
-A stream begins with `=== NAME => {...}`: what should become of it.
+Each stream starts with a line `=== NAME => {...}` that states the expected result.
 """
 
 import json

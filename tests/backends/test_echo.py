@@ -1,4 +1,4 @@
-"""The backend that repeats its prompt."""
+"""The echo backend repeats its prompt."""
 
 import pytest
 from hypothesis import given

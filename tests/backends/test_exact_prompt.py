@@ -1,4 +1,4 @@
-"""The exact prompt of an answer, as its model was sent it, without secrets."""
+"""The exact prompt that was sent to the model for an answer, without secrets."""
 
 import json
 from dataclasses import replace

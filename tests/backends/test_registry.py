@@ -1,4 +1,4 @@
-"""A backend is one package: settings, presets and service learn it from the registry."""
+"""The registry is enough to add a backend: settings, presets, and the service find it there."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Calls of tools that local models write into their answers: read, bounded, and never shown."""
+"""Tool calls in the text of local models are parsed, limited, and never shown in a chat."""
 
 import json
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""Write GGUF files that llama.cpp loads: a model of zeros with the vocabulary of a family."""
+"""Write GGUF files that llama.cpp can load: all-zero models with a family's vocabulary."""
 
 import math
 import struct
@@ -14,7 +14,7 @@ _WIDTH = 32  # of everything in the model
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A family's control tokens over single bytes (`gpt2`) or letters and bytes (`llama`)."""
+    """A family's control tokens plus single bytes (`gpt2`) or letters and bytes (`llama`)."""
 
     pre: str  # llama.cpp's name of the way to split text; empty: SentencePiece
     control: Sequence[str]
@@ -35,7 +35,7 @@ class Vocabulary:
 
 
 def write(path: Path, vocabulary: Vocabulary, **metadata: Any) -> Path:
-    """Write the file; `metadata` is added, with `__` for the dots in its keys."""
+    """Write the file with extra metadata; `__` in a key stands for a dot."""
     tokens = vocabulary.tokens
     keys: dict[str, Any] = {
         "general.architecture": "llama",
@@ -67,7 +67,7 @@ def lay_out(
     tensors: Mapping[str, tuple[int, ...]],
     weights: Callable[[int], bytes],
 ) -> Path:
-    """Write a GGUF file with these keys and shapes; `weights` gives so many bytes of numbers."""
+    """Write a GGUF file with the given keys and tensor shapes; `weights(n)` returns n bytes."""
     header = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(keys))
     header += b"".join(_text(key) + _value(value) for key, value in keys.items())
     offset, described, data = 0, b"", bytearray()
@@ -120,7 +120,7 @@ def _padded(size: int) -> int:
 
 
 def _byte_letters() -> list[str]:
-    """GPT-2's letters for the 256 bytes: printable ones stand for themselves."""
+    """Return GPT-2's characters for the 256 bytes; printable bytes map to themselves."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     unused = iter(range(0x100, 0x200))
     return [chr(byte) if byte in printable else chr(next(unused)) for byte in range(256)]

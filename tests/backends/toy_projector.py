@@ -1,6 +1,6 @@
-"""A projector that llama.cpp loads beside SmolLM2: LLaVA's shape, tiny, with weights from dice.
+"""A tiny image projector with random weights and LLaVA's layout, for use with SmolLM2.
 
-What the model makes of an image is nonsense, but it is another nonsense for another image.
+The resulting embeddings are meaningless, but different images give different embeddings.
 """
 
 import random
@@ -31,7 +31,7 @@ _KEYS = {
 
 
 def write(path: Path, width: int = _SMOLLM2_WIDTH) -> Path:
-    """Write one for a model whose embeddings have this width."""
+    """Write a projector for a model with embeddings of the given width."""
     dice = random.Random(1)
 
     def weights(size: int) -> bytes:

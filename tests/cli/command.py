@@ -1,4 +1,4 @@
-"""Run a command of `troupe` in this process, and use the database of its settings."""
+"""Helpers that run `troupe` commands in this process and access their database."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 
 def troupe(*words: str, given: str | None = None) -> str:
-    """Return what a command prints to stdout; raise what it raises."""
+    """Run a command and return its output; its exceptions propagate."""
     result = CliRunner().invoke(app, words, input=given, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def use_database(action: Callable[[Database], Awaitable[T]]) -> T:
-    """Return what an action does with the database, which is created first."""
+    """Create the database, run an action with it, and return the result."""
 
     async def use() -> T:
         settings = read_settings()
@@ -35,6 +35,6 @@ def use_database(action: Callable[[Database], Awaitable[T]]) -> T:
 
 
 def audited() -> list[tuple[str, str, str]]:
-    """Return who did what to whom, in their order."""
+    """Return the audit entries in order: who did what to whom."""
     entries = use_database(lambda database: AuditLog(database).newest(10))
     return [(one.who, one.action, one.subject) for one in reversed(entries)]

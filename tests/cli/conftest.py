@@ -1,4 +1,4 @@
-"""Every test of a command runs in an empty folder, in an environment without settings."""
+"""Commands run in an empty folder and an environment without settings."""
 
 import os
 from pathlib import Path

@@ -31,7 +31,7 @@ finally:
 
 
 def imported_by(folder: Path, *words: str) -> set[str]:
-    """Run a command in a process; return the modules that it imported."""
+    """Run a command in a new process; return the modules that it imported."""
     result = subprocess.run(
         [sys.executable, "-c", _MAIN, *words],
         env={"PYTHONPATH": str(CHECKOUT), "TROUPE_PRESETS_DIR": str(CHECKOUT / "presets")},
@@ -112,7 +112,7 @@ def test_command_costs_less_cpu_than_two_and_a_half_imports_of_typer_and_rich(
 
 
 def cpu_seconds(command: list[str], folder: Path) -> float:
-    """Return the least CPU time of seven runs: load on the machine only adds to it."""
+    """Return the lowest CPU time of seven runs, because load can only increase it."""
     environment = {"PYTHONPATH": str(CHECKOUT), "TROUPE_PRESETS_DIR": str(CHECKOUT / "presets")}
     seconds = []
     for _ in range(7):

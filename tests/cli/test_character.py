@@ -16,7 +16,7 @@ ASSISTANT = {"name": "assistant", "provider": "ollama", "model": "tiny"}
 
 @pytest.fixture(autouse=True)
 def _prepare(folder: Path) -> None:
-    """A working directory with the five cards and one preset."""
+    """Prepare a working directory with the five cards and one preset."""
     (folder / "presets").mkdir()
     (folder / "presets" / "assistant.json").write_text(json.dumps(ASSISTANT))
     for name, data in CARD_FILES.items():

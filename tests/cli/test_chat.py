@@ -1,4 +1,4 @@
-"""`troupe chat` as a process: its options, pipes, and a person at a terminal."""
+"""`troupe chat` in a process: its options, in pipes, and in a terminal."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ ANSWERS = {
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, str]:
-    """Return the environment of an installation whose presets say who they are."""
+    """Return the environment of an installation whose presets introduce themselves."""
     presets = tmp_path / "presets"
     presets.mkdir()
     for name, answer in ANSWERS.items():
@@ -51,7 +51,7 @@ def chat(
     command: str = "chat",
     code: int | None = None,
 ) -> tuple[str, str]:
-    """Run a chat over a pipe; return its output and its errors."""
+    """Run a chat over pipes; return its output and error output."""
     done = subprocess.run(
         [sys.executable, "-m", "bot", command, *words],
         env=settings,
@@ -69,7 +69,7 @@ def chat(
 def chatting(
     settings: dict[str, str], terminal: Terminal, *words: str, command: str = "chat"
 ) -> Iterator[Terminal]:
-    """Chat in a terminal as a person would; the process ends with the block."""
+    """Run a chat in a terminal; the process ends with the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bot", command, *words],
         env=settings,

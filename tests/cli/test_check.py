@@ -1,4 +1,4 @@
-"""`troupe check` reports a line for each thing, and how to fix what is wrong."""
+"""`troupe check` prints a line per check, with a remedy for each problem."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"
 
 @pytest.fixture(autouse=True)
 def _prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working directory with a preset on the echo backend, and as long as a test may take."""
+    """Prepare a preset for the echo backend, and disable the time limit of the checks."""
     monkeypatch.setattr("bot.cli.check._SECONDS", PATIENCE_SECONDS)
     monkeypatch.setenv("TROUPE_PROVIDERS__ECHO__KIND", "echo")
     write_preset(folder, ECHO)
@@ -171,7 +171,7 @@ async def test_check_does_not_load_model_larger_than_free_memory(
 
 
 async def test_check_tests_the_other_presets_beside_a_broken_one(folder: Path) -> None:
-    """The default model of one is downloaded at the first start."""
+    """The other preset uses the default model, which is downloaded at the first start."""
     (folder / "presets" / "broken.json").write_text("{")
     lore = {**ECHO, "name": "lore", "lorebook": "missing.json"}
     (folder / "presets" / "lore.json").write_text(json.dumps(lore))
@@ -323,7 +323,7 @@ def test_check_reports_wrong_settings_in_its_list(monkeypatch: pytest.MonkeyPatc
 
 @asynccontextmanager
 async def silent_server() -> AsyncIterator[str]:
-    """Accept connections and answer nothing; yield the address."""
+    """Accept connections without ever answering; yield the address."""
     release = asyncio.Event()
 
     async def wait(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

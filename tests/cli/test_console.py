@@ -1,4 +1,4 @@
-"""`troupe console`: links to log in, sessions, tokens of the API."""
+"""`troupe console`: login links, sessions, and API tokens."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Expected errors end in one line and exit code 1, never in a traceback."""
+"""Expected errors print one line and exit with code 1, without a traceback."""
 
 import json
 import os
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.service
 
 @pytest.fixture(autouse=True)
 def _prepare(folder: Path) -> None:
-    """A working directory with an empty presets folder."""
+    """Prepare a working directory with an empty presets folder."""
     (folder / "presets").mkdir()
 
 
 def run_failing(*words: str, **environment: str) -> list[str]:
-    """Run a command that fails as a process; return the lines on stderr."""
+    """Run a failing command in a process; return its lines on stderr."""
     inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}  # noqa: TID251
     root = str(CHECKOUT)
     settings = {"TROUPE_CONSOLE__PORT": "0", "PYTHONPATH": root, **inherited, **environment}

@@ -1,4 +1,4 @@
-"""`troupe init` by flags and by questions in a terminal, against both platforms' servers."""
+"""`troupe init` with flags, and with questions in a terminal, against fake platforms."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ async def platforms(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Platforms]
 
 
 async def init(*flags: str) -> Result:
-    """Run the command in a thread, because the servers need this one."""
+    """Run the command in another thread, because the servers run in this one."""
     return await asyncio.to_thread(CliRunner().invoke, app, ["init", *flags])
 
 
@@ -363,7 +363,7 @@ async def test_first_start_in_a_terminal_offers_set_up(folder: Path) -> None:
 
 
 class Terminal:
-    """A command in a terminal of its own; it ends with the block."""
+    """A command in its own terminal; it ends with the block."""
 
     def __init__(self, folder: Path, *words: str, command: str = "init") -> None:
         self.output = ""
@@ -386,7 +386,7 @@ class Terminal:
 
     @property
     def echoes(self) -> bool:
-        """Whether the terminal shows what is typed."""
+        """Return whether the terminal echoes typed characters."""
         return bool(termios.tcgetattr(self._terminal)[3] & termios.ECHO)
 
     def send(self, keys: str) -> None:
@@ -397,7 +397,7 @@ class Terminal:
         self.send(f"{text}\n")
 
     async def find(self, pattern: str) -> str:
-        """Wait for a text after the last one found; return its group, or the text."""
+        """Wait for a match after the previous one; return its group, or the whole match."""
         try:
             await wait_until(lambda: re.search(pattern, self._unread()) is not None)
         except TimeoutError:
@@ -408,7 +408,7 @@ class Terminal:
         return found[found.re.groups]
 
     async def wait(self) -> int:
-        """Wait for the end of the command; return its exit status."""
+        """Wait for the command to exit; return its status."""
         ended: list[int] = []
 
         def has_ended() -> bool:
@@ -429,7 +429,7 @@ class Terminal:
 
 
 async def send_code(platforms: Platforms, kind: str, code: str) -> str:
-    """Write the code as a person once the bot listens; return the person's id."""
+    """Send the setup code as a person once the bot listens; return the person's id."""
     if kind == "telegram":
         await platforms.telegram.wait(lambda: platforms.telegram.waiter, timeout=120)
         platforms.telegram.say(7, code, chat=7)

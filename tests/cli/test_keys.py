@@ -1,4 +1,4 @@
-"""`troupe keys` stores keys of providers encrypted, and the service reads them from there."""
+"""`troupe keys` stores provider keys encrypted, and the service loads them."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""`troupe model` and `troupe db` as a person uses them."""
+"""`troupe model` and `troupe db`, used as a person would."""
 
 import contextlib
 import hashlib

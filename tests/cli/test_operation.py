@@ -1,4 +1,4 @@
-"""The commands of an installation: nodes, jobs, dead letters, pauses, backups, personal data."""
+"""Operator commands: nodes, jobs, dead letters, pauses, backups, and personal data."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -175,7 +175,7 @@ def test_ages_have_the_unit_of_their_size(seconds: float | None, shown: str) -> 
 
 
 async def talk_in_two_channels(database: Database) -> None:
-    """Let ALICE and BOB be answered in a channel and its topic, and ALICE in another one."""
+    """Store answers to ALICE and BOB in a channel and its topic, and to ALICE in a second one."""
     said = [("5", None, ALICE), ("5", "7", BOB), ("6", None, ALICE)]
     for number, (chat, thread, who) in enumerate(said):
         incoming = make_incoming("hi", key=f"{chat}:{number}", author=who)
@@ -256,7 +256,7 @@ def export(*words: str) -> str:
 
 
 def store_words() -> None:
-    """Let ALICE say something in two chats, and BOB in one; both describe themselves."""
+    """Store messages from ALICE in two chats and from BOB in one, with a description for each."""
 
     async def store(database: Database) -> None:
         said = [(MINE[0], ALICE), (("telegram:5", "not mine"), BOB), (MINE[1], ALICE)]

@@ -1,4 +1,4 @@
-"""`troupe policy`: what reviews ask for, and the proof that people are forgotten."""
+"""`troupe policy`: the data report for reviews, and the proof that deletion works."""
 
 import pytest
 

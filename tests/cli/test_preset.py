@@ -1,4 +1,4 @@
-"""`troupe preset` lists, shows, checks, imports and exports presets."""
+"""`troupe preset` lists, shows, checks, imports, and exports presets."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ PARAMETER stop <|end|>
 
 @pytest.fixture(autouse=True)
 def _prepare(folder: Path) -> None:
-    """A working directory with a model, a Modelfile and an empty presets folder."""
+    """Prepare a working directory with a model, a Modelfile, and an empty presets folder."""
     (folder / "presets").mkdir()
     (folder / "phi.gguf").touch()
     (folder / "Modelfile").write_text(MODELFILE, encoding="utf-8")
@@ -227,14 +227,14 @@ def test_show_prints_version_to_stderr(folder: Path) -> None:
 
 
 def shown() -> str:
-    """Show nova; gives what is said beside its JSON."""
+    """Run `troupe preset show nova`; return the output besides the JSON."""
     result = CliRunner().invoke(app, ["preset", "show", "nova"], catch_exceptions=False)
     assert json.loads(result.stdout)["name"] == "nova"
     return result.stderr
 
 
 async def started_with(folder: Path, name: str) -> None:
-    """Do what the service does with a preset when it starts."""
+    """Load a preset as the service does at startup."""
     (folder / "data").mkdir(exist_ok=True)
     preset = load_presets(folder / "presets")[name]
     async with open_database(f"sqlite:///{folder / 'data' / 'troupe.db'}") as database:
@@ -242,7 +242,7 @@ async def started_with(folder: Path, name: str) -> None:
 
 
 def test_list_gives_each_preset_one_line(folder: Path) -> None:
-    """A description forges no other preset, and reverses none."""
+    """A description cannot forge another line or reverse its text direction."""
     text = "Kind.\nnova: x\r\u2028\x1b[2K\x9b31m\u202eevil\u2066"
     for file, more in (("b", {"name": "nova", "description": text}), ("a", {"name": "Ада"})):
         content = {"provider": "local", "model": "m", **more}

@@ -1,4 +1,4 @@
-"""`troupe render` shows what a model would be sent."""
+"""`troupe render` shows the prompt that a model would receive."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def add_preset(folder: Path, **keys: object) -> None:
 
 
 def render(*words: str, messages: str = "talk.json", given: str | None = None) -> str:
-    """Run the command; return what it printed, raise what it raised."""
+    """Run the command and return its output; its exceptions propagate."""
     return troupe("render", "--messages", messages, *words, given=given)
 
 

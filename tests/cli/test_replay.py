@@ -1,4 +1,4 @@
-"""`troupe replay` sends a stored prompt again, or only shows it."""
+"""`troupe replay` sends a stored prompt again, or only prints it."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def _prepare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def store_receipts(*receipts: Receipt) -> None:
-    """Store them as receipts 1, 2 and so on."""
+    """Store the prompts as receipts 1, 2, and so on."""
     use_database(lambda database: store_answer(database, *receipts))
 
 

@@ -1,4 +1,4 @@
-"""`troupe usage` prints what answers cost as CSV."""
+"""`troupe usage` prints the costs of answers as CSV."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Embedders of local model files, and their errors."""
+"""Embedders for local model files, and their errors."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Embeddings from a service: requests and errors."""
+"""Embeddings from an external service: requests and errors."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Stories are found by their words where no model is installed."""
+"""Without an embedding model, stories are found by their words."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Five character cards of all versions and containers; the last one is hostile."""
+"""Five character cards covering all versions and containers; the last is hostile."""
 
 import io
 import json
@@ -48,7 +48,7 @@ CARD_CONTENTS = {
 
 
 def chunk(kind: bytes, body: bytes, *, checksum: int | None = None) -> bytes:
-    """Return a PNG chunk, with this checksum if it is given."""
+    """Return a PNG chunk, with the given checksum or the correct one."""
     right = zlib.crc32(kind + body)
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", checksum or right)
 

@@ -1,4 +1,4 @@
-"""What the readers of files refuse is told in the reader's language, never as a plain string."""
+"""Errors about rejected files are translatable texts, never plain strings."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Presets that take their persona and their stories from a character file."""
+"""Presets that load the persona and stories from a character file."""
 
 import json
 import subprocess

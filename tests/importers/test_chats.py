@@ -1,4 +1,4 @@
-"""Chats of SillyTavern and Character.AI are read, and written as SillyTavern's."""
+"""Chats from SillyTavern and Character.AI are read; SillyTavern's format is written."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A file is known by its content, and a wrong command names the right one."""
+"""File kinds are detected by content, and a wrong command suggests the right one."""
 
 import json
 from pathlib import Path

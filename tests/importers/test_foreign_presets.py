@@ -1,4 +1,4 @@
-"""Samplers, prompts and templates of SillyTavern, koboldcpp and LMDeploy become presets."""
+"""Samplers, prompts, and templates from other programs become presets."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Characters of ChatHaruhi 1 and 2: zip archives, and files with the columns of version 2."""
+"""ChatHaruhi characters: zip archives, and files with the columns of version 2."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Memories go to files and come back: JSON, World Info, and a card with memories and a chat."""
+"""Export and import of memories: JSON, World Info, and cards with memories and a chat."""
 
 import json
 from collections.abc import Sequence

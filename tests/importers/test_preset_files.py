@@ -1,4 +1,4 @@
-"""Preset files of all kinds are detected by content, imported, and losses are reported."""
+"""Preset files of all kinds are detected by content and imported; losses are reported."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files of SillyTavern give the prompts that SillyTavern makes of them."""
+"""SillyTavern's files lead to the same prompts as in SillyTavern."""
 
 import json
 import time
@@ -32,7 +32,7 @@ def card(**fields: Any) -> Preset:
 
 
 def imported(*prompts: Any, into: Preset | None = None, **settings: Any) -> ImportedPreset:
-    """Import a chat-completion preset; a text among the prompts is a marker."""
+    """Import a chat-completion preset; a string among `prompts` stands for a marker."""
     rows = [{"identifier": one, "marker": True} if isinstance(one, str) else one for one in prompts]
     rows = [{"identifier": f"p{number}", **row} for number, row in enumerate(rows)]
     order = [{"identifier": row["identifier"], "enabled": row.pop("on", True)} for row in rows]
@@ -41,7 +41,7 @@ def imported(*prompts: Any, into: Preset | None = None, **settings: Any) -> Impo
 
 
 def messages(*prompts: Any, into: Preset | None = None, **settings: Any) -> list[tuple[str, str]]:
-    """Return the prompt of a message after a question and its answer, as (role, text)."""
+    """Return the (role, text) pairs of a prompt with one earlier question and answer."""
     preset = imported(*prompts, into=into, **settings).preset
     return shown(draft(parse_preset(export_preset(preset), "order.json"), "Now?", TALK))
 

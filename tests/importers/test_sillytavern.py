@@ -81,14 +81,14 @@ def test_names_behavior_sets_user_name_in_message() -> None:
 
 @cache
 def settings_with_a_model() -> Settings:
-    """Return settings with a model file that has no template of its own."""
+    """Return settings with a model file that contains no template."""
     folder = Path(tempfile.mkdtemp())
     file = write(folder / "tiny.gguf", Vocabulary("qwen2", ("<|im_end|>", "<|im_start|>"), ()))
     return Settings.model_validate({"providers": {"local": {"model_path": str(file)}}})
 
 
 def as_prompt(data: dict[str, Any], *turns: str) -> str:
-    """Render turns, the first of which is the user's, as `troupe render` does for Aqua."""
+    """Render turns, starting with the user's, as `troupe render` does for Aqua."""
     preset = imported(data).preset.model_copy(update={"role_name": "Aqua", "system": None})
     roles: Iterator[Role] = itertools.cycle(("user", "assistant"))
     messages = [
@@ -106,7 +106,7 @@ def test_prompt_is_the_one_of_sillytavern(rule: str) -> None:
 
 
 async def test_name_in_a_control_sequence_leaves_the_template_its_tokens() -> None:
-    """What stands between a name and a text is the template's, not people's."""
+    """The text between a name and a message belongs to the template, not to people."""
     header = "<|start_header_id|>{{name}}<|end_header_id|>"
     preset = imported({**CHATML, "input_sequence": header, "names_behavior": "none"}).preset
     names = TemplateNames("Aqua", "Bob", is_group=False)

@@ -1,4 +1,4 @@
-"""Presets, conversations and prompts for tests of prompting."""
+"""Sample presets, conversations, and prompts."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ def words(texts: Sequence[str]) -> Sequence[int]:
 
 
 def letters(text: str) -> list[float]:
-    """An embedding: how often each of these letters stands in a text."""
+    """A toy embedding that counts certain letters in a text."""
     return [float(text.count(letter)) for letter in "abc"]
 
 
@@ -61,7 +61,7 @@ def as_sent(result: FittedPrompt) -> list[tuple[str, str]]:
 
 
 def history(*texts: str, speaker: Person = ALICE) -> Session:
-    """Alternate questions and answers, a minute apart."""
+    """Return alternating questions and answers, a minute apart."""
     turns = (bot(text) if at % 2 else user(text, speaker) for at, text in enumerate(texts))
     return Session(
         1, tuple(replace(turn, at=AT + timedelta(minutes=at)) for at, turn in enumerate(turns))

@@ -1,4 +1,4 @@
-"""Hostile text in messages, stories and presets changes nothing but the answer."""
+"""Hostile text in messages, stories, or presets cannot change the rest of the prompt."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def attack_text(attack: dict[str, Any]) -> str:
 
 
 def prompt_with(attack: dict[str, Any]) -> Prompt:
-    """Return a prompt with the hostile text as a message, a story or a persona."""
+    """Return a prompt with the hostile text as a message, a story, or a persona."""
     text, position = attack_text(attack), attack["enters_at"]
     persona = text if position.startswith("preset") else PERSONA
     preset = make_preset(persona=persona)

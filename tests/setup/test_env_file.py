@@ -1,4 +1,4 @@
-"""`.env` is changed in one step, and what it held before is kept."""
+"""`.env` is changed atomically, and its other contents are kept."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The chosen model becomes the provider `local`, which every shipped preset names."""
+"""The chosen model becomes the provider `local`, which all shipped presets use."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What renders the templates of these tests."""
+"""Fixtures that render templates."""
 
 from collections.abc import AsyncIterator
 

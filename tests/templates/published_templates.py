@@ -1,4 +1,4 @@
-"""Published models' own templates, from the golden vectors, and what a template accepts."""
+"""Templates of published models from the golden vectors, and their capabilities."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A model's own template that speaks to the model is found."""
+"""A model's template that adds its own text to prompts is detected."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Detection of what a template accepts, and adaptation of conversations to it."""
+"""Detecting a template's capabilities, and adapting conversations to them."""
 
 from dataclasses import replace
 from typing import Any

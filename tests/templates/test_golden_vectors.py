@@ -1,7 +1,7 @@
-"""Our templates render the golden vectors as the reference implementations did.
+"""Our templates reproduce the golden vectors of the reference implementations.
 
-A group of vectors is one test that lists the differences: thousands of parametrized tests would
-cost more than the rendering.
+One test checks a whole group of vectors and lists the differences: thousands of tests would
+take longer than the rendering.
 """
 
 import tomllib

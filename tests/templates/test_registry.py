@@ -1,4 +1,4 @@
-"""Template names: unique, stackable, with suggestions for mistyped ones."""
+"""Template names are unique and combinable; mistyped names get suggestions."""
 
 import pytest
 

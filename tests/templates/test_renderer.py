@@ -1,4 +1,4 @@
-"""Which template renders a prompt, in which process, and with which stop strings."""
+"""The choice of template, render process, and stop strings for a prompt."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""People's texts in a prompt are located and never become control tokens."""
+"""Texts from people are located in prompts and never become control tokens."""
 
 from typing import Any
 

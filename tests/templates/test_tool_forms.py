@@ -1,4 +1,4 @@
-"""Tools in the prompts of local models: offered in the form of the template, with its calls."""
+"""Tools in prompts of local models: specs and calls in the template's own form."""
 
 import json
 import tomllib

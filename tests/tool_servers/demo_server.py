@@ -1,4 +1,4 @@
-"""An MCP server made with the package, for tests: `python demo_server.py [stdio | PORT]`."""
+"""A test MCP server built with the mcp package: `python demo_server.py [stdio | PORT]`."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""An MCP server over HTTP: its token may stand in a file, and no redirect leads elsewhere."""
+"""MCP servers over HTTP: tokens from files are sent, and redirects are not followed."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ SECRET = "s3cret"
 
 @asynccontextmanager
 async def serving(answer: Handler) -> AsyncIterator[str]:
-    """Run a server that answers everything so, and yield the address of its MCP server."""
+    """Run a server that answers every request this way; yield the address for MCP."""
     application = web.Application()
     application.router.add_route("*", "/{tail:.*}", answer)
     async with TestServer(application) as server:

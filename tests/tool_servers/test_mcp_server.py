@@ -1,4 +1,4 @@
-"""A real MCP server: its tools are offered and called, and it cannot harm an answer."""
+"""With a real MCP server, tools are offered and called, and failures never break an answer."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ def settings(**given: Any) -> McpServerSettings:
 
 @asynccontextmanager
 async def running(folder: Path, given: McpServerSettings) -> AsyncIterator[McpServer]:
-    """Run a client that is connected, as the service does."""
+    """Run a connected client, as the service does."""
     server = McpServer("demo", given, folder / "demo.log", SystemClock())
     task = asyncio.create_task(server.run())
     try:
@@ -198,7 +198,7 @@ async def test_check_names_server_and_remedy(
 async def demo_server(
     folder: Path, over_http: bool, *options: str
 ) -> AsyncIterator[tuple[dict[str, object], Callable[[], Awaitable[None]]]]:
-    """Run a server; gives its settings, and what starts it anew."""
+    """Run a server; yield its settings and a function that restarts it."""
     if not over_http:
 
         async def nothing() -> None:

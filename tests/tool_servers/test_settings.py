@@ -1,4 +1,4 @@
-"""The operator lists MCP servers; a preset may only name them."""
+"""Only the operator configures MCP servers; presets refer to them by name."""
 
 import json
 import sys

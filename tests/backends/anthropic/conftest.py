@@ -1,4 +1,4 @@
-"""A backend for Anthropic's Messages API, and the fake service that it connects to."""
+"""A backend for Anthropic's Messages API, connected to a fake service."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ async def service() -> AsyncIterator[FakeAnthropic]:
 
 @pytest.fixture
 async def connect(service: FakeAnthropic, clock: FakeClock) -> AsyncIterator[Connect]:
-    """Make a backend named claude for `service`, with short timeouts and these settings."""
+    """Create a backend named claude for `service` with short timeouts and the given settings."""
     made: list[AnthropicBackend] = []
 
     def connect(**given: object) -> AnthropicBackend:

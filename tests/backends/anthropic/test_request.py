@@ -1,4 +1,4 @@
-"""What is sent to the Messages API: roles, images, parameters, cache markers."""
+"""Requests to the Messages API: roles, images, parameters, and cache markers."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def part_of(text: str) -> str | Image:
 
 
 def body(given: dict[str, Any]) -> dict[str, Any]:
-    """Make the request for a case: messages, and perhaps model, parameters, limit and cache."""
+    """Return the request body for a case: messages and optional parameters."""
     messages = [
         Message(role, "".join(parts), tuple(map(part_of, parts)) if len(parts) > 1 else ())
         for role, *parts in given["messages"]

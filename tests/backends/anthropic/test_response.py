@@ -1,4 +1,4 @@
-"""How a streamed message is read: events, thinking, usage, errors."""
+"""Parsing of streamed messages: events, thinking, usage, and errors."""
 
 import asyncio
 import json

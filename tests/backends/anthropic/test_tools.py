@@ -1,4 +1,4 @@
-"""Tools in Anthropic's dialect: offered, called in blocks, answered in blocks."""
+"""Tools in Anthropic's format: specs, calls, and results as content blocks."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A provider that dies and comes back, minute by minute, in a clock of the test's own."""
+"""A provider that fails and recovers, simulated minute by minute on a fake clock."""
 
 import asyncio
 import random
@@ -40,7 +40,7 @@ class LoopClock(SystemClock):
 
 
 class WholeResponse:
-    """A response that is there at once."""
+    """A response that is available immediately."""
 
     status = 200
 
@@ -57,14 +57,14 @@ class WholeResponse:
 
 @dataclass
 class Provider:
-    """Answers, but for a while in which it is away in one way."""
+    """A provider that answers, except during one outage of a certain kind."""
 
     way: str
     back_at: float
     calls: int = 0
-    """How many it got while it was away."""
+    """The number of requests during the outage."""
     failed_at: float = 0.0
-    """When the first of them came to nothing."""
+    """When the first of these requests failed."""
 
     async def post(
         self,
@@ -91,7 +91,7 @@ class Provider:
 
 @dataclass
 class Outage:
-    """What happened."""
+    """The requests and results of a simulated outage."""
 
     provider: Provider
     requests: int = 0
@@ -103,7 +103,7 @@ class Outage:
 
 
 def run_outage(way: str, per_second: float) -> Outage:
-    """Ask so often before, during and after an outage of at least forty questions."""
+    """Send requests before, during, and after an outage that lasts at least forty requests."""
     loop = SimulatedLoop(random.Random(1))
     back_at = DIES_AT + max(60.0, 40 / per_second)
     outage = Outage(Provider(way, back_at))

@@ -1,4 +1,4 @@
-"""Each kind of refusal has its own words for people and for the operator, in every dialect."""
+"""Every kind of refusal has its own messages for people and operator, in all API dialects."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every failure of a provider becomes a defined error, in time."""
+"""Every provider failure becomes a specific error within the time limit."""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""Plain events take a short path through the parsers, which changes nothing about the result."""
+"""Plain events take a fast path through the parsers, with the same result."""
 
 import json
 from collections.abc import Sequence

@@ -38,8 +38,8 @@ def test_breaker_opens_at_half_of_twenty_calls(outcomes: list[bool], is_closed: 
     assert breaker_after(*outcomes).allows(0) is is_closed
 
 
-def breaker_after_away(*calls: tuple[float, bool]) -> CircuitBreaker:
-    """Return a breaker after calls without any answer: when, and whether it was a retry."""
+def breaker_after_outage(*calls: tuple[float, bool]) -> CircuitBreaker:
+    """Return a breaker after failed calls: pairs of the time and whether it was a retry."""
     breaker = CircuitBreaker()
     for at, is_retry in calls:
         breaker.record(at, success=False, is_down=True, is_retry=is_retry)
@@ -58,12 +58,12 @@ def breaker_after_away(*calls: tuple[float, bool]) -> CircuitBreaker:
 def test_breaker_opens_sooner_for_a_provider_that_gives_no_answer_for_a_second(
     calls: list[tuple[float, bool]], is_closed: bool
 ) -> None:
-    assert breaker_after_away(*calls).allows(1 if not is_closed else 9) is is_closed
+    assert breaker_after_outage(*calls).allows(1 if not is_closed else 9) is is_closed
 
 
 @pytest.mark.parametrize("success", [True, False])
 def test_any_answer_shows_that_the_provider_is_there(success: bool) -> None:
-    breaker = breaker_after_away((0, False), (1, False))
+    breaker = breaker_after_outage((0, False), (1, False))
     breaker.record(2, success=success)
     breaker.record(3, success=False, is_down=True)
     breaker.record(3.5, success=False, is_down=True)

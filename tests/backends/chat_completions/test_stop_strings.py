@@ -1,4 +1,4 @@
-"""Answers end where a stop string begins."""
+"""An answer ends before the first stop string."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The limits of one request, in a time that the test moves."""
+"""The time limits of a request, on a clock that the test advances."""
 
 import pytest
 

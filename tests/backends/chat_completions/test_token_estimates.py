@@ -1,4 +1,4 @@
-"""What a prompt costs at a service: OpenAI's rule where it holds, else what the service told."""
+"""Estimates of a prompt's tokens: by OpenAI's rule, or learned from the service's counts."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tools on the wire: offered, called in deltas that are cut anywhere, answered in messages."""
+"""Tools on the wire: specs, calls in deltas split at any point, and results as messages."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A model on this machine, and the process that it lives in."""
+"""The backend for a model on this machine, and its engine process."""
 
 import asyncio
 import json
@@ -46,13 +46,13 @@ async def local(
 
 
 def engine() -> psutil.Process:
-    """The engine that this test started."""
+    """Return the engine that the test started."""
     (child,) = psutil.Process().children()
     return child
 
 
 async def cpu_seconds_when_idle(process: psutil.Process) -> float:
-    """Wait until a process computes no more; return what it has computed since its start."""
+    """Wait until a process is idle; return the CPU seconds that it has used so far."""
     before, now = -1.0, process.cpu_times().user
     while now > before + 0.05:
         await asyncio.sleep(0.5)  # in which a process that computes gets at least a tenth

@@ -1,4 +1,4 @@
-"""The engine `llama_cpp_python`: its requests, the text of its tokens, and its C functions."""
+"""The engine `llama_cpp_python`: requests, token text, and functions of the C API."""
 
 import json
 

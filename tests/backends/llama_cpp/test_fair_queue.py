@@ -1,4 +1,4 @@
-"""The fair queue of a model: nobody waits for somebody else's ten requests."""
+"""A model's fair queue: one person's many requests do not delay anyone else."""
 
 import heapq
 import random
@@ -26,7 +26,7 @@ class ManualClock(SystemClock):
 
 
 class QueueHarness:
-    """A queue whose requests a test finishes one by one."""
+    """A queue whose requests the test finishes one at a time."""
 
     def __init__(self, slots: int = 1, max_waiting: int = 100) -> None:
         self.clock = ManualClock()
@@ -153,7 +153,7 @@ def test_queue_is_full_for_a_chat_that_leaves_the_free_slot_to_others() -> None:
 
 
 def _answer_seconds(*, with_noise: bool) -> list[float]:
-    """Return how long eight quiet chats wait for answers of four slots, and for those."""
+    """Measure the waiting times of eight quiet chats that share four slots."""
     harness = QueueHarness(slots=4)
     clock, taken, asked_at = harness.clock, list[float](), dict[str, float]()
     chances = {f"quiet {number}": random.Random(number) for number in range(8)}

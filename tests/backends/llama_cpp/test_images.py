@@ -1,4 +1,4 @@
-"""What is made of a prompt's images before a model on this machine sees them."""
+"""Preparation of a prompt's images for a local model."""
 
 import pytest
 from inline_snapshot import snapshot

@@ -25,7 +25,7 @@ DAY = 86_400.0
 
 
 class PoolHarness:
-    """An engine with its slot pool; `ask` returns how many ids came from the cache."""
+    """An engine with its slot pool; `ask` returns how many token ids came from the cache."""
 
     def __init__(self, folder: Path, slots: int = 2, limit_bytes: int = 10**9) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class PoolHarness:
         return SlotPool(self.engine, saved)
 
     def restart(self, model: str = "model") -> None:
-        """Restart engine and pool."""
+        """Restart the engine and the pool."""
         self.engine = FakeEngine(self.engine.slot_count, self.folder)
         self.pool = self.open_pool(model=model)
 
@@ -62,7 +62,7 @@ def harness(tmp_path: Path) -> PoolHarness:
 
 
 def said(conversation: int, length: int = 600) -> list[int]:
-    """A prompt that shares nothing with the prompts of other conversations."""
+    """Return a prompt that has nothing in common with those of other conversations."""
     return [conversation * 10_000 + index for index in range(length)]
 
 

@@ -1,4 +1,4 @@
-"""Images for local models: the real engine with a toy projector."""
+"""Images for local models, with the real engine and a toy projector."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def make(folder: Path) -> AsyncIterator[Make]:
-    """Make a backend whose model sees through this projector."""
+    """Create a backend whose model uses the given image projector."""
     await lend_model(folder)
     made: list[LlamaCpp] = []
     async with Renderer() as renderer:
@@ -136,7 +136,7 @@ async def test_text_of_people_becomes_no_image_or_control_token(vision_backend: 
 
 
 async def marker_of(backend: LlamaCpp) -> str:
-    """Return what stands for an image in this server's prompts; it is random."""
+    """Return the server's random placeholder for an image in a prompt."""
     model = await backend._load_model("default")
     return str((await model.engine._send("GET", "/props"))["media_marker"])
 

@@ -175,7 +175,7 @@ async def test_stop_parameter_ends_the_answer(say: Say) -> None:
 
 
 async def thinking(local: LlamaCpp, template: str, written: str) -> Answer:
-    """Let the model write these very words after a template of this end."""
+    """Make the model write exactly these words after a template with this ending."""
     exactly = {"grammar": f"root ::= {json.dumps(written)}"}
     choice = TemplateChoice(source="{{ messages[-1].content }}" + template)
     question = prompt(model="default", parameters=exactly, template=choice)

@@ -20,7 +20,7 @@ SYSTEM = Message("system", "You keep a library. " + "Name the shelf and be kind.
 
 
 class BackendHarness:
-    """A data directory, and a backend that works in it."""
+    """A data directory with a backend that uses it."""
 
     def __init__(self, folder: Path, renderer: Renderer, settings: LlamaCppSettings) -> None:
         self.folder = folder
@@ -55,7 +55,7 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 def words(*numbers: int) -> list[Message]:
-    """Make user messages of about 65 tokens each."""
+    """Return user messages of about 65 tokens each."""
     return [Message("user", f"{number} " + f"shelf number {number} " * 15) for number in numbers]
 
 

@@ -1,4 +1,4 @@
-"""A model file whose template speaks to the model is told of, and can be pinned."""
+"""A model file whose template adds its own text is reported, and can be pinned."""
 
 import hashlib
 from pathlib import Path

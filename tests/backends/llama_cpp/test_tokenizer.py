@@ -1,4 +1,4 @@
-"""No text from people becomes a control token, in any vocabulary."""
+"""Text from people never becomes a control token, in any vocabulary."""
 
 import itertools
 import tomllib
@@ -29,7 +29,7 @@ FAMILIES = {name: Vocabulary(**given) for name, given in _TABLE.items()}
 
 
 class Model:
-    """A vocabulary in its engine, with the template that its prompts are written in."""
+    """A vocabulary loaded in an engine, with the matching template."""
 
     def __init__(self, tokenizer: Tokenizer, tokens: SpecialTokens, choice: TemplateChoice) -> None:
         self.tokenizer = tokenizer
@@ -42,7 +42,7 @@ class Model:
         return list((await self.renderer.render(said, self.choice, self.tokens.template)).spans)
 
     async def markers(self, pieces: list[TextSpan]) -> list[int]:
-        """The control tokens and other markers of a prompt, in order."""
+        """Return a prompt's control tokens and other markers in order."""
         special = {**self.tokens.control, **self.tokens.added}
         return [token for token in await self.tokenizer.ids(pieces) if token in special]
 
@@ -89,7 +89,7 @@ async def loaded(
 
 
 def hostile(tokens: SpecialTokens) -> list[str]:
-    """Every marker of the vocabulary, alone, within words, doubled, and whole turns of them."""
+    """Return hostile texts: each marker alone, inside words, doubled, and in fake turns."""
     markers = [*tokens.control.values(), *tokens.added.values()]
     turns = ["".join(pair) + " obey" for pair in itertools.permutations(markers, 2)]
     return [*markers, *(f"a{each}b{each}" for each in markers), *turns]

@@ -1,4 +1,4 @@
-"""Tools of a model on this machine: offered where its template has a form for them."""
+"""Tools for local models: offered if the model's template supports them."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ CALL = '<tool_call>\n{"name": "dice", "arguments": {"dice": "2d6"}}\n</tool_call
 
 
 class CallingEngine(FakeEngine):
-    """Answers with a call, one letter after the other."""
+    """Answers with a tool call, one letter at a time."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(1, folder)
@@ -49,7 +49,7 @@ class CallingEngine(FakeEngine):
         yield Finish(FinishReason.STOP)
 
     def read(self, number: int = -1) -> str:
-        """Return the text of a request's prompt: an id is a letter."""
+        """Return a request's prompt as text; each id is a letter."""
         return "".join(map(chr, self.requests[number].prompt_ids))
 
 

@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself, and files that are broken."""
+"""Reading the metadata of GGUF files, including broken files."""
 
 import contextlib
 import struct

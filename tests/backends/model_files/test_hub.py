@@ -1,4 +1,4 @@
-"""A model from a hub."""
+"""Downloading a model from a hub."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ FILES = ("small-Q4_K_M.gguf", "small-Q8_0.gguf", "mmproj-small.gguf", "README")
 
 @dataclass
 class FakeHub:
-    """A hub with one repository, small/model; the first response may end in the middle."""
+    """A hub with one repository, small/model, whose first response can break off."""
 
     sha256: str = hashlib.sha256(GGUF).hexdigest()
     cut_at: int | None = None

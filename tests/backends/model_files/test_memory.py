@@ -1,4 +1,4 @@
-"""How much memory is left, as Linux and its containers tell it."""
+"""Free memory, as reported by Linux and by containers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a model says of itself, and the memory that follows from it."""
+"""A model's metadata, and the memory estimate based on it."""
 
 from pathlib import Path
 

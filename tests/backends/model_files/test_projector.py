@@ -1,4 +1,4 @@
-"""Projectors are found by the settings and told from models."""
+"""Image projectors are found through the settings and distinguished from models."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where models lie, and how they get there."""
+"""Locating, downloading, and verifying model files."""
 
 import hashlib
 import sys
@@ -130,7 +130,7 @@ def test_file_that_cannot_be_imported_leaves_nothing(
 
 @pytest.fixture
 def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Put a `uv` on the path that runs these lines of Python instead."""
+    """Put a fake `uv` on the PATH that runs the given Python code."""
 
     def installer(lines: str) -> None:
         uv = tmp_path / "bin" / "uv"

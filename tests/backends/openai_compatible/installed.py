@@ -1,4 +1,4 @@
-"""Install servers that others wrote from the registries, and run them, for `make soak` only."""
+"""Install and run third-party servers from package registries; for `make soak` only."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ LITELLM = "litellm[proxy]>=1.80,<2"
 
 
 def install_aimock(folder: Path) -> list[str]:
-    """Return the command that starts it; it answers what aimock.json says."""
+    """Install aimock; return the command that serves the answers in aimock.json."""
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
         pytest.skip("aimock needs node and npm")
@@ -27,7 +27,7 @@ def install_aimock(folder: Path) -> list[str]:
 
 
 def install_litellm(folder: Path) -> list[str]:
-    """Return the command that starts its proxy, in an environment of its own."""
+    """Install LiteLLM in a separate environment; return the command that starts its proxy."""
     _run([sys.executable, "-m", "venv", str(folder)])
     _run([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", LITELLM])
     return [str(folder / "bin" / "litellm")]
@@ -47,7 +47,7 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def running(command: Sequence[str], port: int, log: Path) -> AsyncIterator[None]:
-    """Run a server until the block ends; it begins when the port is open."""
+    """Run a server; enter the block when its port is open, and stop the server afterwards."""
     environment = {
         "PATH": os.environ["PATH"],  # noqa: TID251
         "HOME": str(log.parent),

@@ -1,4 +1,4 @@
-"""Azure OpenAI is reached at the addresses that people copy from its pages."""
+"""Azure OpenAI works with the addresses that people copy from the Azure portal."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is sent to a chat completions API and how its answer is read."""
+"""Requests to chat completions APIs, and the parsing of responses."""
 
 import asyncio
 import json

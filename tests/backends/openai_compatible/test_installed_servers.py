@@ -1,4 +1,4 @@
-"""aimock and LiteLLM's proxy: providers that others wrote, in two dialects."""
+"""Two third-party servers, aimock and LiteLLM's proxy, with both API dialects."""
 
 import json
 from collections.abc import AsyncIterator

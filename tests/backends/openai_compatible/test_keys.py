@@ -1,4 +1,4 @@
-"""Several keys of one provider are used in turn; those that are refused are left out."""
+"""A provider's API keys are used in turn; rejected keys are skipped."""
 
 from pathlib import Path
 

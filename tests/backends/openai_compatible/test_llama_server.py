@@ -1,4 +1,4 @@
-"""llama.cpp's own server, from the wheel, over TCP, as any provider with OpenAI's API."""
+"""llama.cpp's own server over TCP, used like any OpenAI-compatible provider."""
 
 import asyncio
 import sys

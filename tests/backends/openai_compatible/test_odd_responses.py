@@ -1,4 +1,4 @@
-"""Responses that are no stream of chunks: errors in other forms, answers in another one."""
+"""Responses that are not a stream of chunks: unusual errors, and answers in one piece."""
 
 import asyncio
 import gzip
@@ -29,7 +29,7 @@ WAITS = json.loads(Path(__file__).with_name("waits.json").read_text("utf-8"))
 def read(
     body: bytes, *, is_streamed: bool = True, size: int = 1 << 20
 ) -> tuple[str, FinishReason | None, RequestFailed | None]:
-    """Parse a whole response that arrives in pieces; return text, reason and failure."""
+    """Parse a response that arrives in pieces; return the text, finish reason, and error."""
     context = ResponseContext(Endpoint("acme", "http://acme/v1"), "m", is_streamed=is_streamed)
     parser = ChatCompletionsParser(context)
     pieces = [parser.feed(body[at : at + size]) for at in range(0, len(body), size)]
@@ -241,7 +241,7 @@ async def test_odd_end_of_a_stream_interrupts_the_answer(
 
 
 def halves(*deltas: object) -> bytes:
-    """Write events whose texts may hold half of a surrogate pair."""
+    """Return events whose texts may contain half of a surrogate pair."""
     return b"".join(f"data: {json.dumps(one)}\n\n".encode() for one in deltas)
 
 

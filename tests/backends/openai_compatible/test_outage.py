@@ -1,4 +1,4 @@
-"""An outage of a provider: few requests are added to it, and others are not held up."""
+"""A provider outage causes few extra requests and does not delay other providers."""
 
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings

@@ -1,4 +1,4 @@
-"""Requests are changed to what each well-known service takes (requests.json)."""
+"""Requests are adapted to the quirks of each known service (requests.json)."""
 
 import json
 from dataclasses import replace
@@ -47,7 +47,7 @@ def _line_of(message: dict[str, Any]) -> str:
 
 
 async def summary(case: str) -> dict[str, Any]:
-    """Describe the requests for a case: a provider, a model and, if it is another, an address."""
+    """Summarize the requests for a case: a provider, a model, and a nondefault address."""
     provider, model, *address = case.split()
     backend = make_backend(provider, *address)
     question = prompt(model=model, parameters=dict.fromkeys(PARAMETERS, 1), stop=("\nAnn:",))

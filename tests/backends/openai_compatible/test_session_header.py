@@ -1,4 +1,4 @@
-"""The turns of a conversation go to one of several model servers, whose cache knows them."""
+"""All turns of a conversation reach the model server that has them in its cache."""
 
 import random
 import socket
@@ -49,7 +49,7 @@ def test_header_with_a_line_break_is_refused() -> None:
 
 @asynccontextmanager
 async def llama_server(model: Path, folder: Path) -> AsyncIterator[str]:
-    """Run llama.cpp's server from the wheel; yields its address."""
+    """Run llama.cpp's server from the wheel, and yield its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

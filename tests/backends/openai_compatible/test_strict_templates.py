@@ -1,4 +1,4 @@
-"""Servers whose chat templates reject odd orders of roles answer every conversation."""
+"""Every conversation works with servers whose templates reject unusual role orders."""
 
 import asyncio
 import itertools
@@ -35,7 +35,7 @@ EXCHANGE = ToolExchange("I roll.", (ToolCall("abcdefghi", "dice", "{}"),), ("7",
 
 
 class StrictServer(FakeOpenAI):  # type: ignore[misc] # the rig has no types
-    """A server that renders a model's chat template, and answers 400 where it raises."""
+    """Renders a model's chat template, and answers with status 400 if the template raises."""
 
     def __init__(self, template: str) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def require_alternation(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def to_template_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a message as servers do: arguments are objects, images have a type of their own."""
+    """Convert a message as servers do: arguments become objects, and images get their own type."""
     calls = [
         {
             **one,
@@ -93,7 +93,7 @@ def to_template_message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what people and models wrote; templates may drop what stands beside a call."""
+    """Return the texts of people and models; templates may drop the text next to a tool call."""
     contents = [one["content"] for one in messages if "tool_calls" not in one]
     parts = [
         part for one in contents for part in (one if isinstance(one, list) else [{"text": one}])
@@ -116,7 +116,7 @@ SYSTEM: st.SearchStrategy[Role] = st.just("system")
 
 @st.composite
 def conversations(draw: st.DrawFn, *, has_images: bool = False) -> tuple[Message, ...]:
-    """Draw pinned messages, summaries, lore, greetings and speakers, and a newest question."""
+    """Generate conversations with pinned messages, summaries, lore, greetings, and speakers."""
     roles: list[Role] = [
         *draw(st.lists(ROLES, max_size=9)),
         "user",

@@ -1,4 +1,4 @@
-"""Test transcriptions and moderations by a service with OpenAI's API."""
+"""Transcription and moderation by a service with OpenAI's API."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from bot.errors import BackendUnavailable
 
 @dataclass
 class TranscriptionServer:
-    """Reads the forms that it is sent, as another program understands them."""
+    """Parses the received forms independently of the code under test."""
 
     base_url: str = ""
     forms: list[dict[str, object]] = field(default_factory=list)

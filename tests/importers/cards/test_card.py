@@ -1,4 +1,4 @@
-"""Cards keep every field when they are read and written; invalid files give a one-line error."""
+"""Reading and writing cards keeps every field; invalid files give a one-line error."""
 
 import base64
 import json
@@ -83,7 +83,7 @@ def test_charx_keeps_its_assets_and_its_icon_becomes_the_png() -> None:
 
 
 def test_first_card_of_a_png_counts() -> None:
-    """As in SillyTavern: what somebody has looked at there is what answers here."""
+    """As in SillyTavern, so that the imported card is the one that was previewed there."""
     first, second = (write_png(PORTRAIT, v2=dump_json(one), v3=None) for one in (DETECTIVE, ROBOT))
     begin = second.index(b"tEXtchara") - 4
     end = begin + 12 + int.from_bytes(second[begin : begin + 4], "big")
@@ -182,7 +182,7 @@ def test_zip_with_wrong_sizes_is_rejected() -> None:
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_zip_of_a_method_that_unpacks_in_whole_blocks_is_rejected(method: int) -> None:
-    """Of bzip2 700 bytes became 1.2 GB, before their size was compared with the header."""
+    """With bzip2, 700 bytes grew to 1.2 GB before the size was compared with the header."""
     packed = zipped(("card.json", CARD), method=method)
 
     with pytest.raises(PresetError, match=r"^evil\.charx: the archive cannot be unpacked"):

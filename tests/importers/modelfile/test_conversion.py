@@ -1,4 +1,4 @@
-"""Modelfiles are parsed as ollama does and become presets that render ollama's prompts."""
+"""Modelfiles are parsed as in ollama and become presets that render the same prompts."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def imported(template: str) -> Preset:
 
 
 def prompt(preset: Preset, messages: list[dict[str, str]]) -> str:
-    """Render with the template or the string templates of a preset, as a local backend does."""
+    """Render with a preset's template or string templates, as a local backend does."""
     if isinstance(preset.template, str):
         return JinjaTemplate(preset.template).render(messages)
     given_templates: Any = [preset.parameters.get(key) for key in ROLE_TEMPLATES]

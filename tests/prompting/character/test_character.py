@@ -1,4 +1,4 @@
-"""A library character works without a platform, a server or a database."""
+"""A library character works without a platform, server, or database."""
 
 import asyncio
 import base64

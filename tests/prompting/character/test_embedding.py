@@ -1,4 +1,4 @@
-"""The embedding that comes with Troupe."""
+"""Troupe's built-in embedding."""
 
 import pytest
 

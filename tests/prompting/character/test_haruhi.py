@@ -1,4 +1,4 @@
-"""Every golden vector of ChatHaruhi, and of its document, is reproduced."""
+"""All golden vectors from ChatHaruhi and its document are reproduced."""
 
 import json
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def cases(*operations: str) -> list[Case]:
 
 
 def differing(chosen: list[Case], make: Callable[[Case], object]) -> list[str]:
-    """Which of them are not as expected, although nothing was resolved otherwise."""
+    """Return the cases with unexpected results, except those with a documented deviation."""
     assert chosen
     return [
         case["id"]

@@ -1,4 +1,4 @@
-"""What people said to each other is one marked block in front of the newest message."""
+"""Background messages form one marked block before the newest message."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The texts of a card are inserted where they belong, and messages are never expanded."""
+"""A card's texts are inserted at their places; macros in messages are not expanded."""
 
 import time
 

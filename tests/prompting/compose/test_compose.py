@@ -1,4 +1,4 @@
-"""The prompt as a model sees it; review every change of these texts."""
+"""Complete prompts as models see them; review every change of these texts carefully."""
 
 import asyncio
 from dataclasses import replace

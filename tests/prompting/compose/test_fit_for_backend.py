@@ -1,4 +1,4 @@
-"""Which token counter is used, and which limit holds: the preset's, the model's, or both."""
+"""The choice of the token counter, and of the preset's or the model's limit."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ DRAFT = Draft(
 
 
 class LetterCountingBackend(FakeBackend):
-    """A backend whose tokens are letters, with a context of `max_prompt_tokens`."""
+    """Counts letters as tokens, with a context of `max_prompt_tokens`."""
 
     def __init__(self, max_prompt_tokens: int | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A preset and a library character with one persona give the same system prompt."""
+"""A preset and a library character with the same persona give the same system prompt."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""A fitted prompt never exceeds the budget, with any text, template or tokenizer."""
+"""A fitted prompt never exceeds the budget, with any text, template, or tokenizer."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +35,7 @@ TURNS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), TEXTS), max_s
 
 
 class TemplateTokenCounter:
-    """Counts a whole prompt in its template, as a model's own tokenizer does."""
+    """Counts the tokens of a rendered prompt, as a model's own tokenizer does."""
 
     def __init__(self, family: str, tokenizer: str) -> None:
         self.counted: list[int] = []

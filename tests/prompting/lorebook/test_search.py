@@ -1,4 +1,4 @@
-"""Which entries are activated, rule by rule as in SillyTavern, and why."""
+"""Activation of lorebook entries, rule by rule as in SillyTavern, with reasons."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""A lorebook tried on a text: what is activated, and where its keys stand."""
+"""Trying a lorebook on a text: the activated entries and their matching keys."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A preset is refused that names files elsewhere, the operator's settings, or absurd numbers."""
+"""Presets with outside paths, operator settings, or absurd numbers are rejected."""
 
 import json
 from pathlib import Path
@@ -93,7 +93,7 @@ def test_two_presets_of_one_name_are_refused_in_any_case_and_width(tmp_path: Pat
 
 
 def hostile_folder(folder: Path) -> Path:
-    """Make a presets folder with links to elsewhere and a folder that looks like a file."""
+    """Create a presets folder with links to outside files and a folder named like a file."""
     presets = folder / "presets"
     (presets / "folder.zip").mkdir(parents=True)
     for suffix in ("json", "jsonl"):

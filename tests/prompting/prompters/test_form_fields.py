@@ -1,4 +1,4 @@
-"""Form fields are filled once, by text, by mapping or by the lines of a command."""
+"""Form fields are filled once, from a text, a mapping, or the lines of a command."""
 
 import json
 from pathlib import Path

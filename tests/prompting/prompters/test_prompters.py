@@ -1,4 +1,4 @@
-"""Prompters produce what LazyLLM produces, unless that would lose or move a caller's text."""
+"""Prompters match LazyLLM, except where LazyLLM would lose or move a caller's text."""
 
 from typing import Any
 

@@ -29,7 +29,7 @@ def tag_turn(labels: SpeakerLabels, turn: Turn, own: str) -> str:
 
 
 def label(name: str, *others: str) -> str:
-    """Return the label of a person in a channel with Nora and these others."""
+    """Return a person's label in a channel with Nora and the given others."""
     people = [Person("a:1", name), *(Person(f"b:{one}", one) for one in others)]
     return label_speakers(people, NORA).people["a:1"]
 

@@ -1,4 +1,4 @@
-"""Hidden text is removed by one rule from any text."""
+"""The same rule removes hidden characters from any text."""
 
 import re
 

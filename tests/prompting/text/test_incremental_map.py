@@ -1,4 +1,4 @@
-"""Results of a growing sequence are kept, and never differ from newly computed ones."""
+"""Cached results for a growing sequence always equal newly computed ones."""
 
 from collections.abc import Hashable
 from typing import Any

@@ -1,4 +1,4 @@
-"""JSON with comments is parsed with line numbers."""
+"""JSON with comments is parsed, and errors have line numbers."""
 
 import json
 import time

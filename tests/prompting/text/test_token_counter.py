@@ -1,4 +1,4 @@
-"""Tokens are counted as the library's public function counts them, cached or not."""
+"""Token counts match the library's public function, whether cached or not."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Whole words are found in every script."""
+"""Texts in every script are split into words."""
 
 import json
 from pathlib import Path

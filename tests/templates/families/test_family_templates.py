@@ -1,4 +1,4 @@
-"""Shipped families: the prompt of each, equal to the one of its models' own template."""
+"""Each shipped family template renders the same prompt as its models' own template."""
 
 import tomllib
 from datetime import datetime

@@ -15,7 +15,7 @@ def test_message_content_is_never_rendered_as_a_template() -> None:
 
 
 def test_error_that_a_template_makes_long_is_cut() -> None:
-    """It is logged for each message, and told on the terminal."""
+    """The error is logged for each message and shown in the terminal."""
     for source in ("{{ raise_exception('x' * 999999) }}", "{{ {}['x' * 999999] + 1 }}"):
         with pytest.raises(TemplateError) as raised:
             JinjaTemplate(source).render([])

@@ -1,4 +1,4 @@
-"""LMDeploy's templates, beyond the golden vectors."""
+"""LMDeploy's templates in cases that the golden vectors do not cover."""
 
 import pytest
 

@@ -26,7 +26,7 @@ LONG_CHAT = [
 
 @contextmanager
 def busy_machine() -> Iterator[None]:
-    """Run the busy loops and all processes that are started here on one and the same CPU."""
+    """Pin busy loops, and all processes started from here, to a single CPU."""
     with ExitStack() as stack:
         if sys.platform == "linux":
             stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
@@ -39,7 +39,7 @@ def busy_machine() -> Iterator[None]:
 
 
 async def render_all() -> list[RenderedPrompt | str]:
-    """Render with a new pool, so that every template is compiled and probed."""
+    """Render with a new pool, so that every template is compiled and probed again."""
     results: list[RenderedPrompt | str] = []
     templates = sorted(
         # those of vision models loop over the characters of a text, which takes seconds here

@@ -1,4 +1,4 @@
-"""Render processes stop hostile templates and keep rendering all others."""
+"""Hostile templates are stopped, while all others keep rendering."""
 
 import asyncio
 import os
