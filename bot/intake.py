@@ -114,11 +114,11 @@ class HistoryRouter:
         if key in self._started_threads:
             return
         parent = parse_address(message.scopes[1])
-        places = await self._index.find(parent, [message.opened_from])
+        places = await self._index.find_places(parent, [message.opened_from])
         if places and places[0].turn is None:
             return  # the answer is still being written
         if places:
-            await self._index.begin_branch(key, places[0])
+            await self._index.create_branch(key, places[0])
         self._started_threads[key] = None
 
     async def preview_route(self, message: IncomingMessage) -> IncomingMessage | None:
@@ -132,7 +132,9 @@ class HistoryRouter:
         if scope is not HistoryScope.REPLIES or _is_command(message):
             return _with_history(message, await self._find_history(message, scope, ()))
         quoted = message.quote.message_id if message.quote is not None else None
-        places = await self._index.find(message.address, [quoted]) if quoted is not None else ()
+        places = (
+            await self._index.find_places(message.address, [quoted]) if quoted is not None else ()
+        )
         if not places:
             return _with_history(message, _new_reply_chain(message))
         found = next((one for one in places if one.is_last), None)
@@ -149,7 +151,7 @@ class HistoryRouter:
         """
         if not isinstance(event, Reacted):
             return event
-        places = await self._index.find(event.address, [event.message_id])
+        places = await self._index.find_places(event.address, [event.message_id])
         if not places:
             return None
         address = parse_address(places[0].conversation)
@@ -198,12 +200,12 @@ class HistoryRouter:
         if scope is HistoryScope.USER:
             return _personal_history(message)
         if scope is HistoryScope.REPLIES:
-            newest = await self._index.newest_of(message.address, message.author.id)
+            newest = await self._index.find_newest_conversation(message.address, message.author.id)
             return parse_address(newest).history if newest else ""
         return ""
 
     async def _find_message_history(self, address: Address, message_id: str) -> str | None:
-        places = await self._index.find(address, [message_id])
+        places = await self._index.find_places(address, [message_id])
         if places:
             return parse_address(places[0].conversation).history
         return self._received.get((address.channel, message_id))
@@ -218,7 +220,7 @@ class HistoryRouter:
         known = await self._index.find_received(message.address, message.external_key)
         if known is not None:  # the message was stored before
             return parse_address(known).history
-        places = await self._index.find(message.address, [quoted])
+        places = await self._index.find_places(message.address, [quoted])
         if not places:
             return own
         taken = {one.address.conversation for one in before}
@@ -227,7 +229,7 @@ class HistoryRouter:
                 return parse_address(place.conversation).history
         if places[0].turn is None:  # an answer that is being written has no turn to branch from
             return parse_address(places[0].conversation).history
-        await self._index.begin_branch(
+        await self._index.create_branch(
             replace(message.address, history=own).conversation, places[0]
         )
         return own
@@ -241,7 +243,7 @@ class HistoryRouter:
         """
         histories: Sequence[str] = ()
         if message.message_id is not None:
-            places = await self._index.find(message.address, [message.message_id])
+            places = await self._index.find_places(message.address, [message.message_id])
             histories = _list_histories(places)
         if not histories:
             known = self._received.get((message.address.channel, message.message_id or ""))
@@ -263,7 +265,7 @@ class HistoryRouter:
 
     async def _route_deletion(self, deleted: Deleted) -> Sequence[Deleted]:
         ids, channel = deleted.message_ids, deleted.address.channel
-        places = await self._index.find(deleted.address, ids, with_copies=True)
+        places = await self._index.find_places(deleted.address, ids, with_copies=True)
         received = [self._received[channel, one] for one in ids if (channel, one) in self._received]
         first, *others = dict.fromkeys([*_list_histories(places), *received]) or [""]
         return [

@@ -1,4 +1,4 @@
-"""The settings from troupe.toml, .env and the environment (TROUPE_...); the last one wins."""
+"""Settings from troupe.toml, .env and the environment (TROUPE_...); later sources override."""
 
 import base64
 import contextlib
@@ -52,8 +52,8 @@ from bot.telemetry.secret_masker import find_passwords
 from bot.tool_servers.settings import McpServerSettings
 from bot.turn.limits.rate_limits import LimitSettings
 
-_MIN_TOKEN_CHARS, _MAX_TOKEN_CHARS = 20, 200  # of the token for the API
-_MIN_SIMILARITY = 0.9  # of a misspelled variable and the one that is meant
+_MIN_TOKEN_CHARS, _MAX_TOKEN_CHARS = 20, 200  # of an API token
+_MIN_SIMILARITY = 0.9  # of a misspelled variable to the suggested one
 
 
 def is_api_token(given: str) -> bool:
@@ -81,10 +81,10 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
         " 'troupe-bot[embeddings]'`; falls back to words), words (compares words), openai (a"
         " service with OpenAI's API), gguf or onnx (a model file), or the name of a plug-in.",
     )
-    base_url: HttpAddress | None = Field(None, description="For openai: the service's address.")
-    api_key: SecretStr | None = Field(None, description="For openai: the key for the service.")
+    base_url: HttpAddress | None = Field(None, description="For openai: the URL of the service.")
+    api_key: SecretStr | None = Field(None, description="For openai: the API key.")
     api_key_file: Path | None = Field(
-        None, description="For openai: a file with that key instead, which may be replaced."
+        None, description="For openai: a file with the API key instead; it may be replaced later."
     )
     model: str | None = Field(None, description="For openai: the name of the model.")
     model_path: Path | None = Field(None, description="For gguf and onnx: the model file.")
@@ -110,12 +110,12 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
 
 def _budget_field(whose: str, period: str) -> Any:
     return Field(
-        None, gt=0, description=f"What answers {whose} may cost in a {period}, in US dollars."
+        None, gt=0, description=f"The most that answers {whose} may cost a {period}, in US dollars."
     )
 
 
 class BudgetSettings(BaseModel, extra="forbid"):
-    """Budgets for answers; days and months are in UTC. By default, nothing is limited."""
+    """Budgets for answers. Days and months are in UTC; by default there is no budget."""
 
     person_day: float | None = _budget_field("to each person", "day")
     person_month: float | None = _budget_field("to each person", "month")
@@ -127,24 +127,24 @@ class BudgetSettings(BaseModel, extra="forbid"):
     preset_month: float | None = _budget_field("of each preset", "month")
     cheaper_preset: str | None = Field(
         None,
-        description="The preset whose model answers when a budget is used up for the channel's own;"
-        " the character stays. By default nobody answers then.",
+        description="The preset whose model answers when a budget is used up; the character stays."
+        " By default, no character answers then.",
     )
     max_output_tokens: int = Field(
         4096,
         ge=16,
-        description="With a budget, the longest answer of a preset that sets no limit: what it"
-        " could cost is reserved before it is requested.",
+        description="With a budget, the output limit of presets without their own limit: the"
+        " maximum cost of an answer is reserved before the request.",
     )
 
     @property
     def has_any(self) -> bool:
-        """Whether anything is limited."""
+        """Whether any budget is set."""
         return any(value is not None for name, value in self if name.endswith(("_day", "_month")))
 
 
 class EventSettings(BaseModel, extra="forbid"):
-    """Webhook events for another program: answers, failures, feedback, joined groups."""
+    """Events sent to another program's webhook: answers, failures, feedback, joined groups."""
 
     url: HttpAddress | None = Field(
         None, description="The URL to post each event to; by default none are sent."
@@ -162,7 +162,7 @@ class EventSettings(BaseModel, extra="forbid"):
 
     @model_validator(mode="after")
     def _check_secret(self) -> Self:
-        if self.url is not None and not 24 <= len(self.key) <= 64:  # its errors are ValueErrors
+        if self.url is not None and not 24 <= len(self.key) <= 64:  # may raise ValueError
             raise ValueError("TROUPE_EVENTS__SECRET must be 24 to 64 bytes in base64")
         return self
 
@@ -172,41 +172,41 @@ class ConsoleSettings(BaseModel, extra="forbid"):
 
     host: str = Field(
         "127.0.0.1",
-        description="The address to listen on. Another one than this machine's own needs a"
-        " certificate or a trusted proxy, or the pages switched off.",
+        description="The address to listen on. Any address but this machine's own needs a"
+        " certificate, a trusted proxy, or the pages switched off.",
     )
     port: int = Field(
         8710,
         ge=0,
         le=65535,
-        description="The port; 0 takes any free one. Where it is not set and taken, the next free"
-        " one is used.",
+        description="The port; 0: any free port. If the default port is taken, the next free port"
+        " is used.",
     )
     pages: bool = Field(
-        True, description="Whether the console and its API are served, or only health and metrics."
+        True, description="Serve the console and its API; false: only health and metrics."
     )
     url: HttpAddress | None = Field(
-        None, description="The address of the console in browsers, such as that of a proxy."
+        None, description="The URL of the console in browsers, such as the proxy's."
     )
     token: SecretStr | None = Field(
         None,
         min_length=_MIN_TOKEN_CHARS,
         max_length=_MAX_TOKEN_CHARS,
-        description="A token for the API with every scope, of at least 20 characters, for programs"
-        " that are set up together with Troupe; `troupe console token add` makes others.",
+        description="An API token with all scopes, of at least 20 characters, for programs that are"
+        " deployed together with Troupe; `troupe console token add` creates others.",
     )
     token_file: Path | None = Field(
-        None, description="A file with that token instead, which may be replaced."
+        None, description="A file with the API token instead; it may be replaced while running."
     )
     tls_certificate: Path | None = Field(None, description="A certificate in PEM, to serve HTTPS.")
     tls_key: Path | None = Field(None, description="The file of the certificate's key in PEM.")
     trusted_proxy: str | None = Field(
-        None, description="The IP address of the only proxy that may serve the console, by HTTPS."
+        None, description="The IP address of the only proxy that may reach the console."
     )
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """Whether the server accepts connections from this machine only."""
         with contextlib.suppress(ValueError):
             return ip_address(self.host).is_loopback
         return self.host == "localhost"
@@ -220,7 +220,7 @@ class ConsoleSettings(BaseModel, extra="forbid"):
     @classmethod
     def _check_proxy(cls, given: str | None) -> str | None:
         if given is not None:
-            ip_address(given)  # its error names the value
+            ip_address(given)  # raises an error that names the value
         return given
 
     @model_validator(mode="after")
@@ -230,7 +230,7 @@ class ConsoleSettings(BaseModel, extra="forbid"):
             problem = "should contain exactly one token of 20 to 200 characters"
             raise ValueError(f"{self.token_file} {problem}")
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("TROUPE_CONSOLE__TLS_CERTIFICATE and __TLS_KEY need each other")
+            raise ValueError("set both TROUPE_CONSOLE__TLS_CERTIFICATE and __TLS_KEY, or neither")
         if self.pages and not self.is_loopback and not self.is_https:
             raise ValueError(
                 f"the console would be served without encryption on {self.host}; set"
@@ -242,9 +242,9 @@ class ConsoleSettings(BaseModel, extra="forbid"):
 
 
 def _with_kind(provider: str, given: object) -> object:
-    """Add the kind implied by a provider's id to its settings, unless they set it.
+    """Return a provider's settings with the kind implied by its id, unless they set a kind.
 
-    A provider with an address is a service, even if its id implies a local model.
+    A provider with a base URL is a service, even if its id implies a local model.
     """
     if not isinstance(given, dict) or given.get("kind") is not None:
         return given
@@ -254,14 +254,14 @@ def _with_kind(provider: str, given: object) -> object:
 
 
 def _provider_settings(given: object) -> ProviderSettings:
-    """Validate a provider's settings with the model of its kind.
+    """Return a provider's settings, validated with the settings model of its kind.
 
-    Settings of other kinds are ignored, so that changing one variable switches the kind.
+    Settings of other kinds are ignored, so that one variable is enough to switch the kind.
     """
     if isinstance(given, ProviderSettings):
         return given
     if not isinstance(given, dict):
-        return ProviderSettings.model_validate(given)  # raises: it is not a group of settings
+        return ProviderSettings.model_validate(given)  # raises
     specs = {spec.kind: spec for spec in backend_specs()}
     kind = given.get("kind")
     if not isinstance(kind, str) or kind not in specs:
@@ -288,23 +288,21 @@ _RULE_TARGET = re.compile(r"(?:(?:person|role|channel) )?[a-z]+(?:@\w+)?:-?\d+")
 
 
 class AccessSettings(BaseModel, extra="forbid"):
-    """Who may use the bot, where the rules of a chat do not say otherwise."""
+    """Who may use the bot, unless the rules of a chat decide otherwise."""
 
     allow: str = Field(
         "",
-        description="Who alone may use the bot, separated by commas: discord:<id>, telegram:<id>,"
-        " `role discord:<id>`, `channel telegram:<id>`; by default everybody.",
+        description="The only people who may use the bot, separated by commas: discord:<id>,"
+        " telegram:<id>, `role discord:<id>`, `channel telegram:<id>`; by default everybody.",
     )
-    block: str = Field("", description="Who may not use the bot, in the same form.")
+    block: str = Field("", description="People who may not use the bot, in the same form.")
     dm: Literal["open", "closed", "pairing"] | None = Field(
         None,
-        description="Who may write to the bot in private: everybody (`open`), only TROUPE_ADMINS"
-        " and who is allowed (`closed`), or also people whose code an operator approves"
-        " (`pairing`). By default `/access dm` decides, and at first everybody may.",
+        description="Who may message the bot in private: everybody (`open`), only TROUPE_ADMINS"
+        " and allowed people (`closed`), or also people whose code an operator approves"
+        " (`pairing`). By default `/access dm` decides; initially, everybody may.",
     )
-    tell: bool = Field(
-        True, description="Whether people who are refused hear that once, in private."
-    )
+    tell: bool = Field(True, description="Tell people who are refused so, once and in private.")
 
     @field_validator("allow", "block")
     @classmethod
@@ -316,8 +314,8 @@ class AccessSettings(BaseModel, extra="forbid"):
 
     @property
     def rules(self) -> Mapping[str, str]:
-        """The rules with the keys of chat settings."""
-        named = {"allow": self.allow, "block": self.block}  # blocks come first
+        """The rules as chat settings: keys and values."""
+        named = {"allow": self.allow, "block": self.block}  # a later "block" overrides
         rules = {
             f"{ACCESS_KEY_PREFIX}{one if ' ' in one else f'person {one}'}": value
             for value, targets in named.items()
@@ -337,7 +335,7 @@ class Settings(BaseSettings):
         env_prefix="TROUPE_",
         env_nested_delimiter="__",
         env_file=".env",
-        env_ignore_empty=True,  # a variable left blank in a compose file is not set
+        env_ignore_empty=True,  # blank variables in a compose file are unset
         toml_file="troupe.toml",
         extra="ignore",  # .env is shared with other programs
         validate_default=True,
@@ -345,43 +343,43 @@ class Settings(BaseSettings):
 
     data_dir: Path = Field(Path("data"), description="For the database, models and caches.")
     presets_dir: Path | None = Field(
-        None, description="The presets; by default ./presets, or those that come with Troupe."
+        None, description="The folder of presets; by default ./presets, or Troupe's own presets."
     )
     default_preset: str = Field(
-        "assistant", description="The preset that answers where no other one was chosen."
+        "assistant", description="The preset that answers where no other preset was chosen."
     )
     database_url: SecretStr | None = Field(
         None,
-        description="The database, as postgresql+asyncpg://user:password@host/name, with"
+        description="The database URL, postgresql+asyncpg://user:password@host/name, with"
         " `?pgbouncer=true` behind a pooler in transaction mode; by default SQLite in the data"
         " directory.",
     )
     redis_url: SecretStr | None = Field(
         None,
-        description="The Redis or Valkey server over which processes wake each other and share rate"
-        " limits and the newest turns of conversations: redis://:password@host:6379/0, or"
-        " `rediss://` for TLS; with `?password_file=FILE` the password is read from a file at each"
-        " connect; by default all of it stays in the process.",
+        description="The Redis or Valkey server with which processes wake each other and share rate"
+        " limits and recent turns of conversations: redis://:password@host:6379/0, or"
+        " `rediss://` for TLS; with `?password_file=FILE`, the password is read from a file for"
+        " each connection. By default, these data stay in the process.",
     )
     encryption_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (),
-        description="What encrypts keys of providers and, with TROUPE_ENCRYPT_TEXTS, texts in the"
-        " database, separated by commas, the newest first; `troupe keys new` makes one.",
+        description="The keys to encrypt providers' API keys and, with TROUPE_ENCRYPT_TEXTS, texts"
+        " in the database, separated by commas, newest first; `troupe keys new` creates one.",
     )
     encryption_keys_file: Path | None = Field(
-        None, description="A file with them instead, one a line, which may be replaced."
+        None, description="A file with these keys, one per line; it may be replaced while running."
     )
     encrypt_texts: bool = Field(
         False,
-        description="Encrypt what people and characters say in the database and in Redis, with the"
-        " first of TROUPE_ENCRYPTION_KEYS; `troupe db encrypt` does so with what was stored"
+        description="Encrypt messages of people and characters in the database and Redis, with the"
+        " first of TROUPE_ENCRYPTION_KEYS; `troupe db encrypt` encrypts what was stored"
         " before.",
     )
     providers: dict[str, AnyProviderSettings] = Field(
-        {}, description="The services and engines that answer prompts, by the id in presets."
+        {}, description="The services and engines that generate answers, by their id in presets."
     )
     mcp_servers: dict[str, McpServerSettings] = Field(
-        {}, description="The MCP servers whose tools presets may offer, by the name in presets."
+        {}, description="The MCP servers whose tools presets can offer, by their name in presets."
     )
     embedding: EmbeddingSettings = Field(
         EmbeddingSettings(), description="The embedding model that finds stories and memories."
@@ -390,11 +388,11 @@ class Settings(BaseSettings):
         MemorySettings(), description="What characters remember of people and places."
     )
     access: AccessSettings = Field(
-        AccessSettings(), description="Who may use the bot, and who may write to it in private."
+        AccessSettings(), description="Who may use the bot, and who may message it in private."
     )
     delivery: DeliverySettings = Field(DeliverySettings(), description="How messages are sent.")
     limits: LimitSettings = Field(
-        LimitSettings(), description="How many answers a person and a channel get."
+        LimitSettings(), description="Rate limits of answers per person and channel, and others."
     )
     budgets: BudgetSettings = Field(BudgetSettings(), description="What answers may cost.")
     console: ConsoleSettings = Field(
@@ -404,13 +402,13 @@ class Settings(BaseSettings):
         EventSettings(), description="Events posted to another program, without message texts."
     )
     receipt_days: float = Field(
-        14, ge=0, description="For how many days the exact prompts of answers are kept."
+        14, ge=0, description="The number of days for which answers' exact prompts are kept."
     )
     history_days: float | None = Field(
         None,
         ge=1,
-        description="For how many days what people and characters say is kept, and what was made"
-        " of it; by default until somebody uses /forget.",
+        description="The number of days for which messages of people and characters are kept, with"
+        " everything derived from them; by default until somebody uses /forget.",
     )
     admins: Annotated[frozenset[str], NoDecode] = Field(
         frozenset(),
@@ -419,34 +417,34 @@ class Settings(BaseSettings):
     )
     private_prompts: bool = Field(
         False,
-        description="Whether everybody sees the instructions of presets and exact prompts in a"
-        " private chat; by default only those in TROUPE_ADMINS do.",
+        description="Let everybody see presets' instructions and exact prompts in a private chat;"
+        " by default, only people in TROUPE_ADMINS do.",
     )
     group_prompts: bool = Field(
         True,
-        description="Whether the admins of a server or group see the instructions of presets and"
-        " exact prompts there. Whoever adds the bot to a group of their own is an admin of it: with"
-        " false, only those in TROUPE_ADMINS see them.",
+        description="Let the admins of a server or group see presets' instructions and prompts"
+        " there. A person who adds the bot to their own group is an admin of it; with false, only"
+        " people in TROUPE_ADMINS see them.",
     )
     fetch_links: bool = Field(
         False,
-        description="Fetch pictures by the addresses that people write, for models that see, and"
-        " character cards by address. Only public servers are asked, but they see the address of"
+        description="Download pictures from URLs in messages, for models with vision, and character"
+        " cards from URLs. Only public servers are contacted, but they see the IP address of"
         " this machine.",
     )
     withhold_unchecked: bool = Field(
         False,
-        description="Whether to withhold an answer if its moderation (`MODERATION_MODEL`) fails or"
-        " takes over 5 s; by default it is shown.",
+        description="Withhold an answer if its moderation (`MODERATION_MODEL`) fails or"
+        " takes over 5 s; by default, the answer is shown.",
     )
     log_format: Literal["console", "json"] = Field(
         "console", description="The format of logs: console for people, json for machines."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="The least level that is logged."
+        "info", description="The lowest level of log lines that are written."
     )
     traces_url: HttpAddress | None = Field(
-        None, description="A collector of traces over OTLP/HTTP; it needs the extra `traces`."
+        None, description="The URL of an OTLP/HTTP trace collector; needs the extra `traces`."
     )
     plugins: str = Field(
         "",
@@ -515,19 +513,19 @@ class Settings(BaseSettings):
         return init_settings, env_settings, dotenv_settings, toml
 
     def platform(self, spec: PlatformSpec) -> PlatformSettings | None:
-        """Return a platform's settings; None if it has none."""
+        """Return a platform's settings, or None if the platform has no settings."""
         group: PlatformSettings | None = getattr(self, spec.kind, None)
         return group
 
     @property
     def configured_platforms(self) -> Sequence[PlatformSpec]:
-        """The platforms configured well enough to start."""
+        """The platforms with enough settings to start."""
         groups = [(spec, self.platform(spec)) for spec in platform_specs()]
         return [spec for spec, group in groups if group is not None and group.is_configured]
 
     @model_validator(mode="after")
     def _read_encryption_keys(self) -> Self:
-        """Add the key file's keys to the others, so that every key is masked in logs."""
+        """Add the keys in the key file to the others, so that all keys are masked in logs."""
         if self.encryption_keys_file is not None:
             lines = read_setting_secrets(self.encryption_keys_file, "the keys")
             known = {key.get_secret_value() for key in self.encryption_keys}
@@ -537,19 +535,19 @@ class Settings(BaseSettings):
 
     @property
     def all_encryption_keys(self) -> list[str]:
-        """The encryption keys for the database's texts and providers' keys, newest first."""
+        """The keys that encrypt texts and providers' API keys in the database, newest first."""
         return [key.get_secret_value() for key in self.encryption_keys]
 
     @property
     def text_encryption(self) -> TextEncryption:
-        """The encryption of texts in the database."""
+        """How texts in the database are encrypted."""
         return TextEncryption(
             self.all_encryption_keys, self.encrypt_texts, self.encryption_keys_file
         )
 
     @property
     def kept_receipt_days(self) -> float:
-        """How many days prompts are kept: at most as long as the messages that they contain."""
+        """The number of days to keep prompts: at most as long as the messages in them."""
         if self.history_days is None:
             return self.receipt_days
         return min(self.receipt_days, self.history_days)
@@ -562,7 +560,7 @@ class Settings(BaseSettings):
 
 
 def settings_model() -> type[Settings]:
-    """Return `Settings` with a group for each platform registered so far."""
+    """Return `Settings` with a settings group for each platform registered so far."""
     return _settings_model(tuple(platform_specs()))
 
 
@@ -577,7 +575,7 @@ def _settings_model(specs: tuple[PlatformSpec, ...]) -> type[Settings]:
 
 
 def read_settings(**given: object) -> Settings:
-    """Read the settings, overridden by `given`; raises `SettingsError`, one line per problem."""
+    """Return the settings; `given` overrides. Raises `SettingsError` with a line per problem."""
     names = _split(str(given.get("plugins", _early_setting("plugins") or "")))
     plugins.enable(names, {"platforms": register_platform, "backends": register_backend})
     try:
@@ -585,7 +583,7 @@ def read_settings(**given: object) -> Settings:
     except ValidationError as error:
         lines = map(_error_line, error.errors(include_url=False))
         raise SettingsError("\n".join([*lines, *plugins.problems.values()])) from None
-    except SourceError as error:  # a group of settings was given a value
+    except SourceError as error:  # a group of settings has a value itself
         wrong = getattr(error.__cause__, "doc", None)
         given_so = (name.upper() for name, value in _given_variables().items() if value == wrong)
         name = next(given_so, "")
@@ -597,12 +595,12 @@ def read_settings(**given: object) -> Settings:
 
 
 def wants_json_output() -> bool:
-    """Return whether TROUPE_LOG_FORMAT is json, even if other settings are invalid."""
+    """Return whether `TROUPE_LOG_FORMAT` is json, even if other settings are invalid."""
     return _early_setting("log_format") == "json"
 
 
 def _early_setting(name: str) -> object:
-    """Return one setting even if others are invalid; None if it is not set."""
+    """Return a setting even if others are invalid, or None if it is not set."""
     for source in EnvSettingsSource, DotEnvSettingsSource, TomlConfigSettingsSource:
         with contextlib.suppress(SourceError, ValueError, OSError):
             given = source(_EarlySettings)()
@@ -612,7 +610,7 @@ def _early_setting(name: str) -> object:
 
 
 class _EarlySettings(BaseSettings):
-    """Settings needed to report problems in others, and to know which others exist."""
+    """The settings needed to report problems in other settings and to load plug-ins."""
 
     model_config = Settings.model_config
 
@@ -627,30 +625,30 @@ def _given_variables() -> Mapping[str, str | None]:
 
 
 def _error_line(problem: ErrorDetails) -> str:
-    """Describe a problem and its fix, without the value, which may be secret."""
+    """Return a line with a problem and its fix, but not the value, which may be secret."""
     name = _variable_name(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":
             near = _nearest_variable(name)
-            hint = f"did you mean {near}?" if near else "docs/settings.md has all of them"
+            hint = f"did you mean {near}?" if near else "docs/settings.md lists all settings"
             return f"{name}: there is no such setting; {hint}"
         case "dict_type" | "model_type" | "model_attributes_type":
             return f"{name}: this is a group of settings; set each part as {name}__..."
         case "string_type" if isinstance(problem["input"], dict):
-            return f"{name}: this has one value and no parts; end the name here"
+            return f"{name}: this setting has no parts; end the name here"
         case _:
             return f"{name}: {describe_validation_error(problem)}"
 
 
 def _variable_name(path: Iterable[str]) -> str:
-    """("console", "port") -> TROUPE_CONSOLE__PORT."""
+    """Return the variable of a setting: ("console", "port") -> TROUPE_CONSOLE__PORT."""
     return "TROUPE_" + "__".join(path).upper()
 
 
 def _nearest_variable(name: str) -> str | None:
-    """Return the setting closest to a misspelled name: TROUPE_DATA_DIR for TROUPE_DATADIR."""
+    """Return the setting most similar to a name (TROUPE_DATADIR: TROUPE_DATA_DIR), or None."""
     fields = settings_model().model_fields
-    its_id = name.split("__")[1:2]  # which names a provider or an MCP server
+    its_id = name.split("__")[1:2]  # the id of a provider or MCP server
     groups: list[tuple[list[str], Any]] = [
         *(([group], field.annotation) for group, field in fields.items()),
         *((["providers", *its_id], spec.settings) for spec in backend_specs()),
@@ -667,7 +665,7 @@ def _nearest_variable(name: str) -> str | None:
 
 
 def collect_secrets(settings: object) -> set[str]:
-    """Return all secret values, for masking them in logs and displayed prompts."""
+    """Return all secret values in settings, to mask them in logs and displayed prompts."""
     match settings:
         case SecretStr():
             return {settings.get_secret_value()}
@@ -684,19 +682,19 @@ def collect_secrets(settings: object) -> set[str]:
 
 
 def has_settings() -> bool:
-    """Return whether anything is set, in the environment, .env, or troupe.toml."""
+    """Return whether any setting is set in the environment, .env or troupe.toml."""
     is_any_set = any(name.upper().startswith("TROUPE_") for name in _given_variables())
     return is_any_set or Path("troupe.toml").is_file()
 
 
 def set_in_environment(names: Iterable[str]) -> list[str]:
-    """Return which of these variables are set in the environment, which overrides .env."""
+    """Return those of the variables that are set in the environment, which overrides .env."""
     given = {name.upper() for name in EnvSettingsSource(settings_model()).env_vars}
     return [name for name in names if name in given]
 
 
 def describe_unknown_variables() -> list[str]:
-    """Return a line for each variable that looks like a setting but is unknown."""
+    """Return a line for each variable `TROUPE_...` that is not a setting."""
     known = {_variable_name([field]) for field in settings_model().model_fields}
     given = [name for name in map(str.upper, _given_variables()) if name.startswith("TROUPE_")]
     return [

@@ -53,7 +53,7 @@ def mask_secret(text: str) -> str:
 async def begin(
     conversations: Conversations, key: str = "telegram:5", owner: str = "me"
 ) -> tuple[Claim, InboxMessage]:
-    [begun] = await conversations.begin([key], owner, 60)
+    [begun] = await conversations.claim_next([key], owner, 60)
     return begun.claim, begun.message
 
 

@@ -31,10 +31,10 @@ from bot.storage.dead_letters import DeadLetters
 from bot.storage.forgetting import (
     FILE_NAME,
     PersonalData,
-    conversations_of_channel,
-    conversations_of_server,
+    channel_conversations,
     record_tombstone,
     request_deletion,
+    server_conversations,
 )
 from bot.storage.operation import AuditLog, NodeRegistry, Pauses
 from bot.storage.provider_keys import ProviderKeys
@@ -123,7 +123,7 @@ async def signal_all(topic: str, keys: Sequence[str]) -> None:
     url = read_settings().redis_url
     if url is not None:
         signals = import_extra("bot.storage.redis_signals", "TROUPE_REDIS_URL")
-        await signals.publish_once(url.get_secret_value(), topic, keys)
+        await signals.publish_signal(url.get_secret_value(), topic, keys)
 
 
 def print_converted(table: str, rows: int) -> None:
@@ -182,7 +182,7 @@ def show_jobs() -> None:
 
     async def read(database: Database) -> tuple[Sequence[HeldJob], Sequence[BackgroundWork]]:
         nodes = NodeRegistry(database, SystemClock())
-        return await nodes.held_jobs(), await nodes.background_work()
+        return await nodes.exclusive_roles(), await nodes.background_work()
 
     held, work = use_installation(read)
     if held:
@@ -443,12 +443,12 @@ def forget(
         data = PersonalData(database, clock, record)
         changed: Sequence[str] = [subject]
         if user:
-            keys = await data.conversations(user)
+            keys = await data.list_conversations(user)
             await data.forget_outside_histories(user)
             personas = UserPersonas(SqlChatSettings(database, clock))
-            await personas.forget(user, await data.settings_of(user))
+            await personas.forget(user, await data.list_settings(user))
         else:
-            find = conversations_of_channel if channel else conversations_of_server
+            find = channel_conversations if channel else server_conversations
             keys = await find(database, place)
             # Telegram's private chats have the ids of people, whose characters `--user` deletes.
             if not place.partition(":")[2].isdecimal():

@@ -19,7 +19,7 @@ from bot.commands.authority import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
 from bot.ports import ChatSettings, Clock
-from bot.routing.decide import PAIRING, Access, AccessRules
+from bot.routing.decide import PAIRING_RULE_PREFIX, Access, AccessRules
 from bot.routing.presets import ADULTS_KEY, INSTALLATION
 from bot.texts.text import Text, join_texts, marked, translatable
 
@@ -82,11 +82,11 @@ _REASONS: Mapping[str, Text] = {
 
 def explain_refusal(rule: str) -> Text:
     """Tell a refused person which kind of rule it was, and what still works."""
-    if rule.startswith(PAIRING):
+    if rule.startswith(PAIRING_RULE_PREFIX):
         return translatable(
             "In private I answer only people whom an operator of this bot has let in. Send them"
             " your code, which works for an hour: {code}",
-            code=rule.removeprefix(PAIRING),
+            code=rule.removeprefix(PAIRING_RULE_PREFIX),
         )
     found = (reason for kind, reason in _REASONS.items() if rule.startswith(kind))
     return translatable(

@@ -222,7 +222,7 @@ class AnswerButtons:
         if data.action not in _ALWAYS_ALLOWED and await self.access.refusal(pressed) is not None:
             raise UserError(NO_ACCESS)
         pressed = await self.route(pressed)
-        exchange = await self.conversations.load_answered(
+        exchange = await self.conversations.load_exchange_of_part(
             pressed.address.conversation, data.part, _MAX_TURNS_BEFORE
         )
         if exchange is None:
@@ -264,7 +264,7 @@ class AnswerButtons:
             exchange = await conversations.load_exchange(reader, message_id, most)
         elif found is not None:
             part = found.turn.sent_as[-1]
-            exchange = await conversations.load_answered(conversation, part, most)
+            exchange = await conversations.load_exchange_of_part(conversation, part, most)
         if found is None or exchange is None:
             raise UserError(NOT_REMEMBERED)
         return found, exchange

@@ -22,7 +22,7 @@ from bot.prompting.presets.fields import MAX_NAME_CHARS, preset_id
 from bot.prompting.presets.files import export_preset, parse_preset, validate_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.confusables import skeleton
-from bot.routing.presets import PresetResolver, owner_of
+from bot.routing.presets import PresetResolver, character_owner
 from bot.runtime.addresses import is_http_address
 from bot.storage.presets import PresetVersions
 from bot.texts.text import error_text, join_texts, marked, supported_language, translatable
@@ -91,7 +91,7 @@ class CharacterHandlers:
     @command("character list", marked("list the characters of your own, or of this server"))
     async def _list(self, request: CommandRequest) -> CommandResult:
         active = request.active.names
-        owned = await self.resolver.characters.descriptions(owner_of(request.incoming))
+        owned = await self.resolver.characters.descriptions(character_owner(request.incoming))
         lines = [listed(name, about, active) for name, about in owned.items()]
         return CommandResult(join_texts(lines) if lines else _NONE)
 
@@ -114,7 +114,7 @@ class CharacterHandlers:
         preset = await self._read(card, incoming)
         if fields:  # it is called as its author says
             preset = validated(preset, {"name": fields[0]})
-        return _ready(await self._keep(request, preset, owner_of(incoming)))
+        return _ready(await self._keep(request, preset, character_owner(incoming)))
 
     @command(
         "character use",
@@ -125,8 +125,10 @@ class CharacterHandlers:
     async def _use(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         await self.admins.require(incoming, _USE)
-        name = await self.find(request.argument, owner_of(incoming), "/character use")
-        found = await self.resolver.characters.find(name, self.resolver.behavior_in(request.active))
+        name = await self.find(request.argument, character_owner(incoming), "/character use")
+        found = await self.resolver.characters.find(
+            name, self.resolver.find_behavior_preset(request.active)
+        )
         if found is None:
             raise _missing(request.argument)
         by, audited = incoming.author.id, request.is_audited
@@ -144,7 +146,7 @@ class CharacterHandlers:
         incoming = request.incoming
         await self._require(incoming)
         wanted, *fields = _fields(request.argument) or [""]
-        name = await self.find(wanted, owner_of(incoming), "/character edit")
+        name = await self.find(wanted, character_owner(incoming), "/character edit")
         if (card := await self.attached(incoming)) is not None:
             preset = validated(await self._read(card, incoming), {"name": shown_name(name)})
         elif not fields:
@@ -170,14 +172,16 @@ class CharacterHandlers:
         if incoming.is_private:
             raise UserError(_IN_SERVER)
         name = await self.find(request.argument, incoming.author.id, "/character share")
-        return _ready(await self._keep(request, await self.stored(name), owner_of(incoming)))
+        return _ready(await self._keep(request, await self.stored(name), character_owner(incoming)))
 
     @command(
         "character remove", marked("delete a character for good (admins)"), _NAME, needs_admin=True
     )
     async def _remove(self, request: CommandRequest) -> CommandResult:
         await self._require(request.incoming)
-        name = await self.find(request.argument, owner_of(request.incoming), "/character remove")
+        name = await self.find(
+            request.argument, character_owner(request.incoming), "/character remove"
+        )
         by, audited = request.incoming.author.id, request.is_audited
         await self.resolver.characters.announce(name, "", "", by, audited=audited)
         await self.versions.delete(name)
@@ -191,7 +195,9 @@ class CharacterHandlers:
         action, _, name = (called.text if called else "").partition(" ")
         if action != "edit":
             return [(one, "") for one in (_NEW_NAME, *_FORM)]
-        preset = await self.stored(await self.find(name, owner_of(message), "/character edit"))
+        preset = await self.stored(
+            await self.find(name, character_owner(message), "/character edit")
+        )
         fields = [(one, getattr(preset, key) or "") for one, key in zip(_FORM, _KEYS, strict=True)]
         if any(len(text) > one.form_chars for one, text in fields):
             raise UserError(_TOO_LONG)
@@ -201,10 +207,10 @@ class CharacterHandlers:
         """Return the names that complete what is typed for a command."""
         called = parse_command(message.text)
         if called is None or called.name != CHARACTER.name:
-            names = await self.resolver.descriptions_here(message)
+            names = await self.resolver.list_descriptions(message)
         else:
             is_shared = called.text.partition(" ")[0] == "share"
-            owner = message.author.id if is_shared else owner_of(message)
+            owner = message.author.id if is_shared else character_owner(message)
             names = await self.resolver.characters.descriptions(owner)
         return self.resolver.complete(typed, map(shown_name, names))
 
@@ -281,7 +287,10 @@ class CharacterHandlers:
         """Store the character of a card; return it as it answers here; raises `UserError`."""
         message = request.incoming
         await self._require(message)
-        owner, behavior = owner_of(message), self.resolver.behavior_in(request.active)
+        owner, behavior = (
+            character_owner(message),
+            self.resolver.find_behavior_preset(request.active),
+        )
         given = await self._keep(request, await self._read(card, message), owner)
         found = await self.resolver.characters.find(
             f"{owner}{OWNER_SEPARATOR}{given.name}", behavior

@@ -108,7 +108,7 @@ class CommandHandlers:
                 raise UserError(_unknown_action(group, request.command.text.partition(" ")[0]))
             raise UserError(_unknown_command(command.name))
         message = request.incoming
-        if await self.access.may_run(message, command.name):  # as an admin may
+        if await self.access.may_run_admin_command(message, command.name):  # as an admin may
             message = replace(message, author_is_admin=True)
         return await handler(replace(request, command=command, incoming=message))
 

@@ -40,7 +40,7 @@ from bot.importers.memory_files import (
 from bot.memory.recall import Recaller
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.speakers import clean_name
-from bot.routing.presets import owner_of
+from bot.routing.presets import character_owner
 from bot.storage.conversations import Conversations
 from bot.texts.text import (
     Text,
@@ -135,7 +135,7 @@ class MemoryHandlers:
                 len(here),
             )
             return self._page(request, heading, here)
-        preset = await self.characters.resolver.find_here(word, message, request.active)
+        preset = await self.characters.resolver.find_in_channel(word, message, request.active)
         known = [one for one in here if _is_known_to(preset.name, one)]
         heading = translatable_count(
             "{name} knows {count} thing that you may see here.",
@@ -303,7 +303,7 @@ class MemoryHandlers:
         self, request: CommandRequest, found: Sequence[Memory]
     ) -> tuple[Text, Attachment]:
         message, resolver = request.incoming, self.characters.resolver
-        preset = await resolver.find_here(request.argument, message, request.active)
+        preset = await resolver.find_in_channel(request.argument, message, request.active)
         is_own = preset.name.startswith(f"{message.author.id}{OWNER_SEPARATOR}")
         if not is_own:  # the file has its instructions
             what = translatable("export this character, because the file has its instructions")
@@ -431,7 +431,7 @@ class MemoryHandlers:
 
     async def _presets(self, request: CommandRequest) -> dict[str, str]:
         """Return the presets that can be used here, by their ids and those of their characters."""
-        found = await self.characters.resolver.descriptions_here(request.incoming)
+        found = await self.characters.resolver.list_descriptions(request.incoming)
         known = {preset_id(shown_name(one)): one for one in found}
         return known | {preset_id(one.character_name): one.name for one in request.active.presets}
 
@@ -455,7 +455,7 @@ class MemoryHandlers:
         number = _number_in(last)
         if number is None and last.lower() != "all":
             word, last = request.argument, ""
-        name = await characters.find(word, owner_of(message), "/memory lore")
+        name = await characters.find(word, character_owner(message), "/memory lore")
         preset = await characters.stored(name)
         book = preset.parsed_lorebook
         told = {one.content for one in book.entries} if book else set()
@@ -512,7 +512,7 @@ class MemoryHandlers:
             subject = MemorySubject(SubjectKind.CHARACTER, name, shown)
             return replace(new, subject=subject, said_by=name)
         if turn.observed and speaker.id != by.author.id:
-            consent = await self.characters.resolver.consent_of(speaker.id)
+            consent = await self.characters.resolver.find_consent(speaker.id)
             if consent not in {Consent.SERVER, Consent.EVERYWHERE}:
                 raise UserError(
                     translatable(

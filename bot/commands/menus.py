@@ -90,7 +90,7 @@ class SettingMenus:
         turn_page: ButtonAction,
         buttons: tuple[Button, ...],
     ) -> CommandResult:
-        presets = list((await self.resolver.descriptions_here(request.incoming)).items())
+        presets = list((await self.resolver.list_descriptions(request.incoming)).items())
         pages = max(1, -(-len(presets) // _PAGE_SIZE))
         page = min(max(1, page), pages)
         shown = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
@@ -191,7 +191,7 @@ class SettingMenus:
                 return await self.settings(request)
 
     async def _chosen_preset(self, pressed: Pressed) -> str:
-        for name in await self.resolver.descriptions_here(pressed):
+        for name in await self.resolver.list_descriptions(pressed):
             if _hash_for_button(name) in pressed.values:
                 return name
         raise UserError(translatable("That preset no longer exists."))

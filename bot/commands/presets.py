@@ -112,7 +112,7 @@ class PresetHandlers:
         origin = None if request.argument else _origin_of(first, request.incoming)
         preset, active = first.preset, request.active
         if request.argument:
-            preset = await self.resolver.find_here(request.argument, request.incoming, active)
+            preset = await self.resolver.find_in_channel(request.argument, request.incoming, active)
         if origin and active.is_group:
             lines = [listed(one.name, one.description, active.names) for one in active.presets]
             more = translatable("/preset show NAME shows one of them.")
@@ -151,7 +151,7 @@ class PresetHandlers:
         active = request.active
         lines = [
             listed(name, about, active.names)
-            for name, about in (await self.resolver.descriptions_here(request.incoming)).items()
+            for name, about in (await self.resolver.list_descriptions(request.incoming)).items()
         ]
         lines += [
             translatable("· {name} is disabled: {reason}", name=name, reason=reason)
@@ -168,7 +168,9 @@ class PresetHandlers:
         if not request.argument:
             example = f"/preset {action} assistant"
             raise UserError(translatable("Which preset? For example: {example}", example=example))
-        preset = await self.resolver.find_here(request.argument, request.incoming, request.active)
+        preset = await self.resolver.find_in_channel(
+            request.argument, request.incoming, request.active
+        )
         await self.admins.require(request.incoming, _CHANGE)
         return preset
 

@@ -49,7 +49,7 @@ async def export_messages(
 
     Returns also the number of messages, and of what else is in it.
     """
-    lines, descriptions = await data.lines(person), await data.descriptions(person)
+    lines, descriptions = await data.list_messages(person), await data.descriptions(person)
     characters = await data.characters(person)
     is_adult, feedback = await data.has_confirmed_age(person), await data.feedback(person)
     memories = await data.memories(person)
@@ -102,18 +102,18 @@ class Forgetting:
         Return whether the person is off, which stays; other choices are deleted.
         """
         person = asked.author.id
-        await self._request(await self.data.conversations(person), asked, person)
+        await self._request(await self.data.list_conversations(person), asked, person)
         await self.data.forget_outside_histories(person)
-        await self.personas.forget(person, await self.data.settings_of(person))
+        await self.personas.forget(person, await self.data.list_settings(person))
         self.history_scopes.resolver.characters.drop(person)
-        if await self.history_scopes.resolver.off([person]):
+        if await self.history_scopes.resolver.opted_out([person]):
             return True
         await self.history_scopes.set_consent(person, None)
         return False
 
     async def request_channel_deletion(self, message: IncomingMessage) -> int:
         """Queue the deletion of the channel's other histories; return their number of turns."""
-        others = dict(await self.index.conversations(message.address))
+        others = dict(await self.index.turn_counts(message.address))
         others.pop(message.address.conversation, None)
         await self._request(others, message, None)
         return sum(others.values())
@@ -312,12 +312,14 @@ class PrivacyNotice:
     async def describe(self, scopes: Sequence[str], source: str) -> Text:
         """Return what /privacy says in a channel."""
         active, policy = await self.resolver.resolve(scopes), self.policy
-        reads_all = active.reads_all and await self.resolver.observes(scopes)
+        any_reads_all_messages = active.any_reads_all_messages and await self.resolver.may_observe(
+            scopes
+        )
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
         lines = [
             _HEADING,
-            _READS_ALL if reads_all else _READS_OWN,
-            *([_READS_EARLIER] if reads_all and policy.reads_earlier(source) else []),
+            _READS_ALL if any_reads_all_messages else _READS_OWN,
+            *([_READS_EARLIER] if any_reads_all_messages and policy.reads_earlier(source) else []),
             translatable(
                 "• I store it with my answers, {until}; what a model was sent for an answer,"
                 " {days} days; in a database that is {encrypted}. In this channel, {scope}.",
@@ -345,11 +347,13 @@ class PrivacyNotice:
         value = f"{arrival.at.timestamp():.0f} {arrival.external_key}"
         await self.chat_settings.set(server, _NOTICE_KEY, value, server)
         active = await self.resolver.resolve(scopes)
-        reads_all = active.reads_all and await self.resolver.observes(scopes)
+        any_reads_all_messages = active.any_reads_all_messages and await self.resolver.may_observe(
+            scopes
+        )
         short = translatable(
             "{reads}\n• I store it, {until}, and send it to {providers} to answer. /privacy says"
             " more. /settings me off: I read and store nothing of yours.",
-            reads=_READS_ALL if reads_all else _READS_OWN,
+            reads=_READS_ALL if any_reads_all_messages else _READS_OWN,
             until=self._until(),
             providers=self._sent_to(active),
         )
@@ -483,7 +487,7 @@ class PrivacyHandlers:
         """Store what the author lets the bot do with their words; off deletes the earlier ones."""
         value, message = request.argument.lower(), request.incoming
         if not value:
-            found = await self.resolver.consent_of(message.author.id)
+            found = await self.resolver.find_consent(message.author.id)
             return CommandResult(join_texts([_CONSENTS[found or Consent.HERE], _HOW_TO_CHOOSE]))
         if value not in {*Consent, _RESET}:
             raise UserError(_HOW_TO_CHOOSE)
@@ -514,5 +518,5 @@ class PrivacyHandlers:
         await self.admins.require(request.incoming, _CHANGE_OBSERVING)
         on, by, audited = _OBSERVED[value], request.incoming.author.id, request.is_audited
         await self.resolver.set_observing(request.scope, on=on, by=by, audited=audited)
-        observes = await self.resolver.observes(request.incoming.scopes)
+        observes = await self.resolver.may_observe(request.incoming.scopes)
         return CommandResult(_OBSERVES if observes else _ONLY_SAID_TO_ME, changes_channel=True)

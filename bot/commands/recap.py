@@ -15,7 +15,7 @@ from bot.chat.session import StoredTurn, Turn
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import BackendError, UserError
 from bot.memory.summaries import Summarizer
-from bot.routing.decide import MODEL_NOT_GIVEN, AccessRules
+from bot.routing.decide import MODEL_NOT_ALLOWED, AccessRules
 from bot.texts.text import join_texts, marked, translatable, translatable_count
 
 _DURATION = re.compile(r"(\d{1,4}) ?(m|min|minutes?|h|hours?|d|days?|w|weeks?)")
@@ -56,7 +56,7 @@ class Recaps:
         if not new:
             return CommandResult(_NOTHING)
         if not await self.access.may_use(message, "model"):
-            raise UserError(MODEL_NOT_GIVEN)
+            raise UserError(MODEL_NOT_ALLOWED)
         try:
             text, covered = await self.summarizer.recap(preset, new, message)
         except BackendError as error:

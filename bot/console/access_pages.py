@@ -150,7 +150,7 @@ class AccessPage(RouteGroup):
     @route("GET /api/v1/events", Scope.READ)
     async def list_events(self) -> Mapping[str, Sequence[EventRow]]:
         """List the newest webhook events, and whether each was sent."""
-        return {"events": await self.events.listed()}
+        return {"events": await self.events.list_recent()}
 
     @route("GET /access", Scope.READ)
     async def show(self, request: ConsoleRequest) -> Page:
@@ -158,7 +158,7 @@ class AccessPage(RouteGroup):
         may_list = Scope.OPERATE in request.caller.scopes
         tokens = await self.tokens.api_tokens() if may_list else None
         entries = await self._changes(request.caller, _PAGE_ENTRIES)
-        events = await self.events.listed()
+        events = await self.events.list_recent()
         return Page("access.html", {"tokens": tokens, "entries": entries, "events": events})
 
     @route("GET /api/v1/tokens", Scope.OPERATE)

@@ -183,7 +183,7 @@ class OperationPage(RouteGroup):
             oldest_seconds=queues.oldest_since and max(0.0, now - queues.oldest_since),
             lanes=queues.lanes,
             unsent=queues.unsent,
-            leases=await self.nodes.held_jobs(),
+            leases=await self.nodes.exclusive_roles(),
             providers=self.providers,
             health=[
                 replace(one, process=name) for name, told in reports.items() for one in told.health

@@ -152,7 +152,7 @@ class PromptReplay:
         return await self.requests.send(preset, prompt, answer.conversation, receipt.charge.server)
 
     async def _compose(self, answer: StoredAnswer, preset: Preset) -> Prompt:
-        scene = await self.answers.find_scene(answer)
+        scene = await self.answers.find_context(answer)
         if scene is None:
             raise UserError(_NOT_STORED)
         return (await self.composer.compose(preset, None, scene, may_spend=True)).prompt

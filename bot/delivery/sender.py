@@ -181,7 +181,7 @@ class Sender:
         Return the claimed rows by lane.
         """
         served = [key for key in keys if source_of(key) in self.surfaces]
-        rows = await self.outbox.take(served) if served else ()
+        rows = await self.outbox.take_due(served) if served else ()
         return {row.address.lane: row for row in rows}
 
     async def deliver_lane(self, row: OutboxRow) -> None:
@@ -337,7 +337,7 @@ class Sender:
             await self.clock.sleep(wait)
             if self.seconds_on_hold(lane) > 0:
                 return None
-        rows = await self.outbox.take([lane])
+        rows = await self.outbox.take_due([lane])
         return rows[0] if rows else None
 
     async def _reconcile(self, row: OutboxRow) -> OutboxRow | None:
@@ -437,7 +437,7 @@ class Sender:
     async def _find_thread(self, row: OutboxRow) -> MessageThread | None:
         if row.thread is None:
             return None
-        message_id = await self.outbox.message_of(row.thread.first_part)
+        message_id = await self.outbox.find_message_id(row.thread.first_part)
         return None if message_id is None else MessageThread(message_id, row.thread.title)
 
     def _should_give_up(self, row: OutboxRow) -> bool:

@@ -1,1 +1,1 @@
-"""Stream an answer, show it live, filter its text and split it into messages."""
+"""Generate an answer: filter its text, show it live, and split it into messages."""

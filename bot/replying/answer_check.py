@@ -1,4 +1,4 @@
-"""Check an answer before it is shown: listed words, a provider's moderation, plug-ins."""
+"""Check an answer before it is shown: banned words, moderation by a provider, plug-ins."""
 
 import asyncio
 import re
@@ -25,34 +25,34 @@ _BY_PLUGIN = StoredPattern(marked("withheld by the plug-in {plugin}: {reason}"))
 _PLUGIN_FAILED = StoredPattern(marked("the plug-in {plugin} failed: {reason}"))
 _MODERATION_SECONDS = 5.0
 _WINDOW_CHARS = 300
-"""How much of a growing answer is moderated at a time."""
+"""How many new characters are moderated at a time."""
 _OVERLAP_CHARS = 300
-"""How much of the text before it is sent along as context."""
+"""How many of the preceding characters are sent as context."""
 _MAX_PIECE_CHARS = 2000  # moderation is less accurate for longer texts
 _SENTENCE_END = re.compile(r"[.!?。！？\n]\s*")
 _MAX_REASON_CHARS = 200
 _MAX_SPACES = 3  # between the words of a phrase
-# From here on, scripts put no spaces between words or attach endings: Thai, CJK, Korean.
+# Scripts from here on have no spaces between words or attach endings: Thai, CJK, Korean.
 _FIRST_UNSPACED = "\u0e00"
 _LETTER = rf"(?![{_FIRST_UNSPACED}-\U0010ffff])[^\W_]"
 
 
 @value_class
 class WordList:
-    """A pattern that finds the words of a list, and the length of the longest match."""
+    """A pattern that matches banned words, and the length of the longest one."""
 
     pattern: re.Pattern[str]
     longest: int
 
-    def is_in(self, text: str, start: int = 0, *, is_whole: bool = True) -> bool:
-        """Return whether a text contains a word; the last one of a partial text may continue."""
+    def is_found_in(self, text: str, start: int = 0, *, is_whole: bool = True) -> bool:
+        """Return whether a text contains a banned word; if partial, ignore its last word."""
         found = self.pattern.finditer(text, start)
         return any(is_whole or one.end() < len(text) for one in found)
 
 
 @lru_cache(maxsize=256)
 def read_word_list(words: str) -> WordList | None:
-    """Parse a list of words or phrases, one per line; a final * also matches longer words."""
+    """Parse words or phrases, one per line; "word*" also matches longer words. None: no words."""
     phrases = [one.split() for one in words.splitlines() if one.strip("* ")]
     if not phrases:
         return None
@@ -70,41 +70,41 @@ def _expression(phrase: Sequence[str]) -> str:
     return begin + text + end
 
 
-def shown_instead(locale: str | None) -> str:
-    """Return the sentence shown in place of a refused answer."""
+def refusal_sentence(locale: str | None) -> str:
+    """Return the sentence that replaces a refused answer."""
     return translate(_SHOWN_INSTEAD, supported_language(locale))
 
 
 @dataclass(eq=False)
 class AnswerCheck:
-    """Checks one answer, and releases text once it can no longer be refused."""
+    """Checks an answer, and shows each part of its text once that part has passed."""
 
     words: WordList | None
     moderator: str = ""
-    """The provider that moderates; empty: none."""
+    """The name of the provider that moderates; empty: no moderation."""
     backend: Backend | None = None
     withholds_unchecked: bool = False
     hooks: Mapping[str, Callable[..., object]] = field(default_factory=dict)
-    """Plug-ins' hooks by name. They get the whole answer, so nothing is shown earlier."""
+    """Plug-ins' hooks by name. They check the complete answer, so nothing is shown earlier."""
 
     def __post_init__(self) -> None:
         self._failures: list[str] = []
         self.note = ""
-        """For the receipt, in English."""
+        """The result of the check, in English, for the receipt."""
         self.is_refused = False
         self._show: Callable[[str], None] | None = None
         self._text = ""
         self._released = self._judged = 0
 
-    def filtered(
+    def wrap_shows(
         self, show: Callable[[str], None], replace_shown: Callable[[str], None]
     ) -> tuple[Callable[[str], None], Callable[[str], None]]:
-        """Wrap `show` and `replace_shown` so that they show only checked text."""
+        """Return wrappers of `show` and `replace_shown` that show only checked text."""
 
         def show_checked(text: str) -> None:
             begin = max(0, len(self._text) - self._held_chars)
             self._text += text
-            if self.words is not None and self.words.is_in(self._text, begin, is_whole=False):
+            if self.words is not None and self.words.is_found_in(self._text, begin, is_whole=False):
                 self._refuse(_BY_WORDS, "words")
             self._release()
 
@@ -118,8 +118,8 @@ class AnswerCheck:
         self._show = show
         return show_checked, replace_checked
 
-    async def follow(self) -> None:
-        """Moderate the growing text if enough was added."""
+    async def moderate_new_text(self) -> None:
+        """Moderate the text so far if enough was added since the last time."""
         if self._is_moderated and len(self._text) - self._judged >= _WINDOW_CHARS:
             ends = [one.end() for one in _SENTENCE_END.finditer(self._text, self._judged)]
             read, judged = len(self._text), ends[-1] if ends else len(self._text)
@@ -129,11 +129,11 @@ class AnswerCheck:
 
     @property
     def notes(self) -> str:
-        """All notes for the receipt."""
+        """The results of the checks, in English, for the receipt."""
         return "; ".join([*self._failures, *([self.note] if self.note else [])])
 
     async def apply_hooks(self, text: str) -> str:
-        """Pass a complete text through the plug-ins; one that fails changes nothing."""
+        """Return a complete text as changed by the plug-ins; failing plug-ins are skipped."""
         for name, hook in self.hooks.items():
             if self.is_refused or not text:
                 break
@@ -151,8 +151,8 @@ class AnswerCheck:
         return text
 
     async def refuses(self, text: str) -> bool:
-        """Return whether the complete visible text is refused."""
-        if not self.is_refused and self.words is not None and self.words.is_in(text):
+        """Check a complete text; return whether the answer is refused."""
+        if not self.is_refused and self.words is not None and self.words.is_found_in(text):
             self._refuse(_BY_WORDS, "words")
         if self._is_moderated:
             begins = range(0, len(text), _MAX_PIECE_CHARS)

@@ -1,4 +1,4 @@
-"""Additions to an answer: buttons, thoughts, files, threads, notices about unreadable files."""
+"""Add buttons, thoughts, files and notices to an answer, and arrange its parts."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ _ADULT = translatable("I am 18 or older")
 
 
 def stop_button(part: str, locale: str | None) -> tuple[Button, ...]:
-    """Return the stop button for an unfinished answer; `part` names its first part."""
+    """Return the stop button for an unfinished answer; `part` is the name of its first part."""
     return (_button(_STOP, ButtonAction.STOP, part, locale, ButtonStyle.DANGER),)
 
 
@@ -43,7 +43,7 @@ def retry_button(part: str, locale: str | None) -> tuple[Button, ...]:
 
 
 def age_button(part: str, locale: str | None) -> tuple[Button, ...]:
-    """Return the button with which a person confirms that they are an adult."""
+    """Return the button to confirm being an adult."""
     return (_button(_ADULT, ButtonAction.ADULT, part, locale, ButtonStyle.PRIMARY),)
 
 
@@ -58,7 +58,7 @@ def forget_buttons(part: str, locale: str | None) -> tuple[Button, ...]:
 def answer_buttons(
     part: str, locale: str | None, number: int = 1, versions: int = 1
 ) -> tuple[Button, ...]:
-    """Return a finished answer's buttons; it is the `number`-th (from 1) of its `versions`."""
+    """Return a finished answer's buttons; the answer is version `number` (from 1) of `versions`."""
     return (
         _button(_RETRY, ButtonAction.RETRY, part, locale),
         _button(_CONTINUE, ButtonAction.CONTINUE, part, locale),
@@ -88,15 +88,15 @@ def _button(
     )
 
 
-@cache  # of the few labels above; every answer has some of them
+@cache  # there are only the few labels above
 def _translate_label(label: Text, language: str) -> str:
     return translate(label, language)
 
 
 _FEWEST_UNITS = 300
-"""Where a message has less than that left, thoughts get a message of their own."""
+"""If a message has less space left, thoughts go into a separate message."""
 _FRAME_UNITS = 16
-"""What a platform adds around them: a sign, the marks of a spoiler, line breaks."""
+"""The units that a platform adds to thoughts: a symbol, spoiler marks, line breaks."""
 _CUT = " …"
 _MARKS = re.compile(r"\|(?=\||\Z)|`(?=``)")
 
@@ -104,11 +104,11 @@ _MARKS = re.compile(r"\|(?=\||\Z)|`(?=``)")
 def fold_thoughts(
     parts: Sequence[OutgoingPart], thoughts: str, limits: Limits, *, may_add_message: bool
 ) -> tuple[OutgoingPart, ...]:
-    """Return an answer's parts with as much of the thoughts as fits.
+    """Return an answer's parts with the thoughts added, cut to the available space.
 
-    They go below the last message or, if `may_add_message` and space is short, in another.
+    They are added to the last message or, if it is nearly full and `may_add_message`, to a new one.
     """
-    # A mark would end a spoiler, or reach out of it.
+    # Break marks in thoughts, which could end the spoiler.
     thoughts = _MARKS.sub("\\g<0>\u200b", thoughts.strip())
     messages = [at for at, one in enumerate(parts) if one.file is None]
     if not thoughts or not messages or not limits.folds_thoughts:
@@ -141,29 +141,29 @@ def _cut_to_fit(text: str, most: int, units: Callable[[str], int]) -> str:
 LongAnswer: TypeAlias = Literal["parts", "file", "thread"]
 _FILE_NAME = "answer.md"
 _MAX_THREAD_PARTS = 1_000
-"""Of one answer; further ones would have the numbers of the next answer's."""
+"""The most thread parts per answer, so that part numbers of answers do not overlap."""
 _WHOLE = translatable("📄 The whole answer is in this file.")
 _REST = translatable("The rest of the answer")
 
 
 def supported_form(form: LongAnswer, limits: Limits) -> LongAnswer:
-    """Return the preset's form, or parts if the channel does not support threads."""
+    """Return the form for long answers, or "parts" if the channel has no threads."""
     return "parts" if form == "thread" and not limits.has_threads else form
 
 
 @value_class
 class PartPlaces:
-    """Where an answer's parts go: its channel, or a thread opened from the first part."""
+    """The destinations of an answer's parts: the channel, or a thread for all but the first."""
 
     first_part: int = 0
-    """The number of the first part; others may have answered before."""
+    """The number of the first part; other characters' parts may precede it."""
     thread: AnswerThread | None = None
-    """Where all parts but the first one stand; None: in the channel, too."""
+    """The thread for all parts but the first one; None: the channel."""
     most_live: int | None = None
-    """How many parts are shown while the answer grows; None: all."""
+    """The most parts to show during generation; None: all."""
 
     def place(self, index: int, content: MessageContent) -> OutgoingPart:
-        """Return an answer's part by index from 0."""
+        """Return the part with an index, from 0, and a content."""
         if index == 0 or self.thread is None:
             return OutgoingPart(self.first_part + index, content)
         number = THREAD_PARTS + self.first_part * _MAX_THREAD_PARTS + index - 1
@@ -173,24 +173,24 @@ class PartPlaces:
 def find_places(
     form: LongAnswer, first_part: int, locale: str | None, part_name: Callable[[int], str]
 ) -> PartPlaces:
-    """Return where to send an answer's parts, numbered from `first_part`."""
+    """Return the destinations of an answer's parts, numbered from `first_part`."""
     if form == "thread":
         title = translate(_REST, supported_language(locale))
         return PartPlaces(first_part, AnswerThread(part_name(first_part), title))
     return PartPlaces(first_part, most_live=1 if form == "file" else None)
 
 
-def shorten(
+def arrange_parts(
     parts: Sequence[OutgoingPart],
     text: str,
     form: LongAnswer,
     locale: str | None,
     part_name: Callable[[int], str],
 ) -> tuple[OutgoingPart, ...]:
-    """Return an answer's parts in the form in which they are sent.
+    """Return an answer's parts in the preset's form for long answers.
 
-    With `parts`, each part is a message; with `file`, only the first one is, and a file contains
-    all of `text`; with `thread`, the others go to a thread opened from the first.
+    With "parts", each part is a message. With "file", only the first one is, and a file contains
+    all of `text`. With "thread", the others are sent to a thread opened from the first one.
     """
     if form == "parts" or len(parts) < 2:
         return tuple(parts)
@@ -202,8 +202,8 @@ def shorten(
     return tuple(places.place(index, one.content) for index, one in enumerate(parts))
 
 
-def messages_of(numbers: Iterable[int]) -> list[int]:
-    """Return the part numbers that are messages in the channel, not files."""
+def message_part_numbers(numbers: Iterable[int]) -> list[int]:
+    """Return the numbers of parts that are messages in the channel, not files or in threads."""
     return [number for number in numbers if number < FILE_PARTS]
 
 
@@ -224,8 +224,8 @@ _NOUNS: Mapping[MediaKind, Text] = {
 _OR = translatable(" or ")
 
 
-def explain_unreadable(attachments: Sequence[MediaItem]) -> Text:
-    """Return a sentence about what cannot be read and what to do instead."""
+def explain_unreadable_attachments(attachments: Sequence[MediaItem]) -> Text:
+    """Return a sentence that says which attachments the bot cannot read and what to do instead."""
     things = dict.fromkeys(_NOUNS[item.kind] for item in attachments)
     return translatable(
         "I cannot {things} here. Please tell me in words what it is about.",
@@ -234,13 +234,13 @@ def explain_unreadable(attachments: Sequence[MediaItem]) -> Text:
 
 
 def is_unreadable(message: IncomingMessage, files: AttachedFiles) -> bool:
-    """Return whether a message consists only of unreadable files."""
+    """Return whether a message contains nothing but unreadable files."""
     return bool(files.unread) and not (message.text.strip() or files.images or files.texts)
 
 
-def explain_files(files: AttachedFiles) -> Text | None:
-    """Return a notice about files that were not read, or only in part."""
-    sentences = [explain_unread(files.unread)] if files.unread else []
+def explain_skipped_files(files: AttachedFiles) -> Text | None:
+    """Return a notice about files that were not read completely, or None."""
+    sentences = [explain_unread_files(files.unread)] if files.unread else []
     sentences += [
         translatable(
             "ℹ {name} is long: I read only its first {size} KiB.",
@@ -253,8 +253,8 @@ def explain_files(files: AttachedFiles) -> Text | None:
     return join_texts(sentences) if sentences else None
 
 
-def explain_unread(files: Sequence[UnreadFile]) -> Text:
-    """Return a sentence for each reason why files are unreadable."""
+def explain_unread_files(files: Sequence[UnreadFile]) -> Text:
+    """Return sentences that say which files were not read and why."""
     sentences: list[str] = []
     for file in files:
         name = clean_file_name(file.item.name)
@@ -264,4 +264,6 @@ def explain_unread(files: Sequence[UnreadFile]) -> Text:
         elif file.why is not None:
             sentences.append(translatable("⚠ I could not read the file: {why}.", why=file.why))
     unknown = [file.item for file in files if file.why is None]
-    return join_texts([*sentences, explain_unreadable(unknown)] if unknown else sentences)
+    return join_texts(
+        [*sentences, explain_unreadable_attachments(unknown)] if unknown else sentences
+    )

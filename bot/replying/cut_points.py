@@ -1,4 +1,4 @@
-"""Find where to cut a Markdown text, given code fences, open marks, and sentence ends."""
+"""Find where to cut a Markdown text: code fences, open marks, paragraphs and sentence ends."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -10,7 +10,7 @@ from itertools import chain
 from bot.markup.graphemes import grapheme_starts
 from bot.value_class import value_class
 
-# Indentation, quote marks and list markers may stand before the run that opens a block.
+# Indentation, quote marks and list markers may precede the fence.
 _LINE = re.compile(
     r"^(?P<margin>[ \t]*(?:(?:>|(?:[-*+]|\d{1,9}[.)])[ \t])[ \t]*)*)(?P<run>`{3,}|~{3,})"
     r"(?P<info>[^\n]*)",
@@ -24,11 +24,11 @@ class Fence:
     """An open code block."""
 
     run: str
-    """"```" or "~~~~"."""
+    """The fence itself: "```" or "~~~~"."""
     opener: str
-    """The run with its language, to reopen the block: "```python"."""
+    """The fence with its language, to reopen the block: "```python"."""
     margin: str
-    """What keeps a line in the same quote and list item."""
+    """The prefix that keeps a line in the same quote and list item."""
 
     @property
     def closer(self) -> str:
@@ -37,13 +37,13 @@ class Fence:
 
 @value_class
 class FenceLine:
-    """A line that starts with a run of fence characters."""
+    """A line that starts with three or more fence characters."""
 
     start: int
     run_start: int
     run_end: int
     end: int
-    """The end of the line, without its line break."""
+    """The end of the line, before its line break."""
     margin: str
     info: str
 
@@ -52,14 +52,14 @@ class FenceLine:
         return len(self.margin) - len(self.margin.lstrip())
 
     def opens(self, text: str) -> Fence | None:
-        """Return the code block that this line opens outside of one; None if it does not."""
+        """Return the code block that this line opens outside of code, or None."""
         run = text[self.run_start : self.run_end]
         if run[0] == "`" and "`" in self.info:
-            return None  # inline code, says CommonMark
+            return None  # inline code, according to CommonMark
         return Fence(run, run + self.info.rstrip(), _LIST_MARKER.sub(" ", self.margin))
 
     def closes(self, fence: Fence, text: str) -> bool:
-        """Return whether this line closes an open code block."""
+        """Return whether this line closes the code block of `fence`."""
         run = text[self.run_start : self.run_end]
         depth = self.margin.count(">")
         rest = self.margin.replace(">", "") + self.info
@@ -83,7 +83,7 @@ _QUOTE = re.compile(r"[ \t]*(?:>[ \t]?)+")
 
 
 def open_marks(text: str) -> tuple[str, ...]:
-    """Return the marks that a text's last paragraph opens without closing, in order."""
+    """Return the marks that are opened but not closed in a text's last paragraph, in order."""
     breaks = [found.end() for found in _PARAGRAPH_END.finditer(text)]
     position, stack = breaks[-1] if breaks else 0, list[str]()
     while found := _TOKEN.search(text, position):
@@ -99,7 +99,7 @@ def open_marks(text: str) -> tuple[str, ...]:
 
 
 def close_unfinished(part: str) -> str:
-    """Close a growing text's unfinished marks, so that it displays well."""
+    """Return a partial text with its open code block, marks and link closed."""
     fence = _open_fence(part)
     if fence is not None:
         return f"{part}\n{fence.closer}"
@@ -111,13 +111,13 @@ def close_unfinished(part: str) -> str:
     if trailing is not None:
         before = part[: trailing.start()]
         still_open = open_marks(before)
-        if len(marks) >= len(still_open):  # it closes nothing: it is half of something
+        if len(marks) >= len(still_open):  # it closes nothing, so it is an incomplete mark
             part, marks = before.rstrip(), still_open
     return part + "".join(reversed(marks))
 
 
 def quote_prefix(text: str, position: int) -> str:
-    """Return the `> ` of the line at a position, to repeat if the line is cut there."""
+    """Return the `> ` prefix of the line at a position, to repeat after a cut there."""
     line = text.rfind("\n", 0, position) + 1
     found = _QUOTE.match(text, line, position)
     return found[0].lstrip() if found else ""
@@ -155,14 +155,14 @@ def _open_fence(part: str) -> Fence | None:
 _VISIBLE = re.compile(r"\S")
 _UNQUOTED_LINE = re.compile(r"^[ \t]*(?:[^>\s]|\n)", re.MULTILINE)
 _GAP = re.compile(r"\s+")
-# "e.g. this" and "1. one" end no sentence: the mark must follow two letters.
+# The mark must follow two letters, because "e.g. this" and "1. one" do not end a sentence.
 _SENTENCE_END = re.compile(r"\w\w[.!?…]+[\"')\]»”’*_]{0,3}$")
 _MAX_SENTENCE_END_CHARS = 10
 _CJK_SENTENCE_END = re.compile(r"[。！？｡…]+[」』）”’》】]*(?![。！？｡…」』）”’》】])")
 _CJK_WORD_END = re.compile(
     r"(?<=[\u3040-\u30ff\u3400-\u9fff，、；：」』）》】])(?=[\u3040-\u30ff\u3400-\u9fff「『（《【])"
 )
-# What breaks when it is cut: inline code, links, emphasis; the first two also while they are
+# Inline code, links and emphasis must not be cut; the first two not even while they are
 # unfinished.
 _UNBREAKABLE = re.compile(
     r"(`+)(?!`).*?(?<!`)\1(?!`)|`+[^`\n]*\Z"
@@ -173,50 +173,50 @@ _UNBREAKABLE = re.compile(
 
 @dataclass
 class CutWindow:
-    """The text's prefix that fills one message; it must not depend on text after `stop`.
+    """The prefix of the text that fills one message; independent of any text after `stop`.
 
-    Units are reserved to close anything that may be a code block. The reserve only grows with the
-    text, so that a prefix too long for a message stays too long.
+    Units are reserved to close a possible code block. The reserve only grows when text is appended,
+    so that a prefix that is too long stays too long.
     """
 
     text: str
     offsets: Sequence[int]
-    """The units before each position."""
+    """The number of units before each position."""
     position: int
-    """Before `start` by the indentation of its line."""
+    """The start of the line of `start`, before its indentation."""
     start: int
     fence: Fence | None
-    """The code block that is open at the start."""
+    """The code block that is open at the start, if any."""
     max_units: int
     max_fence_units: int
-    """A longer fence line would leave no units for the code, so it counts as plain text."""
+    """Longer fence lines count as plain text, because they leave no space for code."""
 
     def __post_init__(self) -> None:
         self.max_offset = self.offsets[self.start] + self.max_units
-        """A message must not exceed it, its closing fence included."""
+        """The maximum offset of the end of the message, including a closing fence."""
         self._reserve = closing_units(self.fence)
         self._stop = self._find_stop()
         self._fences = [(self.start, self.fence)]
-        self._closing_ends: dict[int, int] = {}  # where the line ends that has closed a block
+        self._closing_ends: dict[int, int] = {}  # ends of lines that close a code block
         self._uncuttable: list[tuple[int, int]] = []
-        """Do not cut after the first position, up to the second."""
+        """Ranges in which no message may start: after the first position, up to the second."""
         self.edges: set[int] = set()
-        """Where code blocks begin and end."""
+        """The positions where code blocks begin and end."""
         self._scan()
         self.is_full = self._stop is not None
-        """Whether the rest of the text does not fit."""
+        """Whether the text is longer than the message."""
         self.stop = self._end
         """The position after the first character that does not fit."""
         half = bisect_left(self.offsets, (self.offsets[self.start] + self.max_offset) // 2)
         self.half = max(self.start + 1, half)
-        """A cut before this position would waste more than half of the message."""
+        """The first position to cut at; earlier cuts waste more than half of the message."""
 
     def fence_at(self, position: int) -> Fence | None:
         """Return the code block open at a position, if any."""
         return next((one for begin, one in reversed(self._fences) if begin <= position), None)
 
     def prose_start(self, position: int) -> int:
-        """Return where the text after the last code block before a position starts."""
+        """Return the end of the last code block before a position."""
         begin = max(begin for begin, _ in self._fences if begin <= max(position, self.start))
         return self._closing_ends.get(begin, begin)
 
@@ -246,7 +246,7 @@ class CutWindow:
         return len(self.text) if self._stop is None else self._stop
 
     def _find_stop(self) -> int | None:
-        """Return the end of the shortest prefix that does not fit, ignoring trailing whitespace."""
+        """Return the end of the shortest prefix that does not fit, or None if all fits."""
         beyond = bisect_right(self.offsets, self.max_offset - self._reserve)
         if beyond == len(self.offsets):
             return None
@@ -254,7 +254,7 @@ class CutWindow:
         return visible.end() if visible else None
 
     def _reserve_closing(self, line: FenceLine) -> None:
-        """Reserve units to close the code block that this line may open."""
+        """Reserve units to close the code block that this line possibly opens."""
         margin = line.run_start - line.start
         longest = min(line.run_end - line.run_start, self.max_fence_units - margin)
         for length in range(3, longest + 1):
@@ -277,7 +277,7 @@ class CutWindow:
         self.edges.add(line.start + line.indentation)
 
     def _end_with_quote(self, before: int) -> None:
-        """End a code block inside a quote where the quote ends, if before a position."""
+        """End a code block inside a quote where the quote ends, if this is before a position."""
         begin, fence = self._fences[-1]
         if fence is None or ">" not in fence.margin:
             return
@@ -286,7 +286,7 @@ class CutWindow:
             self._fences.append((unquoted.start(), None))
 
     def _may_be_fence(self, line: FenceLine, fence: Fence | None) -> bool:
-        """Return whether a truncated line may still open or close a code block."""
+        """Return whether an incomplete line may become a line that opens or closes a block."""
         if fence is not None:
             return set(self.text[line.start : self._end].strip(" \t>")) <= {fence.run[0]}
         if self.offsets[self._end] - self.offsets[line.start] > self.max_fence_units:
@@ -294,7 +294,7 @@ class CutWindow:
         return self.text[line.run_start] == "~" or ("`" not in self.text[line.run_end : self._end])
 
     def allows_cut(self, end: int, resume: int) -> bool:
-        """Return whether a message may end at `end`, and the next one start at `resume`."""
+        """Return whether a message may end at `end` and the next one start at `resume`."""
         fence = self.fence_at(resume)
         return (
             self.offsets[end] + closing_units(fence) <= self.max_offset
@@ -308,7 +308,7 @@ class CutWindow:
         around = self.text[position - 1 : position + 1]
         if around.isascii():
             return around == "\r\n"
-        if around[0].isascii():  # mostly a space; what is in front of it does not matter
+        if around[0].isascii():  # mostly a space, so that earlier text does not matter
             return len(grapheme_starts(around, 0, 2)) == 1
         return position not in self._grapheme_starts
 
@@ -317,26 +317,26 @@ class CutWindow:
         return grapheme_starts(self.text, self.start, self.stop)
 
     def shows_fence(self, position: int) -> bool:
-        """Return whether a line starting here would look like a fence."""
+        """Return whether a line starting at this position would look like a fence."""
         run = self.text[position : min(position + 3, self.stop)]
         return run in {"```", "~~~"}
 
     def splits_run(self, position: int) -> bool:
-        """Return whether a cut here would split a run of fence characters."""
+        """Return whether a cut at this position would split a sequence of fence characters."""
         character = self.text[position]
         return character in "`~" and self.text[position - 1] == character
 
 
-_WORD, _SENTENCE = 0, 1  # how long a reader pauses at a break within a line
+_WORD, _SENTENCE = 0, 1  # ranks of breaks within a line
 
 
 def closing_units(fence: Fence | None) -> int:
-    """Return the units needed to close a code block, including its line break."""
+    """Return the units needed to close a code block, including the line break."""
     return 1 + len(fence.closer) if fence else 0
 
 
 def choose_cut_point(window: CutWindow) -> tuple[int, int]:
-    """Return where the message ends at the best cut, and where the next one starts."""
+    """Return the best cut: the end of the message, and the start of the next one."""
     gaps = [gap.span() for gap in _GAP.finditer(window.text, window.half, window.stop)]
     words = []
     last_line: tuple[int, int] | None = None
@@ -403,7 +403,7 @@ def _breaks(unbreakable: Sequence[tuple[int, int]], position: int) -> bool:
 def _last_match(
     window: CutWindow, pattern: re.Pattern[str], unbreakable: Sequence[tuple[int, int]]
 ) -> int | None:
-    """Return the position after the last match outside of code, without whitespace."""
+    """Return the end of the last match where a cut is allowed outside of code, or None."""
     last = None
     for match in pattern.finditer(window.text, window.half, window.stop):
         position = match.end()
@@ -414,7 +414,7 @@ def _last_match(
 
 
 def _cut_anywhere(window: CutWindow, unbreakable: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Cut a text without gaps between characters or, as a last resort, within one."""
+    """Return a cut between any characters or, as a last resort, within a character."""
     fitting = [
         position
         for position in range(window.stop - 1, window.half, -1)

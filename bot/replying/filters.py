@@ -1,12 +1,12 @@
-"""Stream filters: unwanted texts, repeated beginnings, endless repetition."""
+"""Filters of streamed text: unwanted texts, repeated beginnings, endless repetition."""
 
 import re
 from collections import Counter
 from collections.abc import Iterable
 from itertools import takewhile
 
-# What .NET's String.Trim() removes, as RodelAgent does (docs/sources.md#rodel): Python's white
-# space but the separators U+001C to U+001F.
+# The characters that .NET's String.Trim() removes, as in RodelAgent (docs/sources.md#rodel):
+# Python's whitespace without the separators U+001C to U+001F.
 _WHITE_SPACE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
@@ -14,17 +14,17 @@ _WHITE_SPACE = (
 
 
 def apply_filters(text: str, filter_chars: Iterable[str]) -> str:
-    """Remove each unwanted text in turn, then trim; a removal may create a later match."""
+    """Remove each unwanted text, one after another, then leading and trailing whitespace."""
     for unwanted in filter_chars:
         text = text.replace(unwanted, "")
     return text.strip(_WHITE_SPACE)
 
 
 class OutputFilter:
-    """Applies the filters to a stream without ever retracting text.
+    """Applies `apply_filters` to a stream, without returning text that is removed later.
 
-    All results of `feed` and `finish`, joined, equal `apply_filters` of everything fed. Text that
-    may become an unwanted text is held back, and so is whitespace that may be the end.
+    The joined results of `feed` and `finish` equal `apply_filters` of the joined input. Text that
+    may become an unwanted text is held back, and so is whitespace that may be trailing.
     """
 
     def __init__(self, filter_chars: Iterable[str]) -> None:
@@ -33,13 +33,13 @@ class OutputFilter:
         self._white_space = ""
 
     def feed(self, text: str) -> str:
-        """Add text of the answer; return the text that can be shown."""
+        """Add the next text of the answer, and return the text that can be shown."""
         for remover in self._removers:
             text = remover.feed(text)
         return self._trim(text)
 
     def finish(self) -> str:
-        """Return the text held back at the end of the answer."""
+        """End the answer, and return the rest of the text that was held back."""
         text = ""
         for remover in self._removers:
             text = remover.feed(text) + remover.finish()
@@ -56,7 +56,7 @@ class OutputFilter:
 
 
 class _Remover:
-    """`str.replace(unwanted, "")` for a stream."""
+    """Removes an unwanted text from a stream, like `str.replace(unwanted, "")`."""
 
     def __init__(self, unwanted: str) -> None:
         self._unwanted = unwanted
@@ -77,11 +77,11 @@ class _Remover:
         return text
 
 
-class RepeatedBeginning:
-    """Removes from a continuation the beginning that was already shown.
+class RepeatedStartFilter:
+    """Removes from the continuation of a cut-off answer the beginning that was already shown.
 
-    Some services return the whole text, others only the rest. Whitespace at the cut was not sent to
-    the model, so the model may repeat it.
+    Some services return the complete text, others only the rest. Whitespace at the cut was not sent
+    to the model, so that the model may generate the whitespace again.
     """
 
     def __init__(self, begun: str) -> None:
@@ -91,12 +91,12 @@ class RepeatedBeginning:
         self._is_at_cut = True
 
     def feed(self, text: str) -> str:
-        """Return the text that a piece adds to the answer."""
+        """Return the part of a chunk that is new."""
         if not self._is_at_cut:
             return text
         self._held += text
         if len(self._held) < len(self._begun) and self._begun.startswith(self._held):
-            return ""  # it may repeat the beginning
+            return ""  # it may be a repeated beginning
         rest = self._held.removeprefix(self._begun)
         if not rest.strip() and self._gap.startswith(rest):
             return ""
@@ -105,7 +105,7 @@ class RepeatedBeginning:
         return rest[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :]
 
     def finish(self) -> str:
-        """Return the text held back at the end."""
+        """Return the rest of the text that was held back."""
         is_repeated = not self._is_at_cut or self._held.startswith(self._begun)
         return "" if is_repeated else self._held
 
@@ -116,7 +116,7 @@ _PROBE_CHARS = 24
 _MAX_CANDIDATES = 8
 _FENCE = "```"
 
-# How often a text has to be repeated, by its length; each takes at least 400 characters in all.
+# The number of repetitions that count as endless, by minimum length of the repeated text.
 _FEWEST_REPEATS = 6
 _REPEATS_BY_LENGTH = ((120, _FEWEST_REPEATS), (40, 12), (1, 16))
 _MIN_CHARS = 400
@@ -132,7 +132,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 def ends_in_loop(text: str) -> bool:
-    """Whether the end of a truncated answer repeats itself, ignoring numbers."""
+    """Return whether the end of a truncated answer repeats sentences, ignoring digits."""
     tail = _DIGITS.sub("", text[-_LOOP_CHARS:].casefold())
     sentences = [one.strip() for one in _SENTENCE.split(tail)][1:]
     counts = Counter(one for one in sentences if one)
@@ -142,28 +142,28 @@ def ends_in_loop(text: str) -> bool:
 
 
 class RepetitionDetector:
-    """Detects an answer that repeats one text endlessly, in a few microseconds per piece."""
+    """Detects an answer that repeats the same text endlessly, in microseconds per chunk."""
 
     def __init__(self) -> None:
         self.found = False
-        """The answer has run away."""
+        """Whether the answer repeats itself endlessly."""
         self._pending: list[str] = []
         self._pending_chars = 0
         self._tail = ""
         self._fences = 0
         self._chars = 0
-        self._begin = 0  # of the repetition, in the whole answer
+        self._begin = 0  # position of the repetition in the answer
         self._unit_chars = 0
 
     def feed(self, text: str) -> None:
-        """Add the next piece."""
+        """Add the next chunk of the answer."""
         self._pending.append(text)
         self._pending_chars += len(text)
         if self._pending_chars >= _CHARS_BETWEEN_CHECKS and not self.found:
             self._check()
 
-    def keep_once(self, text: str) -> str:
-        """Return the answer with the repeated text once, ending at a boundary."""
+    def remove_repetition(self, text: str) -> str:
+        """Return the answer with the repeated text only once, cut at a sentence or word."""
         if not self.found:
             return text
         begin = self._begin
@@ -201,7 +201,7 @@ class RepetitionDetector:
             end = at + _PROBE_CHARS - 1
 
     def _is_repeated(self, unit: str) -> bool:
-        """Whether the answer ends in more repetitions of this text than ordinary texts have."""
+        """Return whether the answer ends in so many repetitions that it must be endless."""
         in_code = self._fences % 2 == 1
         if any(char.isalpha() for char in unit):
             repeats = next(often for length, often in _REPEATS_BY_LENGTH if len(unit) >= length)

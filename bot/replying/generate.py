@@ -1,4 +1,4 @@
-"""Generate an answer: stream it from a backend, run tools, hide what readers must not see."""
+"""Generate an answer: stream it from a backend, run tools, and filter the visible text."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -36,7 +36,7 @@ from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import EchoFilter
 from bot.replying.answer_check import AnswerCheck
-from bot.replying.filters import OutputFilter, RepeatedBeginning, RepetitionDetector, ends_in_loop
+from bot.replying.filters import OutputFilter, RepeatedStartFilter, RepetitionDetector, ends_in_loop
 from bot.runtime.tasks import StopFlag
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_span, record_usage
 from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
@@ -62,7 +62,7 @@ _END_MARKS = {
 
 @value_class
 class GeneratedAnswer:
-    """An answer as stored in the history; readers also see its end mark."""
+    """A generated answer as stored in the history, without the end mark that readers see."""
 
     text: str
     reason: FinishReason | None
@@ -71,24 +71,24 @@ class GeneratedAnswer:
     first_word_seconds: float | None
     seconds: float
     thoughts: str = ""
-    """The model's reasoning: for operators, never for readers."""
+    """The model's reasoning."""
     tool_calls: tuple[ToolRecord, ...] = ()
-    """What it called, in order."""
+    """The tools it called, in order."""
     begun: str = ""
-    """What the model wrote before its stream was cut; that request's usage was not reported."""
+    """The text before a cut-off stream was continued; its usage was not reported."""
 
 
 @value_class
 class VisibleLimit:
-    """The limit for the visible text of a model that thinks; thoughts do not count."""
+    """The token limit of the visible text of a thinking model; thoughts do not count."""
 
     tokens: int
     count: TextTokenCounter
 
 
 @contextmanager
-def logged_steps(composed_seconds: float, prompt_tokens: int, clock: Clock) -> Iterator[None]:
-    """Log the answer's progress if the block fails."""
+def log_failed_steps(composed_seconds: float, prompt_tokens: int, clock: Clock) -> Iterator[None]:
+    """Log the steps of the answer so far if the block fails."""
     asked_at = clock.monotonic()
     try:
         yield
@@ -98,8 +98,8 @@ def logged_steps(composed_seconds: float, prompt_tokens: int, clock: Clock) -> I
         raise
 
 
-async def always() -> bool:
-    """Allow another request."""
+async def allow_always() -> bool:
+    """Allow every further request."""
     return True
 
 
@@ -110,25 +110,25 @@ async def generate_answer(
     show_wait: Callable[[Waiting], None],
     clock: Clock,
     stop: StopFlag | None = None,
-    may_continue: Callable[[], Awaitable[bool]] = always,
+    may_continue: Callable[[], Awaitable[bool]] = allow_always,
     tools: Toolbox | None = None,
     limit: VisibleLimit | None = None,
     provider: str = "",
     replace_shown: Callable[[str], None] = lambda _: None,
     check: AnswerCheck | None = None,
 ) -> GeneratedAnswer:
-    """Generate an answer, showing text as it arrives; raises `BackendError` if it is empty.
+    """Generate an answer, and call `show` with its text as it arrives.
 
-    A stream that was cut off is continued once, if the model supports that. An answer interrupted
-    after its first text is kept; so is a stopped one, even without any text. `may_continue` decides
-    about another request, as for each round of `tools`; `replace_shown` gets the text that remains
-    if the rest turns out to be reasoning. Only text that `check` released is shown; an
-    answer that it refuses stops there.
+    A cut-off stream is continued once if the model supports it. An answer is kept if it was
+    interrupted after its first text, or stopped at any time. `may_continue` decides whether another
+    request may be sent, such as for a round of `tools`. `replace_shown` gets the remaining text if
+    the other text turns out to be reasoning. Only text that passed `check` is shown; a refused
+    answer ends early. Raises `BackendError` if generation fails before the first text.
     """
     interrupted = False
     stop = stop or StopFlag()
     if check is not None:
-        show, replace_shown = check.filtered(show, replace_shown)
+        show, replace_shown = check.wrap_shows(show, replace_shown)
     shows = (show, stop.count_text)
     answer = _AnswerBuilder(prompt, shows, replace_shown, show_wait, clock, limit, provider, check)
     try:
@@ -152,7 +152,7 @@ async def _stream(
     may_continue: Callable[[], Awaitable[bool]],
     tools: Toolbox | None,
 ) -> None:
-    """Add the events of an answer, including the requests that follow tool calls."""
+    """Add the events of an answer to the builder, with further requests after tool calls."""
     if tools is None:
         await _stream_request(backend, prompt, answer, may_continue)
         return
@@ -168,7 +168,7 @@ async def _stream(
         request = tools.offer(prompt)
         try:
             await _add_events(backend, request, answer)
-        except BackendUnavailable as failed:  # what came before is charged
+        except BackendUnavailable as failed:  # the previous requests must be charged
             is_too_long = isinstance(failed, ContextExceeded)
             kind = ToolResultsTooLong if is_too_long else BackendInterrupted
             raise kind(str(failed), failed.notice) from failed
@@ -180,7 +180,7 @@ async def _stream_request(
     answer: "_AnswerBuilder",
     may_continue: Callable[[], Awaitable[bool]],
 ) -> None:
-    """Add the events of a request and, if its stream is cut off, of its continuation."""
+    """Add the events of a request; if its stream is cut off, also those of its continuation."""
     try:
         await _add_events(backend, prompt, answer)
     except BackendInterrupted as error:
@@ -202,15 +202,15 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
             async for event in stream:
                 answer.add(event)
                 if answer.check is not None:
-                    await answer.check.follow()
-                if answer.is_complete:  # closing the stream stops the model
+                    await answer.check.moderate_new_text()
+                if answer.is_complete:  # leaving the stream stops the model
                     break
 
 
 def end_marks(reason: FinishReason | None, calls: Sequence[ToolRecord] = ()) -> Text | None:
-    """Return the note on why an answer is incomplete, and which tools it used, if any."""
+    """Return the line under an answer: why it is incomplete, which tools it used. None: neither."""
     mark = _END_MARKS.get(reason)
-    unseen = {UNKNOWN_TOOL, REACT}  # a reaction is seen itself
+    unseen = {UNKNOWN_TOOL, REACT}  # the reaction itself is visible
     names = ", ".join(dict.fromkeys(one.name for one in calls if one.name not in unseen))
     tools = translatable("🔧 tools used: {tools}", tools=names) if names else None
     marks = [one for one in (mark, tools) if one]
@@ -229,7 +229,7 @@ def build_receipt(
     composed_seconds: float = 0.0,
     received_at: float | None = None,
 ) -> Receipt:
-    """Record the prompt of an answer, what was dropped, and its cost."""
+    """Return the receipt of an answer: its prompt, what was dropped, and its cost."""
     return Receipt(
         preset=preset.name,
         preset_version=version,
@@ -269,7 +269,7 @@ def _without_pictures(fitted: FittedPrompt) -> Prompt:
 
 @dataclass(eq=False)
 class _AnswerBuilder:
-    """Collects the events of a generation."""
+    """Builds an answer from the events of one or more requests."""
 
     prompt: Prompt
     shows: Sequence[Callable[[str], None]]
@@ -287,23 +287,23 @@ class _AnswerBuilder:
         self._chunks: list[str] = []
         self._written: list[str] = []
         self._begun = ""
-        self._beginning: RepeatedBeginning | None = None
+        self._beginning: RepeatedStartFilter | None = None
         self._reasoning: list[str] = []
         self.finish = Finish(FinishReason.STOP)
-        """The end of the newest request, with what the model called."""
+        """The end of the newest request, with its tool calls."""
         self._usages: list[Usage] = []
         self._written_before = self._chunks_before = 0
         self._started_at = self.clock.monotonic()
         self.first_word_seconds: float | None = None
-        """From the request to the first text; None: there is none yet."""
+        """The time from the request to the first text; None: no text has arrived."""
 
     @property
     def has_text(self) -> bool:
-        """Whether there is any text visible to readers."""
+        """Whether there is any visible text."""
         return bool("".join(self._chunks).strip())
 
     def begin_request(self) -> str:
-        """Begin to collect another request's events; return the text of the last request."""
+        """Start the next request, and return the text of the previous request."""
         if self._beginning is not None:
             self._feed(self._beginning.finish())
             self._beginning = None
@@ -317,12 +317,12 @@ class _AnswerBuilder:
 
     @property
     def written(self) -> str:
-        """The model's text so far, before all filters."""
+        """The model's unfiltered text so far."""
         return "".join(self._written)
 
     @property
     def is_complete(self) -> bool:
-        """Whether to drop the rest: too long, written for others, repetitive, or refused."""
+        """Whether to end here: too long, written for others, repetitive, or refused."""
         is_refused = self.check is not None and self.check.is_refused
         return self._echo_filter.stopped or self._is_repeating or self._is_too_long or is_refused
 
@@ -332,7 +332,7 @@ class _AnswerBuilder:
                 if self.first_word_seconds is None:
                     self.first_word_seconds = self.clock.monotonic() - self._started_at
                     SECONDS_TO_FIRST_TOKEN.observe(self.first_word_seconds)
-                self._add_text(text.replace("\0", ""))  # PostgreSQL stores no NUL
+                self._add_text(text.replace("\0", ""))  # PostgreSQL cannot store NUL
             case ReasoningDelta(text):
                 self._reasoning.append(text.replace("\0", ""))
                 self._repeated_thought.feed(text)
@@ -346,7 +346,7 @@ class _AnswerBuilder:
 
     @contextmanager
     def traced(self, prompt: Prompt) -> Iterator[None]:
-        """Trace the request within the block as a span of the message."""
+        """Record the request in the block as a tracing span of the message."""
         began, error = self.clock.now(), None
         try:
             yield
@@ -382,9 +382,9 @@ class _AnswerBuilder:
         self.replace_shown("".join(self._chunks))
 
     def begin_continuation(self) -> None:
-        """Treat the following text as the continuation of the text so far."""
+        """Treat the next text as a continuation of the text so far."""
         self._begun = self.written
-        self._beginning = RepeatedBeginning(self._begun)
+        self._beginning = RepeatedStartFilter(self._begun)
 
     def build(self, *, interrupted: bool, cancelled: bool) -> GeneratedAnswer:
         if self._beginning is not None and not interrupted:
@@ -392,7 +392,7 @@ class _AnswerBuilder:
         rest = self._output_filter.feed(self._echo_filter.finish())
         self._show(self._token_filter.feed(rest + self._output_filter.finish()))
         self._show(self._token_filter.finish())
-        text = self._repetition.keep_once("".join(self._chunks)).strip()
+        text = self._repetition.remove_repetition("".join(self._chunks)).strip()
         reason = None if interrupted else self.finish.reason
         if self._is_too_long:
             reason = FinishReason.LENGTH

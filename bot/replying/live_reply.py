@@ -31,37 +31,37 @@ _SLOW_START = translatable("⏳ The model is still loading or thinking …")
 
 @dataclass(eq=False)
 class LiveReply:
-    """Updates an answer's messages until the block ends, after the last request returns."""
+    """Shows an answer live until the block ends; leaving waits for a request in flight."""
 
     surface: Surface
     address: Address
     open_part: Callable[[OutgoingPart], Awaitable[OpenedPart]]
-    """Queues the first message of a part."""
+    """Queues the message of a part for its first sending."""
     wait_until_sent: Callable[[int], Awaitable[str]]
     clock: Clock
     places: PartPlaces = _IN_CHANNEL
     on_first_text: Callable[[], None] | None = None
     language: str = "en"
-    """Of the service's own texts."""
+    """The language of notices."""
     buttons: tuple[Button, ...] = ()
-    """The buttons under the first part while the answer grows."""
+    """The buttons under the first part during generation."""
     earlier: "LiveReply | None" = None
-    """The previous speaker's answer, which must be above this one."""
+    """The previous speaker's answer, which must be shown completely before this one."""
     face: Face | None = None
     _: KW_ONLY
     may_edit: Callable[[], bool] = lambda: True
-    """Whether no other worker can have finished the answer by now."""
+    """Returns whether this worker certainly still holds the claim."""
 
     def __post_init__(self) -> None:
         self.final: Sequence[str] = ()
-        """The whole answer, part by part, once the block has ended."""
+        """The texts of the complete answer's parts, set at the end of the block."""
         self._limits = self.surface.limits(self.address).limits_below_name(self.face)
         self._buffer = StreamBuffer(self._limits)
         self._openings: list[tuple[OpenedPart, OutgoingPart]] = []
-        self._message_ids, self._shown = list[str](), list[str]()  # by the index of the part
+        self._message_ids, self._shown = list[str](), list[str]()  # by part index
         self.shown_at: list[float] = []
-        """When a message was sent or edited while the answer grew, in Unix seconds."""
-        self._known: dict[int, MessageContent] = {}  # by index, what its message shows for certain
+        """The times of live sends and edits, in Unix seconds."""
+        self._known: dict[int, MessageContent] = {}  # by part index, what is certainly shown
         self._changed = asyncio.Event()
         before = self.earlier
         self._in_flight: asyncio.Lock = before._in_flight if before else asyncio.Lock()  # noqa: SLF001
@@ -71,11 +71,11 @@ class LiveReply:
 
     @property
     def opened(self) -> Sequence[int]:
-        """The numbers of the parts queued to be opened."""
+        """The numbers of the parts whose messages were queued."""
         return [one.part for _, one in self._openings]
 
     def feed(self, text: str) -> None:
-        """Add text from the model to the buffer."""
+        """Add text of the answer, to be shown when due."""
         if not text:
             return
         if self.on_first_text is not None:
@@ -85,27 +85,27 @@ class LiveReply:
         self._on_change()
 
     def replace(self, text: str) -> None:
-        """Show this text instead of everything fed so far."""
+        """Replace all text so far by this text."""
         self._buffer.clear()
         self.feed(text)
 
-    async def show_whole(self) -> None:
-        """Show the whole answer now, because another one will follow on the screen."""
+    async def show_complete_answer(self) -> None:
+        """Show the complete answer now, because another answer follows below."""
         for part, text in enumerate(self.final):
             await self._show_part(part, text)
 
     def shows(self, part: OutgoingPart) -> bool:
-        """Return whether a part's message is certain to show exactly this content."""
+        """Return whether a part's message certainly shows exactly this content."""
         known = {one.part: self._known.get(at) for at, (_, one) in enumerate(self._openings)}
         return known.get(part.part) == part.content
 
     def show_wait(self, waiting: Waiting) -> None:
-        """Show what the answer is waiting for, until its first text."""
+        """Show a notice about a wait until the first text of the answer."""
         self._buffer.set_notice(translate(waiting_notice(waiting), self.language))
         self._on_change()
 
     def show_slow_start(self) -> None:
-        """Show that the model has not started yet, unless something is shown already."""
+        """Show a notice that the model has not started, unless something is already shown."""
         if self._buffer.is_empty:
             self._buffer.set_notice(translate(_SLOW_START, self.language))
             self._on_change()
@@ -125,7 +125,7 @@ class LiveReply:
         if updates is None:
             return
         try:
-            # A request in flight is never cancelled: it could arrive after the final text.
+            # Do not cancel a request in flight, which could take effect after the final text.
             async with self._in_flight:
                 updates.cancel()
         finally:
@@ -136,7 +136,7 @@ class LiveReply:
             raise failure
 
     def _on_change(self) -> None:
-        """Show the buffered text when due; raise the error that ended the updates."""
+        """Schedule the next update; raise the error that ended the updates, if any."""
         if self._updates is not None:
             self._changed.set()
             if self._updates.done():
@@ -164,7 +164,7 @@ class LiveReply:
                 continue
             try:
                 await self._update_parts()
-            except RateLimited as error:  # not a failure: the platform says when to retry
+            except RateLimited as error:  # not a failure: retry at the time the platform says
                 self._slow_down(error.retry_after_seconds)
             except (PlatformError, StoreError) as error:
                 if isinstance(error, AnswerRefused) and not self._message_ids:
@@ -191,9 +191,9 @@ class LiveReply:
             await self._show_part(part, text)
 
     async def _show_draft(self, surface: DraftingSurface, parts: Sequence[str]) -> None:
-        """Show the newest part as a draft; the final answer is sent when complete."""
+        """Show the last part as a draft; the complete answer is sent later."""
         if self.earlier is not None:
-            await self.earlier.show_whole()
+            await self.earlier.show_complete_answer()
         if parts:
             async with self._in_flight:
                 if not self.may_edit():
@@ -226,7 +226,7 @@ class LiveReply:
 
     async def _open(self, part: int, text: str) -> None:
         if part == 0 and self.earlier is not None:
-            await self.earlier.show_whole()
+            await self.earlier.show_complete_answer()
         if part == len(self._openings):
             async with self._in_flight:
                 opening = self.places.place(part, self._content(part, text))
@@ -241,7 +241,7 @@ class LiveReply:
 
 
 def waiting_notice(waiting: Waiting) -> Text:
-    """Describe the wait: its reason, the position in the queue, and the time left."""
+    """Return a notice about a wait: its reason, queue position and remaining time."""
     if isinstance(waiting, RateLimitWait):
         seconds = max(1, math.ceil(waiting.seconds))
         return translatable(
@@ -256,21 +256,21 @@ def waiting_notice(waiting: Waiting) -> Text:
     return translatable("⏳ {place}, about {seconds} s …", place=first, seconds=seconds)
 
 
-_SECONDS_BEFORE_FIRST_MESSAGE = 0.8  # an answer that is complete by then is sent as a whole
+_SECONDS_BEFORE_FIRST_MESSAGE = 0.8  # a faster answer is sent when it is complete
 _FIRST_MESSAGE_CHARS = 30  # a shorter text waits longer for its first message
 _SECONDS_BEFORE_SHORT_MESSAGE = 1.0
 _MAX_PAUSE_SECONDS = 10.0
 
 
 class StreamBuffer:
-    """Paces an answer's updates; `now` is in the time of a monotonic clock."""
+    """Buffers an answer's text, and decides when to update its messages. `now` is monotonic."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._chunks: list[str] = []
         self._chars = 0
         self._notice = ""
-        self._first_fed_at: float | None = None  # -inf: a notice, which is due at once
+        self._first_fed_at: float | None = None  # -inf: a notice, which is due immediately
         self._shown = False
         self._changed = False
         self._pause = limits.seconds_between_edits
@@ -290,7 +290,7 @@ class StreamBuffer:
         self._changed = True
 
     def set_notice(self, notice: str) -> None:
-        """Show this notice until the first text of the answer."""
+        """Set the notice that is shown until the first text of the answer."""
         if self._chars == 0 and notice != self._notice:
             self._notice = notice
             self._changed = True
@@ -303,7 +303,7 @@ class StreamBuffer:
 
     @property
     def due_at(self) -> float:
-        """The time of the next update; infinite if nothing has changed."""
+        """The time of the next update; infinite: nothing has changed."""
         if not self._changed or self._first_fed_at is None:
             return math.inf
         if self._shown:
@@ -318,7 +318,7 @@ class StreamBuffer:
         return max(0.0, self.due_at - now)
 
     def take_parts(self, now: float) -> list[str]:
-        """Return the whole text, split into messages; the next update is one pause later."""
+        """Return all text so far, split into messages, and restart the pause."""
         text = "".join(self._chunks)
         self._chunks = [text]
         text = text or self._notice
@@ -336,59 +336,59 @@ class StreamBuffer:
         return closed if is_whole else part
 
     def restart_pause(self, now: float) -> None:
-        """Restart the pause, because opening a message may have waited for others."""
+        """Restart the pause after sending a message, which may have waited for others."""
         self._not_before = now + self._pause
 
     def restart_pause_if_over(self, now: float) -> None:
-        """Restart the pause if the update took longer than that, as after a rate limit."""
+        """Restart the pause if the update took longer than the pause, as after a rate limit."""
         if now >= self._not_before:
             self.restart_pause(now)
 
     def slow_down(self, now: float, retry_after_seconds: float = 0.0) -> None:
-        """Double the pause after a refused update, and wait for at least the given time."""
+        """Double the pause after a failed update, and wait at least `retry_after_seconds`."""
         self._pause = min(self._pause * 2, max(_MAX_PAUSE_SECONDS, self._pause))
         self._not_before = now + max(self._pause, retry_after_seconds)
         self._changed = True  # the refused text still has to be shown
 
     def recover(self) -> None:
-        """Return to the platform's normal pause after a successful update."""
+        """Reset the pause to the platform's value after a successful update."""
         self._pause = self._limits.seconds_between_edits
 
 
-_SECONDS_BEFORE_TYPING = 0.5  # an answer that is shown by then costs no call for the indicator
-_TYPING_SHARE = 0.8  # of the time that an indicator lasts; then it is sent again
+_SECONDS_BEFORE_TYPING = 0.5  # a faster answer needs no indicator
+_TYPING_SHARE = 0.8  # of `typing_seconds`; then the indicator is sent again
 
 
 @dataclass(eq=False)
 class LiveReplies:
-    """The surfaces of all platforms, and the delivery of queued messages."""
+    """Creates live replies and outgoing parts for all platforms, and starts deliveries."""
 
     conversations: Conversations
     surfaces: Mapping[str, Surface]
-    """By `Address.source`; best-effort ones, whose edits never delay deliveries."""
+    """Surfaces by `Address.source`, whose live edits never delay deliveries."""
     delivery: Delivery
     clock: Clock
     is_held: Callable[[Claim], bool]
-    """Whether a claim is still certain, so that its answer may be shown."""
+    """Returns whether a claim is certainly still held, so that its answer may be shown."""
 
     def limits(self, address: Address) -> Limits:
-        """Return what the channel's platform supports."""
+        """Return what a channel supports."""
         return self.surfaces[address.source].limits(address)
 
     def final_parts(
         self, address: Address, text: str, first_part: int = 0, face: Face | None = None
     ) -> tuple[OutgoingPart, ...]:
-        """Split a final text into an answer's parts; none if no text is visible."""
+        """Return a final text as an answer's parts; none if the text is invisible."""
         return final_parts(text, self.limits(address), first_part, face)
 
     def notice_parts(
         self, address: Address, text: Text, locale: str | None, first_part: int = 0
     ) -> tuple[OutgoingPart, ...]:
-        """Translate a notice and split it into parts."""
+        """Return a notice as parts, translated to a language."""
         return self.final_parts(address, translate(text, supported_language(locale)), first_part)
 
     async def open_notice(self, claim: Claim, message: InboxMessage, text: Text) -> None:
-        """Reply to a waiting message out of turn; raises `Fenced`, `StoreError`."""
+        """Send a notice in reply to a waiting message; raises `Fenced` or `StoreError`."""
         address = message.incoming.address
         for part in self.notice_parts(address, text, message.incoming.locale):
             opened = await self.conversations.open(claim, message, part)
@@ -401,9 +401,9 @@ class LiveReplies:
         buttons: tuple[Button, ...],
         menus: tuple[Menu, ...] = (),
     ) -> tuple[OutgoingPart, ...]:
-        """Add buttons and menus to the last part, if the platform supports them.
+        """Return the parts with buttons and menus under the last one, if supported.
 
-        Messages in a thread have none, because buttons must be pressed in the channel.
+        Parts in a thread get none, because a press must come from the channel.
         """
         if not parts or not self.limits(address).has_buttons:
             return tuple(parts)
@@ -414,7 +414,7 @@ class LiveReplies:
     def deliver(
         self, address: Address, row: OutboxRow | None, *, is_response: bool = False
     ) -> None:
-        """Deliver a channel's queue; `row` is the first one, if already taken."""
+        """Start to deliver a lane; `row` is its first row, if already reserved for sending."""
         is_urgent = is_response and not self.limits(address).counts_responses
         self.delivery.deliver(address.lane, row, is_urgent=is_urgent)
 
@@ -429,7 +429,7 @@ class LiveReplies:
         *,
         can_stop: bool = False,
     ) -> AsyncIterator[LiveReply]:
-        """Show live updates until the block ends; an `earlier` answer is completed first."""
+        """Show an answer live until the block ends; complete an `earlier` answer first."""
         address, locale = message.incoming.address, message.incoming.locale
         surface = self.surfaces[address.source]
         has_button = can_stop and self.limits(address).has_buttons
@@ -468,7 +468,7 @@ class LiveReplies:
 
 @dataclass(eq=False)
 class TypingIndicator:
-    """Shows the typing indicator in a channel until `stop` or the end of the block."""
+    """Shows the typing indicator in a channel until `stop` is called or the block ends."""
 
     surface: Surface
     address: Address
@@ -490,7 +490,7 @@ class TypingIndicator:
             await asyncio.wait([self._typing])
 
     def stop(self) -> None:
-        """Stop sending the indicator."""
+        """Stop showing the typing indicator."""
         if self._cancel_start is not None:
             self._cancel_start()
         if self._typing is not None:
@@ -500,7 +500,7 @@ class TypingIndicator:
         self._typing = asyncio.create_task(self._repeat(), name=f"type {self.address.lane}")
 
     async def _repeat(self) -> None:
-        """Send the indicator until cancelled, even if the platform refuses it."""
+        """Repeat the indicator until cancelled, even if the platform rejects it."""
         while True:
             pause = self._seconds
             try:
@@ -515,6 +515,6 @@ class TypingIndicator:
 def final_parts(
     text: str, limits: Limits, first_part: int = 0, face: Face | None = None
 ) -> tuple[OutgoingPart, ...]:
-    """Split a final text into numbered parts; none if no text is visible."""
+    """Return a final text as numbered parts; none if the text is invisible."""
     texts = enumerate(split(text, limits.limits_below_name(face)), first_part)
     return tuple(OutgoingPart(part, MessageContent(one, face)) for part, one in texts)

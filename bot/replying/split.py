@@ -17,7 +17,7 @@ from bot.replying.cut_points import (
 )
 from bot.value_class import value_class
 
-# A code block first, so that nothing in it is taken for a mark.
+# Code blocks come first, so that marks inside them are not matched.
 _HIDDEN_MARKS = re.compile(
     r"^[ \t]*(?P<run>`{3,}|~{3,})[^\n]*\n(?P<code>(?:.*?\n)??)(?:[ \t]*(?P=run)[ \t]*$|\Z)"
     r"|(?P<line>^[ \t]*(?:>[ \t]?|\#{1,6}[ \t])+)"
@@ -29,7 +29,7 @@ _SHOWN = ("code", "label", "inner")
 
 
 def _hidden_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of complete marks; marks inside other marks are not counted."""
+    """Yield the spans of Markdown marks, except marks inside other marks."""
     for found in _HIDDEN_MARKS.finditer(text):
         start, end = found.span()
         shown = next((name for name in _SHOWN if found[name] is not None), None)
@@ -45,8 +45,11 @@ _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
 _RULE = re.compile(r"[ \t]*\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t\r]*")
 
 
-def open_table(text: str, before: str) -> str:
-    """Return the head of the table that this text ends in; `before` is the last message's."""
+def find_open_table_head(text: str, before: str) -> str:
+    """Return the head of the table in which a text ends, or an empty text.
+
+    `before` is the head of the table in which the previous message ended.
+    """
     *_, block = _BLANK_LINE.split(text)
     if before and len(block) == len(text):
         return before
@@ -58,7 +61,7 @@ def open_table(text: str, before: str) -> str:
 
 
 def continues_with_row(text: str, end: int, position: int) -> bool:
-    """Return whether a new table row starts at a position, after a cut at `end`."""
+    """Return whether the message after a cut from `end` to `position` starts with a table row."""
     between = text[end:position]
     is_new_line = "\n" in between and not _BLANK_LINE.search(between)
     return is_new_line and _ROW.match(text, position) is not None
@@ -66,7 +69,7 @@ def continues_with_row(text: str, end: int, position: int) -> bool:
 
 _MARKS = re.compile(r"`+|\*\*|\*|__|~~|\|\|")
 _MAX_MARK_UNITS = 8
-"""Units of a message that are left for closing marks."""
+"""Units of a message that are reserved for closing marks."""
 _FEWEST_UNITS_WITH_MARKS = 200
 _PARAGRAPH_BREAK = re.compile(r"\n[ \t>]*\n")
 _VISIBLE = re.compile(r"\S")
@@ -75,25 +78,25 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
 @value_class
 class PartSpan:
-    """A message: a span of the text, and text that reopens and closes a code block."""
+    """A message: a span of the text, plus texts that reopen and close a code block."""
 
     start: int
     end: int
     opener: str
-    """Reopens the code block that the message before had to close."""
+    """Text that reopens the code block that the previous message closed."""
     closer: str
-    """Closes the code block that the next message continues."""
+    """Text that closes the code block that the next message reopens."""
 
     def extract(self, text: str) -> str:
-        """Return the text of the message."""
+        """Return the message as part of `text`."""
         return self.opener + text[self.start : self.end] + self.closer
 
 
 def split(text: str, limits: Limits) -> list[str]:
-    """Split a text into messages: none blank, none longer than the limits allow.
+    """Split a text into messages within the limits; no message is blank.
 
-    As the text grows, all messages but the last stay the same. Only whitespace around cuts is lost.
-    Runs in linear time.
+    When text is appended later, all messages but the last stay the same. Only whitespace around
+    cuts is lost. Runs in linear time.
     """
     simple = text.strip()
     if "```" not in simple and "~~~" not in simple and _fits(simple, limits):
@@ -109,7 +112,7 @@ def split(text: str, limits: Limits) -> list[str]:
 
 
 def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
-    """Yield a part or, if it renders to more than one message holds, smaller parts."""
+    """Yield a part or, if its rendered text is too long for one message, smaller parts."""
     rendered = limits.render(part) if limits.render else part
     smaller = max_units // 2
     if smaller < 1 or limits.units(rendered) <= limits.max_units:
@@ -121,7 +124,7 @@ def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
 
 
 def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
-    """Yield the spans of the text that become separate messages, in order."""
+    """Yield the spans of the text that become messages, in order."""
     offsets = _offsets(text, limits)
     position, fence, reopened, table = 0, None, "", ""
     while True:
@@ -143,7 +146,7 @@ def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
         if window.is_full and fence is None and _reopens_marks(limits):
             prose = max(window.prose_start(position), start)
             marks, reopened = _find_reopened(text, prose, end, position)
-            table = open_table(text[prose:end], table if prose == start else "")
+            table = find_open_table_head(text[prose:end], table if prose == start else "")
             is_short = limits.units(table) <= limits.max_units // 4
             if table and is_short and continues_with_row(text, end, position):
                 marks, reopened = "", table
@@ -163,7 +166,7 @@ def _find_window(
     limits: Limits,
     max_units: int,
 ) -> CutWindow:
-    """Scan one message; if it has marks, scan again with units reserved to close them."""
+    """Return the window of one message, with reserved units if marks may have to be closed."""
     window = CutWindow(text, offsets, position, start, fence, max_units, limits.max_units // 4)
     has_marks = window.is_full and _MARKS.search(text, start, window.stop)
     if not has_marks or not _reopens_marks(limits):
@@ -176,10 +179,10 @@ def _reopens_marks(limits: Limits) -> bool:
 
 
 def _find_reopened(text: str, prose: int, end: int, position: int) -> tuple[str, str]:
-    """Return the marks open at a cut, and the text that the next message must start with.
+    """Return the marks that are open at a cut, and the text with which the next message starts.
 
-    `prose` is where the text after the last code block starts; the message ends at `end`, and the
-    next one starts at `position`.
+    `prose` is the position after the last code block. The message ends at `end`, and the next one
+    starts at `position`.
     """
     between = text[end:position]
     marks = "" if _PARAGRAPH_BREAK.search(between) else "".join(open_marks(text[prose:end]))
@@ -189,7 +192,7 @@ def _find_reopened(text: str, prose: int, end: int, position: int) -> tuple[str,
 
 
 def _skip_closing_fence(text: str, position: int, fence: Fence | None) -> tuple[int, Fence | None]:
-    """Skip a closing fence at the start, as the previous message has closed the block."""
+    """Skip a closing fence at the start, because the previous message closed the block."""
     if fence is None:
         return position, None
     blank = _BLANK_LINES.match(text, position)
@@ -209,7 +212,7 @@ def _content_start(text: str, position: int, fence: Fence | None) -> int:
 
 
 def _fits(text: str, limits: Limits) -> bool:
-    # A character takes two units at most, so that most texts need not be counted.
+    # A character has at most two units, so that most texts need not be measured.
     return 2 * len(text) <= limits.max_units or limits.units(text) <= limits.max_units
 
 

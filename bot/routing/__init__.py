@@ -1,1 +1,1 @@
-"""Decide what a message asks for, and which characters answer it; pure functions."""
+"""Decide what a message asks for, and which characters answer it."""

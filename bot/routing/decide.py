@@ -41,12 +41,12 @@ _REMEMBER = re.compile(
 
 @value_class
 class Answer:
-    """Some characters answer the message."""
+    """One or more characters answer the message."""
 
     speakers: tuple[ActivePreset, ...]
-    """At least one, in the order in which they answer."""
+    """The characters that answer, in this order; at least one."""
     candidates: tuple[SpeakerCandidate, ...]
-    """Every active character with the reasons why it answers or not."""
+    """All active characters, each with the reasons why it answers or not."""
 
 
 @value_class
@@ -58,14 +58,14 @@ class Observe:
 
 @value_class
 class Ignore:
-    """The message is neither answered nor kept."""
+    """The message is neither answered nor stored."""
 
     candidates: tuple[SpeakerCandidate, ...] = ()
 
 
 @value_class
 class Unreadable:
-    """The message is for the bot but unreadable, or its author is off; its author is told."""
+    """The message cannot be read, or its author opted out; its author gets a notice."""
 
     attachments: tuple[MediaItem, ...]
 
@@ -83,7 +83,7 @@ def decide(
 ) -> Decision:
     """Decide how to handle a message.
 
-    `recent` are the turns before it, oldest first, only used in groups of characters.
+    `recent` are the preceding turns, oldest first; only used if several characters are active.
     """
     if incoming.author_is_bot:
         return Ignore()
@@ -92,7 +92,12 @@ def decide(
     if incoming.is_late:
         return _decide_late(incoming, active)
     is_empty = not (incoming.text.strip() or has_readable_file(incoming))
-    if is_empty and incoming.wake is None and incoming.attachments and active.reads_all:
+    if (
+        is_empty
+        and incoming.wake is None
+        and incoming.attachments
+        and active.any_reads_all_messages
+    ):
         return Observe()
     if is_empty:
         is_meant = incoming.wake is not None and incoming.attachments
@@ -105,15 +110,15 @@ def decide(
     speakers = active.pick([one.preset for one in candidates if one.chosen])
     if speakers:
         return Answer(speakers, candidates)
-    return Observe(candidates) if active.reads_all else Ignore(candidates)
+    return Observe(candidates) if active.any_reads_all_messages else Ignore(candidates)
 
 
 def _decide_late(incoming: IncomingMessage, active: ActiveCharacters) -> Decision:
-    """Observe a message that is too late to answer; deletions are still executed."""
+    """Decide about a message that is too late to answer: observe it, but run /forget."""
     command = _command(incoming, active.presets)
     if command is not None:
         return command if command.name == "forget" else Ignore()
-    is_kept = incoming.wake is not None or active.reads_all
+    is_kept = incoming.wake is not None or active.any_reads_all_messages
     return Observe() if is_kept and text_with_attachments(incoming).strip() else Ignore()
 
 
@@ -126,32 +131,32 @@ def _command(incoming: IncomingMessage, presets: Sequence[Preset]) -> Command | 
     return parse_command(incoming.text)
 
 
-TOLD = "persona told"
-"""The key of the rule and the message of which a person was told; deleted with their persona."""
-PAIRING = "dm pairing "
-"""Begins the rule that refuses a person with a code, which follows."""
+REFUSAL_TOLD_KEY = "persona told"
+"""The key of the last refusal that a person was told about; deleted with their persona."""
+PAIRING_RULE_PREFIX = "dm pairing "
+"""The prefix of a rule that refuses a person and gives them this pairing code."""
 _ALWAYS_ALLOWED = ("forget me", "export", "privacy", "settings me")
 _FOR_ADMINS = ("access", "settings why")
 
 
 @value_class
 class Access:
-    """Whether somebody may use the bot, and the rule that decided it."""
+    """Whether a person may use the bot, and the rule that decided this."""
 
     is_allowed: bool = True
     rule: str = ""
-    """"block role discord:9", "only" (others are allowed), "off", "dm closed"; empty: no rule."""
+    """Such as "block role discord:9", "only" (only others are allowed), "off"; empty: no rule."""
     scope: str = ""
-    """Where the rule stands."""
+    """The scope that contains the rule."""
 
 
 def decide_access(targets: Collection[str], levels: Mapping[str, Mapping[str, str]]) -> Access:
-    """Apply the rules of the narrowest level that has one for these targets.
+    """Decide access by the narrowest scope with a rule for one of these targets.
 
     Args:
         targets: The author, their roles and the channels of a message: "person telegram:77".
-        levels: For each scope, narrowest first, "allow" or "block" by target. Blocks come first;
-            a level that allows anybody allows nobody else.
+        levels: For each scope, narrowest first, "allow" or "block" by target. Blocks take
+            precedence. A scope that allows some targets blocks all others.
     """
     for scope, rules in levels.items():
         if not rules:
@@ -168,32 +173,32 @@ async def _no_roles(_event: Request) -> None:
     return None
 
 
-MODEL_NOT_GIVEN = translatable(
+MODEL_NOT_ALLOWED = translatable(
     "Only some roles may use this character's model here, and it has no other one."
 )
 
 
 @dataclass(eq=False)
 class AccessRules:
-    """Who may use the bot where, from the chat settings and those of the installation."""
+    """Decides who may use the bot, by the rules of chats and of the installation."""
 
     chat_settings: ChatSettings
     is_admin: Callable[[Request], Awaitable[bool]]
-    """Returns whether the author is an admin of the chat, or an operator."""
+    """Returns whether the author is an operator or an admin of the chat."""
     operators: Collection[str] = ()
-    """The ids of the people in TROUPE_ADMINS, who may use the bot everywhere."""
+    """The ids of the people in `TROUPE_ADMINS`, who may use the bot everywhere."""
     _: KW_ONLY
     local_platforms: Collection[str] = ()
-    """Those that only the operator can reach, such as the terminal."""
+    """Platforms that only the operator can reach, such as the terminal."""
     fixed: Mapping[str, str] = field(default_factory=dict)
     """The installation's rules from the environment, with the keys of chat settings."""
-    tells_refused: bool = True
-    """Whether a refused person hears that once."""
+    reports_refusals: bool = True
+    """Whether a refused person is told once."""
     read_author_roles: Callable[[Request], Awaitable[tuple[str, ...] | None]] = _no_roles
-    """Asks the platform for roles that an event lacks; None: unknown."""
+    """Asks the platform for the author's roles; returns None if it cannot."""
 
     async def load(self, scopes: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return the rules of a chat's scopes and the installation, without `ACCESS_KEY_PREFIX`."""
+        """Return the access rules of these scopes and the installation, by scope."""
         found = await self.chat_settings.get_scopes([*scopes, INSTALLATION])
         found = {**found, INSTALLATION: {**found.get(INSTALLATION, {}), **self.fixed}}
         return {
@@ -212,10 +217,10 @@ class AccessRules:
         return _switch_off(await self.load(scopes)) is not None
 
     async def find(self, event: Request, *, ignores_off: bool = False) -> Access:
-        """Return whether an event's author may use the bot there; admins have no exception."""
+        """Return whether the event's author may use the bot there, even if an admin."""
         if event.address.platform in self.local_platforms:
             return Access()
-        # In a private chat everybody is an admin, so it has no rules of its own.
+        # Everybody is an admin of their private chat, so private chats have no rules.
         levels = await self.load(() if event.is_private else event.scopes)
         if not any(levels.values()):
             return Access()
@@ -240,8 +245,8 @@ class AccessRules:
                 return Access(False, f"dm {dm}", INSTALLATION)
         return access
 
-    async def may_run(self, message: IncomingMessage, name: str) -> bool:
-        """Return whether a rule lets the author run a command for admins: "preset use"."""
+    async def may_run_admin_command(self, message: IncomingMessage, name: str) -> bool:
+        """Return whether a rule lets the author run an admin command, such as "preset use"."""
         what = [f"command {name}", f"command {name.partition(' ')[0]}"]
         levels = await self.load(() if message.is_private else message.scopes)
         own = {f"person {message.author.id}", *(await self._roles(message, levels) or ())}
@@ -250,8 +255,8 @@ class AccessRules:
     async def may_use(self, message: IncomingMessage, what: str) -> bool:
         """Return whether an answer to a message may use "tools" or the preset's "model".
 
-        The narrowest scope that gives it to anybody decides; without one, everybody may. All whose
-        questions are answered need it; `author_roles` are then the roles that they share.
+        The narrowest scope that gives this permission to anybody decides; if there is none,
+        everybody has it. If several people are answered, all of them need it.
         """
         people = set(message.charged_people)
         if message.address.platform in self.local_platforms or people <= set(self.operators):
@@ -265,7 +270,7 @@ class AccessRules:
     async def _roles(
         self, event: Request, levels: Mapping[str, Mapping[str, str]]
     ) -> set[str] | None:
-        """Return the author's roles as targets; None: unknown, and some rule names a role."""
+        """Return the author's roles as targets, or None if they are needed but unknown."""
         roles = event.author_roles
         if roles is None:
             is_named = any(" role " in f" {one}" for rules in levels.values() for one in rules)
@@ -273,7 +278,7 @@ class AccessRules:
         return None if roles is None else {f"role {one}" for one in roles}
 
     async def refusal(self, event: Request) -> Access | None:
-        """Return why an event is refused, or None; an admin follows the installation's rules."""
+        """Return the refusal of an event, or None; only the installation can refuse admins."""
         access = await self.find(event)
         if access.is_allowed or _is_command(event, _ALWAYS_ALLOWED):
             return None
@@ -285,15 +290,19 @@ class AccessRules:
         is_barred = not ruled.is_allowed and ruled.scope == INSTALLATION
         return None if not is_barred and await self.is_admin(event) else access
 
-    async def should_tell(self, message: IncomingMessage, access: Access) -> bool:
-        """Return whether the author should hear of a refusal: once for each rule."""
-        if not (self.tells_refused or access.rule.startswith(PAIRING)):
+    async def should_report_refusal(self, message: IncomingMessage, access: Access) -> bool:
+        """Return whether to tell the author about a refusal: once for each rule."""
+        if not (self.reports_refusals or access.rule.startswith(PAIRING_RULE_PREFIX)):
             return False
         scope, rule = f"{message.author.id}@{access.scope}", f"{access.rule}\n"
-        before = (await self.chat_settings.get_scopes([scope])).get(scope, {}).get(TOLD, "")
+        before = (
+            (await self.chat_settings.get_scopes([scope])).get(scope, {}).get(REFUSAL_TOLD_KEY, "")
+        )
         if before.startswith(rule):
-            return before == rule + message.external_key  # it is refused again after a crash
-        await self.chat_settings.set(scope, TOLD, rule + message.external_key, message.author.id)
+            return before == rule + message.external_key  # the same message after a crash
+        await self.chat_settings.set(
+            scope, REFUSAL_TOLD_KEY, rule + message.external_key, message.author.id
+        )
         return True
 
 
@@ -303,7 +312,7 @@ def _switch_off(levels: Mapping[str, Mapping[str, str]]) -> str | None:
 
 
 def _holders(rules: Mapping[str, str], what: str) -> set[str]:
-    """Return the people and roles that something is given to."""
+    """Return the people and roles that a scope's rules give a permission to."""
     return {key.removeprefix(f"{what} ") for key in rules if key.startswith(f"{what} ")}
 
 
@@ -315,7 +324,7 @@ def _is_command(event: Request, lines: Sequence[str]) -> bool:
     ):
         return False
     words = event.text[1:].lower().split()
-    if words[:2] == ["privacy", "edit"]:  # everybody reads what it changes
+    if words[:2] == ["privacy", "edit"]:  # its changes are visible to everybody
         return False
     return any(words[: line.count(" ") + 1] == line.split() for line in lines)
 
@@ -333,15 +342,15 @@ _IN_PLACE_OF = StoredPattern(marked("{name}: {used} answered in place of {expect
 
 
 @value_class
-class _NotedDecision:
-    """A decision on a message; its wording is produced on demand."""
+class _LoggedDecision:
+    """A decision on a message, stored as data and described in the reader's language."""
 
     outcome: str
-    """In English."""
+    """In English, to be translated."""
     name: str = ""
-    """Of the author; empty: the outcome says it all."""
+    """The author's name; empty: the outcome is a complete sentence."""
     begin: str = ""
-    """Of the message."""
+    """The beginning of the message's text."""
     candidates: tuple[SpeakerCandidate, ...] = ()
 
     def describe(self) -> Text:
@@ -354,12 +363,12 @@ class _NotedDecision:
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_NotedDecision).decode
+_decode = msgspec.json.Decoder(_LoggedDecision).decode
 
 
 @dataclass(eq=False)
 class DecisionLog:
-    """Stores decisions in batches, shortly after they are made."""
+    """Logs each channel's recent decisions for admins, stored in batches."""
 
     notes: SqlMessageNotes
     clock: Clock
@@ -369,7 +378,7 @@ class DecisionLog:
         self._has_pending = asyncio.Event()
 
     async def run(self) -> None:
-        """Store pending decisions until cancelled, and then the rest."""
+        """Store pending decisions until cancelled, then store the remaining ones."""
         try:
             while True:
                 await self._has_pending.wait()
@@ -378,22 +387,22 @@ class DecisionLog:
         finally:
             await self._store()
 
-    def note(self, message: IncomingMessage, decision: Decision) -> None:
-        """Record the decision on a message, unless it is a command."""
-        noted = _note_of(message, decision)
-        if noted is not None:
-            self._add(message.address.channel, noted, message.author.id)
+    def record(self, message: IncomingMessage, decision: Decision) -> None:
+        """Log the decision on a message, unless it is a command."""
+        logged = _logged_decision(message, decision)
+        if logged is not None:
+            self._add(message.address.channel, logged, message.author.id)
 
     def note_refusal(self, message: IncomingMessage, access: Access) -> None:
-        """Record the rule that refused a message, without the message."""
+        """Log the rule that refused a message, without the message's text."""
         names = {"name": message.author.name, "rule": access.rule, "scope": access.scope}
         outcome = _REFUSED.with_values(**names)
-        self._add(message.address.channel, _NotedDecision(outcome), message.author.id)
+        self._add(message.address.channel, _LoggedDecision(outcome), message.author.id)
 
     def note_substitutes(
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
     ) -> None:
-        """Record the answers that came from another model than the preset's own."""
+        """Log which answers came from another model than the preset's own."""
         own = {one.preset.name: (one.preset.provider, one.preset.model) for one in speakers}
         for receipt in receipts:
             expected = own.get(receipt.preset)
@@ -401,28 +410,28 @@ class DecisionLog:
             if expected is not None and used != expected:
                 names = {"used": "/".join(used), "expected": "/".join(expected)}
                 outcome = _IN_PLACE_OF.with_values(name=shown_name(receipt.preset), **names)
-                self._add(channel, _NotedDecision(outcome))
+                self._add(channel, _LoggedDecision(outcome))
 
     async def newest(self, channel: str) -> tuple[Text, ...]:
-        """Return a line for each recent message, oldest first; raises `StoreError`."""
+        """Return a line for each recent decision, oldest first; raises `StoreError`."""
         await self._store()
         lines = []
         for note in await self.notes.newest(_key(channel), _MAX_MESSAGES):
-            with contextlib.suppress(msgspec.DecodeError):  # of another version of Troupe
+            with contextlib.suppress(msgspec.DecodeError):  # written by another version of Troupe
                 lines.append(_decode(note).describe())
         return tuple(lines)
 
     async def forget(self, channel: str, person_id: str | None = None) -> None:
-        """Delete a channel's decisions, for one person or for all; raises `StoreError`."""
+        """Delete a channel's decisions, one person's or all; raises `StoreError`."""
         key = _key(channel)
         self._pending = [
             one for one in self._pending if one.key != key or person_id not in {None, one.person}
         ]
         await self.notes.forget(key, person_id)
 
-    def _add(self, channel: str, noted: _NotedDecision, person_id: str | None = None) -> None:
+    def _add(self, channel: str, logged: _LoggedDecision, person_id: str | None = None) -> None:
         if len(self._pending) < _MAX_PENDING:
-            note = MessageNote(_key(channel), _encode(noted).decode(), person_id)
+            note = MessageNote(_key(channel), _encode(logged).decode(), person_id)
             self._pending.append(note)
             self._has_pending.set()
 
@@ -442,11 +451,11 @@ def _key(channel: str) -> str:
 
 
 def describe_silence(decision: Observe | Ignore) -> Text:
-    """Explain for each character why it did not answer."""
+    """Return a text that says for each character why it did not answer."""
     return join_texts([_with_reasons(one) for one in decision.candidates], "; ")
 
 
-def _note_of(message: IncomingMessage, decision: Decision) -> _NotedDecision | None:
+def _logged_decision(message: IncomingMessage, decision: Decision) -> _LoggedDecision | None:
     match decision:
         case Answer(candidates=candidates):
             outcome = _ANSWERED
@@ -457,7 +466,7 @@ def _note_of(message: IncomingMessage, decision: Decision) -> _NotedDecision | N
         case _:
             return None
     begin = first_chars(message.text, _MAX_CHARS)
-    return _NotedDecision(outcome, message.author.name, begin, candidates)
+    return _LoggedDecision(outcome, message.author.name, begin, candidates)
 
 
 def _with_reasons(one: SpeakerCandidate) -> Text:
@@ -468,6 +477,6 @@ def _with_reasons(one: SpeakerCandidate) -> Text:
 
 
 def first_chars(text: str, most: int) -> str:
-    """Return a text's beginning as a single line."""
+    """Return the first `most` characters of a text on one line."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[:most].rstrip()} …"

@@ -1,4 +1,4 @@
-"""The presets that answer in a channel, and whose messages share a history."""
+"""Find the active presets of a channel, people's characters, consents and history scopes."""
 
 import asyncio
 import hashlib
@@ -33,23 +33,23 @@ from bot.texts.text import marked, translatable
 from bot.value_class import value_class
 
 MAX_CHARACTERS = 8
-"""In one channel; every prompt has to name all of them."""
+"""The most active characters in a channel, because every prompt names all of them."""
 
 
 @value_class
 class ActivePreset:
-    """A preset that answers in a channel, and the scope where it was chosen."""
+    """A preset that is active in a channel, and the scope where it was chosen."""
 
     preset: Preset
     scope: str | None
-    """The scope whose setting names it; None: nobody chose, it is the default."""
+    """The scope with the setting that chose it; None: it is the default preset."""
     version: int | None
-    """The number of the preset's current edition; None if editions are not numbered."""
+    """The version number of the preset; None: the preset has no numbered versions."""
 
 
 @value_class
 class ActiveCharacters:
-    """A channel's active presets, in the order they were added; at least one."""
+    """The active presets of a channel, in the order they were added; at least one."""
 
     members: tuple[ActivePreset, ...]
 
@@ -63,7 +63,7 @@ class ActiveCharacters:
 
     @property
     def names(self) -> set[str]:
-        """The names of the presets."""
+        """The names of the active presets."""
         return {preset.name for preset in self.presets}
 
     @property
@@ -71,17 +71,17 @@ class ActiveCharacters:
         return len(self.members) > 1
 
     @property
-    def reads_all(self) -> bool:
-        """Whether any of them reads messages between people."""
+    def any_reads_all_messages(self) -> bool:
+        """Whether any active preset reads messages that do not address the bot."""
         return any(preset.context == "all" for preset in self.presets)
 
     def pick(self, names: Collection[str]) -> tuple[ActivePreset, ...]:
-        """Return the members with these preset names, in that order."""
+        """Return the members with these preset names, in the order of the names."""
         by_name = {member.preset.name: member for member in self.members}
         return tuple(by_name[name] for name in names)
 
     def with_added(self, preset: Preset) -> list[Preset]:
-        """Return the channel's presets with this one added, or raise `UserError`."""
+        """Return the channel's presets with one added; raises `UserError` if impossible."""
         if preset.name in self.names:
             raise UserError(translatable("{name} is already active here.", name=preset.shown_name))
         if len(self.members) >= MAX_CHARACTERS:
@@ -95,7 +95,7 @@ class ActiveCharacters:
         return [*self.presets, preset]
 
     def with_removed(self, preset: Preset) -> list[Preset]:
-        """Return the channel's presets with this one removed, or raise `UserError`."""
+        """Return the channel's presets with one removed; raises `UserError` if impossible."""
         if preset.name not in self.names:
             raise UserError(
                 translatable(
@@ -111,10 +111,10 @@ class ActiveCharacters:
             )
         return [one for one in self.presets if one.name != preset.name]
 
-    def shown_as(
+    def name_line_and_face(
         self, speaker: ActivePreset, character_names: Mapping[str, str], limits: Limits
     ) -> tuple[str, Face | None]:
-        """Return how the speaker is shown: a name line, or a face where supported."""
+        """Return how to show the speaker: a name line (may be empty), and a face if supported."""
         preset, shows_faces = speaker.preset, limits.shows_faces
         is_named = preset.is_character if shows_faces else limits.names_only_speaker
         if not (self.is_group or is_named):
@@ -127,12 +127,12 @@ class ActiveCharacters:
 
 _log = structlog.get_logger(__name__)
 PRESET_KEY = "preset"
-"""The setting that names the active presets, one a line, each with whose behavior it has."""
+"""The setting with the active presets: a name per line and, after a tab, a behavior preset."""
 _OBSERVE_KEY = "observe"
 ADULTS_KEY = "access adult"
-"""Of a group whose admins say that it is for adults."""
+"""The setting with which admins declare a group to be for adults."""
 AGE_KEY = "persona_adult"
-"""Of a person who has confirmed their age: it is deleted with what they say about themselves."""
+"""The setting of a person who confirmed to be an adult; deleted with their persona."""
 _CONFIRM_AGE = marked("{name} is for adults only. Are you 18 or older?")
 _FOR_AGE_RESTRICTED = marked(
     "{name} is for adults only: it answers in age-restricted channels, and this is none."
@@ -143,11 +143,11 @@ _FOR_ADULT_GROUPS = marked(
 
 _MAX_LOADED_CHARS = 16_000_000
 _LOADED_SECONDS = 50.0
-"""How long a character stays loaded: `/forget` must reach every process within a minute."""
+"""The time a character stays loaded, because `/forget` must take effect within a minute."""
 
 
 ReadNewest: TypeAlias = Callable[[str], Awaitable[PresetVersion | None]]
-"""Return the newest version of a preset by its name; may raise `StoreError`."""
+"""Returns the newest version of the preset with a name; raises `StoreError`."""
 
 
 @dataclass(eq=False, slots=True)
@@ -157,7 +157,7 @@ class _LoadedCharacter:
     revision: str
     chars: int
     played: dict[str, tuple[Preset, Preset]]
-    """By name of the preset whose behavior it has: that preset, and the character with it."""
+    """By the name of a behavior preset: that preset, and the character with its behavior."""
 
     def behaving_as(self, other: Preset) -> Preset:
         found = self.played.get(other.name)
@@ -167,9 +167,10 @@ class _LoadedCharacter:
 
 
 class Characters:
-    """Characters of people and servers: their texts are in SQL, a setting of the owner lists each.
+    """Loads the characters of people and servers; their owner's chat settings list them.
 
-    The setting changes with the text, so that processes hear of changes as of any chat setting.
+    A setting contains the hash of the character's text, so that processes notice changes of the
+    text like any change of a setting.
     """
 
     def __init__(self, chat_settings: ChatSettings) -> None:
@@ -177,12 +178,12 @@ class Characters:
         self._read: ReadNewest | None = None
         self._loaded: OrderedDict[str, _LoadedCharacter] = OrderedDict()
 
-    def read_with(self, read: ReadNewest) -> None:
-        """Set the function that reads the stored texts; without it, there are no characters."""
+    def set_reader(self, read: ReadNewest) -> None:
+        """Set the function that reads stored characters; without it, there are none."""
         self._read = read
 
     async def descriptions(self, owner: str) -> dict[str, str]:
-        """Return the descriptions of an owner's characters by the names of their presets."""
+        """Return the descriptions of an owner's characters, by preset name."""
         settings = (await self._chat_settings.get_scopes([owner])).get(owner, {})
         abouts = [(key, value.partition(" ")[2]) for key, value in sorted(settings.items())]
         return {
@@ -194,18 +195,18 @@ class Characters:
     async def announce(
         self, name: str, content: str, description: str, by: str, *, audited: bool
     ) -> None:
-        """List a stored new or changed character; with empty `content`, remove it from the list.
+        """Update the owner's setting for a saved character; empty `content`: it was deleted.
 
-        A picture's URL may follow the description after a tab.
+        The description may be followed by a tab and the URL of a picture.
         """
         owner, _, shown = name.rpartition(OWNER_SEPARATOR)
-        value = f"{revision_of(content)} {description}" if content else None
+        value = f"{hash_text(content)} {description}" if content else None
         key = f"{CHARACTER_KEY}{shown}"
         self._loaded.pop(name, None)
         await self._chat_settings.set(owner, key, value, by, audited=audited)
 
     async def find(self, name: str, behavior: Preset) -> tuple[Preset, int] | None:
-        """Return a character with a preset's behavior, and its version; None if it is gone."""
+        """Return a character with a preset's behavior, and its version, or None if deleted."""
         owner, _, shown = name.rpartition(OWNER_SEPARATOR)
         setting = await self._chat_settings.resolve([owner], f"{CHARACTER_KEY}{shown}")
         if setting is None:
@@ -231,7 +232,7 @@ class Characters:
             return None
         size = len(stored.content)
         loaded = _LoadedCharacter(preset, stored.version, revision, size, {})
-        self._loaded.pop(name, None)  # a changed one moves to the end, too
+        self._loaded.pop(name, None)  # so that a changed character moves to the end, too
         self._loaded[name] = loaded
         drop_later = asyncio.get_running_loop().call_later
         drop_later(_LOADED_SECONDS, self._drop_expired, id(loaded))
@@ -240,7 +241,7 @@ class Characters:
         return loaded
 
     def drop(self, owner: str) -> None:
-        """Drop an owner's characters from this process's memory; others soon drop them, too."""
+        """Unload an owner's characters in this process; others unload them within a minute."""
         for name in [one for one in self._loaded if one.startswith(f"{owner}{OWNER_SEPARATOR}")]:
             del self._loaded[name]
 
@@ -252,7 +253,7 @@ class Characters:
         return sum(one.chars for one in self._loaded.values())
 
     def character_name(self, name: str) -> str:
-        """Return what a character is called, if it was loaded lately; else the preset's name."""
+        """Return a loaded character's name, or the preset's name if it is not loaded."""
         loaded = self._loaded.get(name)
         return loaded.preset.character_name if loaded is not None else shown_name(name)
 
@@ -260,30 +261,30 @@ class Characters:
 def _parse_character(stored: PresetVersion) -> Preset:
     parsed = parse_preset(stored.content, stored.name)
     preset = parsed.model_copy(update={"name": stored.name})
-    _ = preset.parsed_lorebook  # copies have it, too
+    _ = preset.parsed_lorebook  # parsed once, shared by all copies
     return preset
 
 
-def revision_of(content: str) -> str:
-    """Return what changes with a character's text."""
+def hash_text(content: str) -> str:
+    """Return a short hash of a character's text."""
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 LoadPublished: TypeAlias = Callable[[str], Awaitable[tuple[Preset, int] | None]]
-"""Return the newest version of a preset by its name, and its number; None: it was deleted.
+"""Returns the newest version of the preset with a name, and its number; None if it was deleted.
 
-May raise `SettingsError` or `StoreError`."""
+Raises `SettingsError` or `StoreError`."""
 
 
 async def find_opted_out(chat_settings: ChatSettings, people: Iterable[str]) -> frozenset[str]:
-    """Return those of these people who have switched the bot off for themselves."""
+    """Return the ids of those people who opted out (`Consent.OFF`)."""
     ids = list(dict.fromkeys(people))
     chosen = await chat_settings.get_all(ids, CONSENT_KEY) if ids else {}
     return frozenset(one for one, value in chosen.items() if value == Consent.OFF)
 
 
-def without_turns_of(off: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Remove turns by these people, and the answers to them."""
+def remove_turns_by(off: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Return the turns without those by the people `off` and without the answers to them."""
     if not off:
         return tuple(turns)
     kept, is_answer_to_them, is_answered = [], False, True
@@ -301,7 +302,7 @@ def without_turns_of(off: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, 
 
 
 class PresetResolver:
-    """Finds the presets of the narrowest scope: thread or topic > channel > guild > default."""
+    """Finds active presets: the narrowest of thread or topic, channel and guild, or the default."""
 
     def __init__(
         self,
@@ -311,13 +312,13 @@ class PresetResolver:
         versions: Mapping[str, int] | None = None,
         disabled: Mapping[str, str] | None = None,
     ) -> None:
-        """Check the presets; raises `SettingsError` if the default is missing or disabled."""
+        """Create a resolver; raises `SettingsError` if the default is missing or disabled."""
         self.presets = dict(presets)
-        """By name, as they are now."""
+        """The current presets, by name."""
         self.versions = dict(versions or {})
-        """By the name of the preset; empty if versions are not numbered."""
+        """The version numbers of presets that have one, by name."""
         self.disabled = dict(disabled or {})
-        """Why a preset cannot be used, by its name."""
+        """The reasons why presets cannot be used, by preset name."""
         self.characters = Characters(chat_settings)
         self._chat_settings = chat_settings
         self._load: LoadPublished | None = None
@@ -329,7 +330,7 @@ class PresetResolver:
         self._default_alone = ActiveCharacters((self._activate(self.default, None),))
 
     def publish(self, preset: Preset, version: int) -> None:
-        """Add a preset, or replace the one with its name."""
+        """Add a preset, replacing any preset with the same name."""
         self.presets[preset.name] = preset
         self.disabled.pop(preset.name, None)
         self.versions[preset.name] = version
@@ -338,18 +339,18 @@ class PresetResolver:
             self._default_alone = ActiveCharacters((self._activate(preset, None),))
 
     def remove(self, name: str) -> None:
-        """Remove a preset; the default preset stays."""
+        """Remove a preset, unless it is the default preset."""
         self.disabled.pop(name, None)
         if name != self.default.name:
             self.presets.pop(name, None)
             self.versions.pop(name, None)
 
-    def follow(self, load: LoadPublished) -> None:
+    def load_published_with(self, load: LoadPublished) -> None:
         """Set the function that loads presets published by other processes."""
         self._load = load
 
     def mark_stale(self, names: Sequence[str]) -> None:
-        """Mark presets as published by another process, to be reloaded."""
+        """Mark presets to be reloaded, because another process published them."""
         self._stale |= set(names)
 
     async def _reload(self, load: LoadPublished) -> None:
@@ -357,7 +358,7 @@ class PresetResolver:
             name = self._stale.pop()
             try:
                 found = await load(name)
-            except (SettingsError, StoreError) as error:  # what is known goes on answering
+            except (SettingsError, StoreError) as error:  # keep using the known version
                 _log.warning("preset_not_reloaded", preset=name, reason=str(error))
             else:
                 if found is None:
@@ -366,15 +367,15 @@ class PresetResolver:
                     self.publish(*found)
 
     async def resolve(self, scopes: Sequence[str]) -> ActiveCharacters:
-        """Return a channel's active presets; scopes are narrowest first."""
+        """Return the active presets of a channel, given its scopes, narrowest first."""
         return await self._activate_chosen(await self._chat_settings.get_scopes(scopes), scopes)
 
     async def resolve_for_message(
         self, message: IncomingMessage
     ) -> tuple[ActiveCharacters, frozenset[str]]:
-        """Return the presets for a message and who of its people is off.
+        """Return a message's active presets, and the people in it who opted out.
 
-        What else a message needs of its scopes is read at the same time.
+        Other settings needed for the message are loaded into the cache with the same query.
         """
         people = person_ids_in(message)
         read = [
@@ -396,13 +397,13 @@ class PresetResolver:
         if setting is None:
             return self._default_alone
         members = []
-        for line in setting.value.splitlines():  # a preset's name has no line break, and no tab
+        for line in setting.value.splitlines():  # names contain neither line breaks nor tabs
             name, _, behavior = line.partition("\t")
             preset, version = self.presets.get(name), self.versions.get(name)
             if OWNER_SEPARATOR in name:
                 other = self.presets.get(behavior, self.default)
                 preset, version = await self.characters.find(name, other) or (None, None)
-            if preset is None:  # its file was removed since it was chosen, or is disabled
+            if preset is None:  # removed or disabled after it was chosen
                 reason = self.disabled.get(name, "")
                 _log.warning("preset_missing", preset=name, scope=setting.scope, reason=reason)
             else:
@@ -412,19 +413,20 @@ class PresetResolver:
     async def set_active(
         self, scope: str, presets: Sequence[Preset], by: str, *, audited: bool = False
     ) -> None:
-        """Activate exactly these presets in a scope; `by` is the admin's id."""
+        """Replace the active presets of a scope; `by` is the admin's id."""
         lines = (f"{one.name}\t{one.behavior_of}".rstrip("\t") for one in presets)
         value = "\n".join(lines)
         await self._chat_settings.set(scope, PRESET_KEY, value, by, audited=audited)
 
     async def reset(self, scope: str, by: str, *, audited: bool = False) -> None:
-        """Remove the choice made for this scope itself."""
+        """Remove a scope's own choice, so that it inherits the presets."""
         await self._chat_settings.set(scope, PRESET_KEY, None, by, audited=audited)
 
     async def check_adults(self, preset: Preset, where: IncomingMessage | Joined) -> None:
-        """Raise `UserError` where a preset for adults does not answer, `AgeUnconfirmed` in private.
+        """Raise `UserError` if an adults-only preset must not answer here.
 
-        What the platform says of a channel counts; if it says nothing, the admins do.
+        In private, raise `AgeUnconfirmed` if the person did not confirm their age. If the platform
+        does not say whether a group is for adults, its admins' setting counts.
         """
         if not preset.adults_only or where.is_age_restricted:
             return
@@ -438,10 +440,10 @@ class PresetResolver:
         elif not await self._chat_settings.resolve(where.scopes, ADULTS_KEY):
             raise UserError(translatable(_FOR_ADULT_GROUPS, name=name))
 
-    async def for_adults(
+    async def filter_adult_speakers(
         self, message: IncomingMessage, speakers: tuple[ActivePreset, ...], active: ActiveCharacters
     ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
-        """Leave out the presets for adults where they do not answer; if none is left, raise."""
+        """Remove adults-only presets that must not answer here; raise if no speaker is left."""
         restricted = next((one for one in active.presets if one.adults_only), None)
         if restricted is None:
             return speakers, active
@@ -456,76 +458,78 @@ class PresetResolver:
         return speakers, active
 
     async def confirm_age(self, person: str) -> None:
-        """Remember that a person has confirmed that they are an adult."""
+        """Store that a person confirmed to be an adult."""
         await self._chat_settings.set(person, AGE_KEY, "confirmed", person)
 
-    async def observes(self, scopes: Sequence[str]) -> bool:
-        """Return whether messages between people may be remembered in a channel."""
+    async def may_observe(self, scopes: Sequence[str]) -> bool:
+        """Return whether messages that do not address the bot may be stored in a channel."""
         setting = await self.observing_setting(scopes)
         return setting is None or setting.value != "off"
 
     async def observing_setting(self, scopes: Sequence[str]) -> ChatSetting | None:
-        """Return the setting, "on" or "off", and its scope; None means the default, on."""
+        """Return the channel's setting, "on" or "off", or None for the default, on."""
         return await self._chat_settings.resolve(scopes, _OBSERVE_KEY)
 
     async def set_observing(
         self, scope: str, *, on: bool | None, by: str, audited: bool = False
     ) -> None:
-        """Turn observing on or off in a scope; None inherits. `by` is the admin's id."""
+        """Turn observing on or off in a scope, or inherit (None); `by` is the admin's id."""
         value = None if on is None else "on" if on else "off"
         await self._chat_settings.set(scope, _OBSERVE_KEY, value, by, audited=audited)
 
-    async def consent_of(self, person: str) -> Consent | None:
-        """Return what a person has chosen for their words; None: nothing, as `HERE`."""
+    async def find_consent(self, person: str) -> Consent | None:
+        """Return the consent a person chose, or None if they chose nothing (as `HERE`)."""
         value = (await self._chat_settings.get_all([person], CONSENT_KEY)).get(person)
-        return Consent(value) if value in list(Consent) else None  # a newer version may know others
+        return Consent(value) if value in list(Consent) else None  # a newer version may have others
 
-    async def off(self, people: Iterable[str]) -> frozenset[str]:
-        """Return those of these people whose words must not be stored or read."""
+    async def opted_out(self, people: Iterable[str]) -> frozenset[str]:
+        """Return the ids of those people who opted out."""
         return await find_opted_out(self._chat_settings, people)
 
-    async def readable(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Remove turns by people who are off, and the answers to them."""
-        off = await self.off(one.speaker.id for one in turns if one.speaker)
-        return without_turns_of(off, turns)
+    async def filter_readable(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
+        """Return the turns without those by people who opted out and the answers to them."""
+        off = await self.opted_out(one.speaker.id for one in turns if one.speaker)
+        return remove_turns_by(off, turns)
 
     def find(self, name: str) -> Preset:
-        """Find a preset by name, ignoring case; raises `UserError` with the closest name."""
+        """Return the preset with a name, ignoring case; raises `UserError` with suggestions."""
         try:
             return find_preset(self.presets, name, self.disabled)
         except PresetError as error:
             raise UserError(error.args[0]) from None
 
-    async def find_here(self, word: str, message: Request, active: ActiveCharacters) -> Preset:
-        """Find a preset or a character of this place, as `find` does.
+    async def find_in_channel(
+        self, word: str, message: Request, active: ActiveCharacters
+    ) -> Preset:
+        """Return a preset, or a character of the chat's owner; raises `UserError` as `find` does.
 
-        A character has the behavior of the preset that is active where it is found.
+        A character gets the behavior of the active preset.
         """
-        owned = await self.characters.descriptions(owner_of(message))
+        owned = await self.characters.descriptions(character_owner(message))
         wanted = preset_id(word.strip())
         is_operators = any(preset_id(one) == wanted for one in (*self.presets, *self.disabled))
         for name in () if is_operators else owned:
             if wanted in {preset_id(name), preset_id(shown_name(name))}:
-                found = await self.characters.find(name, self.behavior_in(active))
+                found = await self.characters.find(name, self.find_behavior_preset(active))
                 if found is not None:
                     return found[0]
         return self.find(word)
 
-    def behavior_in(self, active: ActiveCharacters) -> Preset:
-        """Return the operator's preset whose model answers in a channel."""
+    def find_behavior_preset(self, active: ActiveCharacters) -> Preset:
+        """Return the operator's preset that determines model and behavior in a channel."""
         first = active.first.preset
         return self.presets.get(first.behavior_of or first.name, self.default)
 
-    async def descriptions_here(self, message: Request) -> dict[str, str]:
-        """Return the descriptions of all presets and of this place's characters, by name."""
+    async def list_descriptions(self, message: Request) -> dict[str, str]:
+        """Return the descriptions of all presets and of the chat owner's characters, by name."""
         presets = {one.name: one.description for one in self.presets.values()}
-        owned = await self.characters.descriptions(owner_of(message))
+        owned = await self.characters.descriptions(character_owner(message))
         return dict(
             sorted((presets | owned).items(), key=lambda one: preset_id(shown_name(one[0])))
         )
 
     def character_names(self, presets: Iterable[str]) -> dict[str, str]:
-        """Return each preset's character name; the preset's own name if its file is missing."""
+        """Return the character names of presets; for a missing preset, its own name."""
         known = self.presets
         return {
             name: known[name].character_name
@@ -535,7 +539,7 @@ class PresetResolver:
         }
 
     def complete(self, partial: str, names: Iterable[str] | None = None) -> Sequence[str]:
-        """Suggest names, by default presets', for a partial input; prefix matches come first."""
+        """Return names, by default of presets, that contain a text; prefix matches first."""
         typed, given = partial.strip().casefold(), self.presets if names is None else names
         matching = [name for name in sorted(given) if typed in name.casefold()]
         return sorted(matching, key=lambda name: not name.casefold().startswith(typed))
@@ -544,13 +548,13 @@ class PresetResolver:
         return ActivePreset(preset, scope, self.versions.get(preset.name))
 
 
-def owner_of(message: Request) -> str:
-    """Return whose characters can be used in a place: a person's in private, else the server's."""
+def character_owner(message: Request) -> str:
+    """Return the owner of the characters usable in a chat: the person in private, or the server."""
     return message.author.id if message.is_private else message.scopes[-1]
 
 
 INSTALLATION = "installation"
-"""The scope of settings for all chats; operators make them."""
+"""The scope of operators' settings for all chats."""
 _SCOPE_KEY = "scope"
 _SCOPES: Mapping[ScopeName, HistoryScope | None] = {
     "channel": None,
@@ -570,7 +574,7 @@ SCOPE_DESCRIPTIONS: Mapping[HistoryScope, str] = {
 
 @dataclass(eq=False)
 class HistoryScopes:
-    """Whose messages share a history: an admin's choice for the channel, else the preset's."""
+    """Finds a channel's history scope: an admin's choice, or the preset's."""
 
     chat_settings: ChatSettings
     resolver: PresetResolver
@@ -578,14 +582,14 @@ class HistoryScopes:
     async def find(
         self, scopes: Sequence[str], person_id: str | None = None
     ) -> HistoryScope | None:
-        """Return a channel's history scope; None means nobody chose one, so that all share it.
+        """Return a channel's history scope, or None if all messages share a history by default.
 
-        The author's and the installation's settings are read with it, to save later queries.
+        The author's and the installation's settings are read with the same query, for later use.
         """
         own = person_scopes(person_id, scopes) if person_id else ()
         found = await self.chat_settings.get_scopes([*scopes, INSTALLATION, *own])
         chosen = [found[one][_SCOPE_KEY] for one in scopes if _SCOPE_KEY in found.get(one, ())]
-        if chosen and chosen[0] in list(HistoryScope):  # a newer version may know others
+        if chosen and chosen[0] in list(HistoryScope):  # a newer version may store other values
             return HistoryScope(chosen[0])
         if all(one.scope == "channel" for one in self.resolver.presets.values()):
             return None
@@ -593,11 +597,11 @@ class HistoryScopes:
         return _SCOPES[active.first.preset.scope]
 
     async def set_consent(self, person: str, consent: Consent | None) -> None:
-        """Store what a person chooses for their words, in all chats; None deletes the choice."""
+        """Store a person's consent for all chats, or delete it (None)."""
         await self.chat_settings.set(person, CONSENT_KEY, consent, person)
 
     async def find_opted_out(self, events: Sequence[Incoming]) -> frozenset[str]:
-        """Return the people of these events who are off; their scopes are read at the same time."""
+        """Return who of the events' people opted out; read their other settings, too."""
         people = {one: event.scopes for event in events for one in person_ids_in(event)}
         read = [one for each, scopes in people.items() for one in person_scopes(each, scopes)]
         read += [INSTALLATION, *(one for event in events for one in event.scopes)]
@@ -605,11 +609,11 @@ class HistoryScopes:
         return await find_opted_out(self.chat_settings, people)
 
     async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
-        """Return an admin's choice for a channel, or the one it inherits."""
+        """Return the admin's choice that applies to a channel, or None."""
         return await self.chat_settings.resolve(scopes, _SCOPE_KEY)
 
     async def set(
         self, scope: str, value: HistoryScope | None, by: str, *, audited: bool = False
     ) -> None:
-        """Set a channel's history scope; None inherits. Existing messages keep their history."""
+        """Set or inherit (None) a channel's history scope; stored messages keep their history."""
         await self.chat_settings.set(scope, _SCOPE_KEY, value, by, audited=audited)

@@ -1,4 +1,4 @@
-"""Who answers a message: wake rules, and choosing among several characters."""
+"""Select who answers a message: wake rules, and the choice among several characters."""
 
 import math
 import re
@@ -20,17 +20,17 @@ Dice: TypeAlias = Callable[[], float]
 """Returns a random number from 0 up to 1."""
 
 _MARKUP = "*_~` :"
-_LINK = re.compile(r"https?://[!-~]+")  # Chinese goes on behind one without a space
+_LINK = re.compile(r"https?://[!-~]+")  # a Chinese text may follow without a space
 _SHORTEST_QUOTE_CHARS = 8
 _WORD = StoredPattern(marked("wakes at {word}"))
 DREW_BELOW = StoredPattern(marked("chance: rolled {drawn}, less than {limit}"))
 
 
-_MAX_PATTERN_SECONDS = 0.05  # of CPU time: a message must not keep the others waiting
+_MAX_PATTERN_SECONDS = 0.05  # of CPU time, because other messages wait
 
 
 def is_addressed(incoming: IncomingMessage, preset: Preset) -> bool:
-    """Return whether the message addresses the bot in a way that the preset responds to."""
+    """Return whether the message addresses the bot in a way the preset responds to."""
     match incoming.wake:
         case WakeReason.DM | WakeReason.COMMAND:
             return True
@@ -42,8 +42,8 @@ def is_addressed(incoming: IncomingMessage, preset: Preset) -> bool:
             return False
 
 
-def own_wake_rule(incoming: IncomingMessage, preset: Preset, dice: Dice) -> str | None:
-    """Return the preset's own wake rule that applies, in words; None if none does."""
+def find_wake_rule(incoming: IncomingMessage, preset: Preset, dice: Dice) -> str | None:
+    """Return a description of the preset's wake rule that applies, or None if none does."""
     if preset.wake.always:
         return marked("answers everything here")
     word = next((one for one in preset.wake.words if _has_word(one, incoming.own_text)), None)
@@ -58,7 +58,7 @@ def own_wake_rule(incoming: IncomingMessage, preset: Preset, dice: Dice) -> str 
 def is_for_others(
     incoming: IncomingMessage, recent: Sequence[Turn], presets: Sequence[Preset]
 ) -> bool:
-    """Return whether the message is for others: it replies to them or mentions them."""
+    """Return whether the message is meant for other people: it replies to or mentions them."""
     if incoming.wake is not None:
         return False
     if any(preset.wake.names and name_position(preset, incoming.text) == 0 for preset in presets):
@@ -70,7 +70,7 @@ def is_for_others(
 
 
 def continues_thread(incoming: IncomingMessage, recent: Sequence[Turn], preset: Preset) -> bool:
-    """Return whether the message is in a thread where the character has answered before."""
+    """Return whether the message is in a thread where the character answered before."""
     if not (incoming.in_thread and preset.wake.sticky):
         return False
     return any(turn.preset == preset.name for turn in recent)
@@ -89,7 +89,7 @@ def _has_word(word: str, text: str) -> bool:
 
 
 def name_position(preset: Preset, text: str) -> int | None:
-    """Return the first position of a character's name as a whole word, outside links."""
+    """Return where a character's name first occurs as a word outside links, or None."""
     text = _LINK.sub(lambda link: " " * len(link[0]), text)
     names = [name for name in (preset.role_name, preset.shown_name, *preset.aliases) if name]
     found = (find_word(_normalize(name), _normalize(text)) for name in names)
@@ -99,7 +99,7 @@ def name_position(preset: Preset, text: str) -> int | None:
 def quoted_preset(
     quote: Quote | None, recent: Sequence[Turn], presets: Sequence[Preset]
 ) -> str | None:
-    """Return the preset whose message was quoted, found by its first line or by its text."""
+    """Return the preset that wrote the quoted message, recognized by its text, or None."""
     text = quote.text.strip() if quote else ""
     if not text:
         return None
@@ -116,15 +116,15 @@ def quoted_preset(
 
 
 def _normalize(text: str) -> str:
-    """Fold case and width, and treat `_Nora_` as the word Nora."""
+    """Fold case and width, and replace underscores, so that `_Nora_` is a word."""
     return unicodedata.normalize("NFKC", text).casefold().replace("_", " ")
 
 
 MAX_ANSWERS_IN_A_ROW = 3
+"""Characters react to each other until this many answers; then a person must write again."""
 _COOLING_DOWN = StoredPattern(marked("is on cooldown for {seconds} s more"))
 _DREW_NOT_BELOW = StoredPattern(marked("chance: rolled {drawn}, needed less than {limit}"))
 _AT_MOST = StoredPattern(marked("at most {number} characters answer in a row"))
-"""Characters stop answering each other after this many answers, until a human writes again."""
 
 _ADDRESSED = {
     WakeReason.DM: marked("was addressed: this is a private chat"),
@@ -134,15 +134,15 @@ _ADDRESSED = {
 }
 
 _SCORE_REPLIED_TO = 200.0
-_SCORE_CALLED = 100.0  # minus up to 1: the earlier the name stands in the text, the sooner
+_SCORE_CALLED = 100.0  # minus up to 1, so that an earlier name goes first
 _SCORE_SPOKE_LAST = 10.0
-_SCORE_DECAY = 0.5  # for each other character that has spoken since
-_REACTION_SHARE = 0.5  # another character's answer triggers a reaction less often than a person
+_SCORE_DECAY = 0.5  # for each character that has spoken since then
+_REACTION_SHARE = 0.5  # the chance of reacting to a character, not a person
 
 
 @value_class
 class SpeakerCandidate:
-    """An active character, and whether it answers."""
+    """An active character, with its score and whether it is chosen to answer."""
 
     preset: str
     score: float
@@ -152,13 +152,13 @@ class SpeakerCandidate:
 
 @value_class
 class _Chance:
-    """What a character's chance of answering depends on, besides its talkativeness."""
+    """The values that decide by chance, besides talkativeness, whether a character answers."""
 
     recent: Sequence[Turn]
     now: datetime
     dice: Dice
     share: float
-    """The factor of its talkativeness; 0 if the message is not addressed to the bot."""
+    """The factor for its talkativeness; 0 if the message does not address the bot."""
 
 
 def select_speakers(
@@ -169,7 +169,7 @@ def select_speakers(
     dice: Dice,
     now: datetime,
 ) -> tuple[SpeakerCandidate, ...]:
-    """Rank the characters for a person's message: those who answer come first, in order."""
+    """Rank the characters for a person's message; the chosen ones come first, in order."""
     if is_for_others(incoming, recent, presets):
         reason = marked("was not addressed: it is meant for somebody else")
         return tuple(SpeakerCandidate(preset.name, 0.0, (reason,)) for preset in presets)
@@ -192,7 +192,7 @@ def select_speakers(
     chance = _Chance(recent, now, dice, share=1.0 if addressed else 0.0)
     drawn = [
         _choose(one, preset.talkativeness, rule)
-        if (rule := own_wake_rule(incoming, preset, dice))
+        if (rule := find_wake_rule(incoming, preset, dice))
         else _decide_by_chance(one, preset, chance)
         for one, preset in zip(candidates, presets, strict=True)
     ]
@@ -211,9 +211,10 @@ def select_reaction(
     dice: Dice,
     now: datetime,
 ) -> tuple[SpeakerCandidate, ...]:
-    """Rank the characters for reacting to the newest of the `answers`; at most one is chosen.
+    """Rank the characters for a reaction to the newest of the `answers`; choose at most one.
 
-    A character that already answered must be called by name. `recent` includes the answers.
+    A character that has already answered is only chosen if it is called by name. `recent` includes
+    the answers.
     """
     if not answers or len(answers) >= MAX_ANSWERS_IN_A_ROW:
         return ()
@@ -244,7 +245,7 @@ def _only_candidate(
         return _choose(candidate, 0.0, marked("was called by name"))
     if continues_thread(incoming, recent, preset):
         return _choose(candidate, 0.0, marked("has answered in this thread before"))
-    if rule := own_wake_rule(incoming, preset, dice):
+    if rule := find_wake_rule(incoming, preset, dice):
         return _choose(candidate, 0.0, rule)
     return _with_reason(candidate, marked("was not addressed"))
 

@@ -165,7 +165,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     def _summarizer(self, urgency: Urgency) -> Summarizer:
         pay = BudgetedSummaries(self.spending, self.usage_log, self.provider_slots, urgency).paid
         summaries = SqlSummaries(self.database)
-        return Summarizer(summaries, self.backends, pay, self.resolver.readable)
+        return Summarizer(summaries, self.backends, pay, self.resolver.filter_readable)
 
     @cached_property
     def prompt_sources(self) -> PromptSources:
@@ -201,7 +201,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.summarizer,
             self.chat_settings,
             self.clock,
-            self.resolver.consent_of,
+            self.resolver.find_consent,
             self.resolver.character_names,
         )
 
@@ -218,7 +218,7 @@ class AnsweringContainer(MessagingContainer, ABC):
                 self.clock,
                 random.random,
                 self.models.tool_servers,
-                self.resolver.readable,
+                self.resolver.filter_readable,
                 self.replies.limits,
             ),
             self.operator_notes,
@@ -256,7 +256,7 @@ class AnsweringContainer(MessagingContainer, ABC):
         return KeyedWorkerPool(
             CONVERSATIONS,
             signals=self.signals,
-            ready_keys=lambda limit: self.conversations.ready(limit, self.platforms.keys()),
+            ready_keys=lambda limit: self.conversations.list_ready(limit, self.platforms.keys()),
             claim=self._claim_conversations,
             process=self.worker.work,
             max_concurrent=self.settings.limits.conversations_at_once,

@@ -44,7 +44,7 @@ class EventSender:
         try:
             while True:
                 try:
-                    self._positions = self._positions or dict(await self.events.begin())
+                    self._positions = self._positions or dict(await self.events.start_positions())
                     for kind in EventKind:
                         await self._send_newer(kind, client)
                     failures = 0
@@ -57,7 +57,7 @@ class EventSender:
             await client.close()
 
     async def _send_newer(self, kind: EventKind, client: HttpClient) -> None:
-        rows = await self.events.newer(kind, self._positions[kind], _MAX_ROWS)
+        rows = await self.events.rows_after(kind, self._positions[kind], _MAX_ROWS)
         try:
             for row in rows:
                 if row.data is not None and row.key not in self._sent:

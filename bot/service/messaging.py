@@ -134,7 +134,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     async def _history_of(self, message: IncomingMessage) -> HistoryReader | None:
         platform = self.platforms[message.address.source]
-        observes = await self.resolver.observes(message.scopes)
+        observes = await self.resolver.may_observe(message.scopes)
         return platform if isinstance(platform, HistoryReader) and observes else None
 
     async def is_refused(self, message: IncomingMessage) -> bool:
@@ -187,7 +187,7 @@ class MessagingContainer(StorageContainer, ABC):
         called = parse_command(message.text)
         name = f"{called.name} {called.text.partition(' ')[0]}" if called else ""
         try:
-            if await self.access.may_run(message, name):  # as an admin may
+            if await self.access.may_run_admin_command(message, name):  # as an admin may
                 message = replace(message, author_is_admin=True)
             fields = await self.characters.form(message)
         except (UserError, StoreError) as error:
@@ -236,7 +236,7 @@ class MessagingContainer(StorageContainer, ABC):
             self.settings.admins,
             local_platforms=local,
             fixed=self.settings.access.rules,
-            tells_refused=self.settings.access.tell,
+            reports_refusals=self.settings.access.tell,
             read_author_roles=self.read_author_roles,
         )
 

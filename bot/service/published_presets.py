@@ -43,7 +43,7 @@ class PublishedPresets:
         """The problems that were logged already, by preset name."""
         self._seen: Mapping[str, str] | None = None
         """The rows of the last poll; None: there was none."""
-        self._resolver.follow(self._load)
+        self._resolver.load_published_with(self._load)
         resources.signals.subscribe(_PUBLISHED_PRESETS, self._resolver.mark_stale)
 
     async def announce(self, names: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ from bot.service.options import Role, RunOptions, replace_model
 from bot.settings import Settings
 from bot.storage.chat_settings import CachedChatSettings, SqlChatSettings
 from bot.storage.data_dir import DataDirUse, lock_data_dir
-from bot.storage.database import Database, open_as_it_is, open_database, read_revision
+from bot.storage.database import Database, open_database, open_without_migrating, read_revision
 from bot.storage.leases import read_installation_id, resolve_bot_id
 from bot.storage.presets import PresetVersions
 from bot.storage.provider_keys import ProviderKeys, StoredKey
@@ -337,7 +337,7 @@ async def with_stored_keys(settings: Settings) -> Settings:
     )
     stored: Sequence[StoredKey] = ()
     if await read_revision(settings.sqlalchemy_url) is not None:
-        async with open_as_it_is(settings.sqlalchemy_url) as database:
+        async with open_without_migrating(settings.sqlalchemy_url) as database:
             stored = await ProviderKeys(database, SystemClock()).read()
     providers = dict(settings.providers)
     for name, provider in named.items():

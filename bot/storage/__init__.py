@@ -1,1 +1,1 @@
-"""All storage: SQL repositories, data shared in Redis or Valkey, vector indexes."""
+"""Storage: tables and queries in SQL, and data shared in Redis or Valkey."""

@@ -78,7 +78,7 @@ class TextCodec:
         return self.encode(self.decode(stored))
 
 
-class StoredAsIs(TextCodec):
+class PassThroughCodec(TextCodec):
     """Leaves all values as stored, for copying whole rows."""
 
     @override

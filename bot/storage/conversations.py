@@ -1,4 +1,4 @@
-"""Histories, and the right to process them: each step of a message is one unit of work."""
+"""Claim conversations, read their messages and histories, and store the results of messages."""
 
 import json
 import math
@@ -24,24 +24,24 @@ from bot.ports import Clock
 from bot.storage import finishing
 from bot.storage import receipts as receipt_rows
 from bot.storage.data_kinds import FORGET_CONVERSATION
-from bot.storage.database import Database, moment_of, transaction
+from bot.storage.database import Database, current_moment, transaction
 from bot.storage.finishing import NextMessage
-from bot.storage.forgetting import Tombstone, record_nothing
+from bot.storage.forgetting import Tombstone, skip_tombstone
 from bot.storage.functions import FUNCTIONS
 from bot.storage.histories import StoredTurns
 from bot.storage.outbox import SenderIdentity
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, decode_event, to_turn, to_turn_row
-from bot.storage.statements import SQL, Unit, encode_served, pairs
-from bot.storage.windows import SessionWindows, SharedWindows, window_of
+from bot.storage.statements import SQL, Unit, encode_sources, to_dict
+from bot.storage.windows import SessionWindows, SharedWindows, create_window
 
 _log = structlog.get_logger(__name__)
 
 
 class Conversations(StoredTurns):
-    """Conversations in SQL; recent turns of conversations claimed here stay cached.
+    """Conversations in SQL, with a cache of the recent turns of claimed conversations.
 
-    `sender` takes rows for sending in the unit that queues them; None if others send.
-    `record_tombstone` records outside the database what will be deleted.
+    With a `sender`, rows are reserved for sending in the unit that queues them.
+    `record_tombstone` records deletions in a file outside the database.
     """
 
     def __init__(
@@ -49,48 +49,48 @@ class Conversations(StoredTurns):
         database: Database,
         clock: Clock,
         sender: SenderIdentity | None = None,
-        record_tombstone: Callable[[Tombstone], None] = record_nothing,
+        record_tombstone: Callable[[Tombstone], None] = skip_tombstone,
         shared: SharedWindows | None = None,
     ) -> None:
         super().__init__(database, clock)
         self._sender = sender
         self.windows = SessionWindows()
-        """The histories in memory."""
+        """The cached histories."""
         self._record_tombstone = record_tombstone
         self._shared = shared
 
     @transaction
-    def ready(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
-        """Return unclaimed conversations with unanswered messages, oldest first."""
-        asked = {"served": encode_served(sources), "most": limit, "now": self._clock.now()}
+    def list_ready(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
+        """Return unclaimed conversations with unanswered messages, longest waiting first."""
+        asked = {"served": encode_sources(sources), "most": limit, "now": self._clock.now()}
         rows = yield SQL["ready_conversations"].query_alone(asked)
         return [row[0] for row in rows]
 
-    async def begin(
+    async def claim_next(
         self, keys: Sequence[str], owner: str, lease_seconds: float
     ) -> Sequence[ClaimedMessage]:
-        """Claim the conversations that are ready, each with its oldest message.
+        """Claim those of the conversations that are ready, and return them with their next message.
 
-        A claim fences all earlier ones. An unfinished attempt at the message counts as a crash of
-        its process. Depending on the recorded attempt, the crash is blamed on this message, blamed
-        on many messages, or clears this one.
+        A claim invalidates all earlier ones. An unfinished attempt at the message counts as a crash
+        of its process: depending on the recorded `Attempt`, this message is to blame, may be to
+        blame, or is cleared.
         """
-        found = await self.begin_rows(keys, owner, lease_seconds)
+        found = await self._claim_rows(keys, owner, lease_seconds)
         begun = []
         for claim, stored in found:
             message = await self._first_readable(claim, stored)
             if message is not None:
                 begun.append(ClaimedMessage(claim, message))
-                self.windows.begin(claim)
+                self.windows.move_to(claim)
         return begun
 
     @transaction
-    def begin_rows(
+    def _claim_rows(
         self, keys: Sequence[str], owner: str, lease_seconds: float
     ) -> Unit[list[tuple[Claim, NextMessage]]]:
-        """Like `begin`, without decoding the messages."""
+        """Claim conversations like `claim_next`, but return undecoded messages."""
         values = {"claimed_by": owner, "seconds": lease_seconds}
-        ordered = sorted(keys)  # in one order, so that nobody deadlocks
+        ordered = sorted(keys)  # in a fixed order to avoid deadlocks
         if not self._database.is_sqlite:
             rows = yield FUNCTIONS["begin"].call.query_alone({"keys": ordered, **values})
             return [(Claim(row[0], row[1], owner), NextMessage(*row[2:])) for row in rows]
@@ -99,7 +99,7 @@ class Conversations(StoredTurns):
             claimed = yield SQL["claim"].query({"of": key, **values, "now": self._clock.now()})
             if claimed:
                 claim = Claim(key, claimed[0][0], owner)
-                message = yield from finishing.next_message(claim)
+                message = yield from finishing.begin_next_message(claim)
                 if message is not None:
                     begun.append((claim, message))
         return begun
@@ -107,7 +107,7 @@ class Conversations(StoredTurns):
     async def _first_readable(
         self, claim: Claim, stored: NextMessage | None
     ) -> InboxMessage | None:
-        """Return the begun message, or the next readable one; unreadable ones are set aside."""
+        """Return the message or, if unreadable, the next one; make unreadable ones dead letters."""
         while stored is not None:
             try:
                 return _to_message(stored)
@@ -121,29 +121,29 @@ class Conversations(StoredTurns):
                 )
             try:
                 stored = await self._set_aside(claim, number)
-            except (Fenced, StoreError) as error:  # the next claim finds it again
+            except (Fenced, StoreError) as error:  # the next claim tries again
                 _log.warning("claim_failed", queue="conversations", reason=str(error))
                 return None
         return None
 
     @transaction
     def _set_aside(self, claim: Claim, message: int) -> Unit[NextMessage | None]:
-        """Set an unreadable message aside for an operator, and begin the next one."""
-        yield from finishing.check(claim)
+        """Make an unreadable message a dead letter, and begin the next message."""
+        yield from finishing.lock_claim(claim)
         yield SQL["set_message_aside"].query(message=message)
-        return (yield from finishing.next_message(claim))
+        return (yield from finishing.begin_next_message(claim))
 
     @transaction
     def renew(self, claims: Collection[Claim], lease_seconds: float) -> Unit[Sequence[Claim]]:
-        """Extend the leases of an owner's claims; return the lost claims."""
+        """Extend the leases of one owner's claims, and return the claims that were lost."""
         keys = json.dumps([claim.conversation for claim in claims])
         of = {"keys": keys, "held_by": next(iter(claims)).owner}
         yield SQL["renew_claims"].query({**of, "seconds": lease_seconds, "now": self._clock.now()})
-        epochs = pairs((yield SQL["epochs"].query(of)))
+        epochs = to_dict((yield SQL["epochs"].query(of)))
         return [claim for claim in claims if epochs.get(claim.conversation) != claim.epoch]
 
     async def release(self, claim: Claim) -> None:
-        """Release a claim; unanswered messages can be claimed again immediately."""
+        """Release a claim, so that the conversation can be claimed again immediately."""
         window = self.windows.take(claim)
         await self._database.run(lambda: finishing.release(claim))
         if window is not None:
@@ -151,31 +151,31 @@ class Conversations(StoredTurns):
 
     @transaction
     def release_all(self, owner: str) -> Unit[None]:
-        """Release everything left by a previous run of this owner."""
+        """Release all claims left by a previous run of this owner."""
         yield SQL["release_claims"].query(held_by=owner)
 
     @transaction
     def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> Unit[None]:
-        """Record how a message is processed, in case of a crash; NONE removes the record."""
-        yield from finishing.check(claim)
+        """Record how a message is processed, in case of a crash; NONE deletes the record."""
+        yield from finishing.lock_claim(claim)
         rows = [{"message": one, "attempted": int(attempt)} for one in _message_ids(message)]
         yield SQL["record_attempt"].query_many(rows)
 
     @transaction
-    def waiting(self, claim: Claim, limit: int) -> Unit[Sequence[InboxMessage]]:
-        """Return a conversation's unanswered messages, oldest first, including the current one."""
+    def load_waiting(self, claim: Claim, limit: int) -> Unit[Sequence[InboxMessage]]:
+        """Return the unanswered messages, oldest first, including the current one."""
         asked = {"of": claim.conversation, "newer_than": 0, "most": limit}
         rows = yield SQL["following_messages"].query(asked)
         return decode_all("inbox", [NextMessage(*row[:-1]) for row in rows], _to_message)
 
     @transaction
-    def following(
+    def load_after(
         self, claim: Claim, message: InboxMessage, limit: int
     ) -> Unit[Sequence[InboxMessage]]:
-        """Return the events after a message and its gathered messages, in order.
+        """Return the waiting messages after a message and those gathered with it, in order.
 
-        Stops before the first event that is not a message, and before a message that was in flight
-        during a crash: that one is processed alone, so that another crash blames nobody else.
+        End before the first event that is not a message, and before a message that was in flight
+        during a crash, because that message must be processed alone.
         """
         asked = {"of": claim.conversation, "newer_than": message.newest.id, "most": limit}
         messages: list[InboxMessage] = []
@@ -185,12 +185,12 @@ class Conversations(StoredTurns):
                 break
             try:
                 messages.append(_to_message(stored))
-            except Undecodable:  # it is set aside in its turn
+            except Undecodable:  # it becomes a dead letter later
                 break
         return messages
 
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
-        """Return the current session's newest turns, even for a fenced claim."""
+        """Return the current session's newest turns; the claim may be outdated."""
         window = self.windows.get(claim)
         if window is None and self._shared is not None:
             window = await self._shared.find(claim)
@@ -200,7 +200,7 @@ class Conversations(StoredTurns):
         if known is not None:
             return known
         session = await self._read_session(claim.conversation, max_turns)
-        self.windows.put(claim, window_of(session, max_turns))
+        self.windows.put(claim, create_window(session, max_turns))
         return session
 
     @transaction
@@ -212,9 +212,9 @@ class Conversations(StoredTurns):
         return Session(found[0][0] if found else 1, ())
 
     async def forget(self, claim: Claim) -> int:
-        """Permanently delete all sessions of a conversation; return their number of turns.
+        """Permanently delete all sessions of a conversation, and return the number of turns.
 
-        People's descriptions in the conversation are also deleted.
+        People's self-descriptions in the conversation are deleted, too.
         """
         self.windows.take(claim)
         now = self._clock.now()
@@ -227,7 +227,7 @@ class Conversations(StoredTurns):
 
     @transaction
     def _forget(self, claim: Claim, now: float) -> Unit[int]:
-        yield from finishing.check(claim)
+        yield from finishing.lock_claim(claim)
         address = parse_address(claim.conversation)
         channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
         values = {"of": claim.conversation, **channel, "content": b"", "moment": now}
@@ -237,8 +237,8 @@ class Conversations(StoredTurns):
         return len((yield SQL["forget_turns"].query(values)))
 
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
-        """Queue the first message of an unfinished answer; each part is queued only once."""
-        row, at = finishing.to_opening_row(message, opening), moment_of(self._clock)
+        """Queue the message of a part of an unfinished answer, at most once per part."""
+        row, at = finishing.to_opening_row(message, opening), current_moment(self._clock)
         number, taken = await self._database.run(
             lambda: finishing.open_part(claim, row, self._sender, at, self._database.dialect)
         )
@@ -247,14 +247,13 @@ class Conversations(StoredTurns):
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
     ) -> FinishedTurn:
-        """Mark a message and its gathered messages as answered; store the turns and the answer.
+        """Mark a message and those gathered with it as answered, and store its result.
 
-        This is the only way for an answer to be sent. It is named after the message, and replies to
-        the newest gathered one. A part that was opened early is edited to its final text, or
-        deleted if it is not in the result. Then the next message is begun; the conversation is
-        released if there is none or `go_on` is false.
+        Answers are only sent by this method. A part whose message was already queued is edited to
+        its final text, or deleted if the result has no such part. Then the next message is begun;
+        if there is none or `go_on` is false, the conversation is released.
         """
-        at = moment_of(self._clock)
+        at = current_moment(self._clock)
         rows = finishing.FinishedRows(
             messages=[*_message_ids(message), *(one.id for one in message.refused)],
             turns=[
@@ -269,7 +268,7 @@ class Conversations(StoredTurns):
         deleted = result.change.deleted if result.change else ()
         if deleted:
             await self._note_deleted(claim, deleted, at.now)
-        # A window is kept only if it is certain that the unit was committed.
+        # Cached turns are kept only if the unit was certainly committed.
         window = self.windows.take(claim)
         following, taken = await self._database.run(
             lambda: finishing.finish(claim, rows, self._sender, at, self._database.dialect)
@@ -289,7 +288,7 @@ class Conversations(StoredTurns):
         return FinishedTurn(await self._first_readable(claim, following), taken)
 
     async def _note_deleted(self, claim: Claim, ids: Collection[int], now: float) -> None:
-        """Record outside the database which turns will be deleted."""
+        """Record in the file of tombstones which turns will be deleted."""
         messages = await self._database.run_reading(lambda: _messages_of(ids))
         self._record_tombstone(
             Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(messages)))

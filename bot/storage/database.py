@@ -1,8 +1,8 @@
-"""A database, SQLite or PostgreSQL, that runs units of work: reads and writes.
+"""Open a database, SQLite or PostgreSQL, upgrade its tables, and run units of work.
 
-Two versions share the tables while processes are replaced one by one. So an upgrade only adds to
-them (CONTRIBUTING.md): an older version keeps running, and can even restart, as long as its own
-revision is not below the oldest one that the upgrade recorded.
+While processes are upgraded one by one, two versions share the tables. So an upgrade only adds
+tables and columns (CONTRIBUTING.md). An older version keeps running, and can even restart, as long
+as its own revision is not below the oldest supported revision recorded by the upgrade.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from bot.errors import SettingsError, StoreError, Undecodable, UnknownEncryption
 from bot.extras import import_extra
 from bot.ports import Clock
 from bot.runtime.addresses import require_escaped_password
-from bot.storage.codec import StoredAsIs, TextCodec, TextEncryption
+from bot.storage.codec import PassThroughCodec, TextCodec, TextEncryption
 from bot.storage.column_types import encryptable_columns
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.statements import Rows, StartUnit, Statement, Unit, Values, to_store_error
@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 _FAILURES = (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError)
 INSUFFICIENT_PRIVILEGE = "42501"
 _READ_ONLY = "25006"
-# Only the newest: a missing key that is in use is reported at the start.
+# Enough to notice at the start that the key of recent texts is missing.
 _NEWEST_TEXTS = [
     Statement(
         f"SELECT {', '.join(one.name for one in columns)} FROM {table.name}"
@@ -49,14 +49,14 @@ _NEWEST_TEXTS = [
 ]
 _PING, _NOW = Statement("SELECT 1"), Statement("SELECT :now")
 _CHECKPOINT_ATTEMPTS = 5
-"""Each waits as long as SQLite waits for a lock."""
+"""Each attempt waits as long as SQLite waits for a lock."""
 
 
 class Database:
-    """Runs units of queries with `run`; `read` and `write` take SQLAlchemy functions.
+    """Runs units of work; `read` and `write` run functions that use SQLAlchemy.
 
-    All raise `StoreError` when the store fails. A unit that writes may run twice, so it must only
-    use SQL.
+    All methods raise `StoreError` if the database fails. A unit that writes may run twice, so it
+    must not do anything but SQL.
     """
 
     def __init__(self, connections: ConnectionPool, codec: TextCodec | None = None) -> None:
@@ -67,23 +67,23 @@ class Database:
         """Encodes the texts of this database."""
 
     async def run(self, start: StartUnit[T]) -> T:
-        """Run a unit of queries in a transaction and commit it."""
+        """Run a unit of work in a transaction, and commit it."""
         return await _translated(self._connections.run(start))
 
     async def run_reading(self, start: StartUnit[T]) -> T:
-        """Run a unit of queries that only reads."""
+        """Run a unit of work that only reads."""
         return await _translated(self._connections.run_reading(start))
 
     async def read(self, unit: UnitOfWork[T]) -> T:
-        """Run a function that only reads."""
+        """Run a SQLAlchemy function that only reads."""
         return await _translated(self._connections.read(unit))
 
     async def write(self, unit: UnitOfWork[T]) -> T:
-        """Run a function in a transaction and commit it."""
+        """Run a SQLAlchemy function in a transaction, and commit it."""
         return await _translated(self._connections.commit(unit))
 
     async def maintain(self, unit: UnitOfWork[T]) -> T:
-        """Like `write`, but without a statement timeout, for changes to tables."""
+        """Run like `write`, but without a statement timeout, to change tables."""
         return await _translated(self._connections.maintain(unit))
 
     async def fetch(self, statement: Statement, **values: object) -> Rows:
@@ -99,12 +99,12 @@ class Database:
         await self.fetch(_PING)
 
     async def now(self, clock: Clock) -> float:
-        """Return the time used for expiry, in Unix seconds: the database's own, if it has one."""
+        """Return the time used for leases, in Unix seconds: on PostgreSQL the server's."""
         [[now]] = await self.fetch(_NOW, now=clock.now())
         return float(now)
 
     async def truncate_log(self) -> None:
-        """Remove deleted text from SQLite's write-ahead log; PostgreSQL does that by itself."""
+        """Erase deleted text from SQLite's write-ahead log; PostgreSQL recycles its own log."""
         if not self.is_sqlite:
             return
         for _ in range(_CHECKPOINT_ATTEMPTS):
@@ -113,7 +113,7 @@ class Database:
         _log.warning("log_not_truncated", reason="a reader keeps the write-ahead log busy")
 
     async def check_keys(self) -> None:
-        """Read the newest texts; raises `SettingsError` if their key is missing."""
+        """Read the newest texts; raises `SettingsError` if their encryption key is missing."""
         try:
             newest = [await self.fetch(one) for one in _NEWEST_TEXTS]
         except UnknownEncryptionKey as error:
@@ -122,10 +122,10 @@ class Database:
             _log.warning("not_decodable", what="newest text")
 
     async def migrate(self) -> None:
-        """Upgrade the tables to the newest revision, unless they already have it or a newer one.
+        """Upgrade the tables to the newest revision, unless they have this or a newer one.
 
-        On PostgreSQL, also create the functions that do a message's step in one round trip. Raises
-        `SettingsError` if the tables are too new for this version of Troupe.
+        On PostgreSQL, also create the functions that save round trips. Raises `SettingsError` if
+        this version of Troupe cannot use the tables.
         """
         revisions = await self.read(read_revisions)
         revisions.check_supported()
@@ -141,21 +141,21 @@ class Database:
             if error.sql_state != INSUFFICIENT_PRIVILEGE:
                 raise
             raise SettingsError(
-                "the tables have to be upgraded, and the role in TROUPE_DATABASE_URL may not do "
-                "that: run `troupe db upgrade` with the role that owns them"
+                "the tables must be upgraded, but the role in TROUPE_DATABASE_URL lacks the "
+                "permission: run `troupe db upgrade` with the role that owns them"
             ) from error
 
 
 @value_class
 class Moment:
-    """The start of a unit, in its process's clocks."""
+    """The start of a unit of work, by this process's clocks."""
 
     now: float
-    """Unix seconds; PostgreSQL uses its own clock instead."""
+    """In Unix seconds; PostgreSQL uses its own clock instead."""
     monotonic: float
 
 
-def moment_of(clock: Clock) -> Moment:
+def current_moment(clock: Clock) -> Moment:
     return Moment(clock.now(), clock.monotonic())
 
 
@@ -164,14 +164,14 @@ def _rows_of(statement: Statement, values: Values) -> Unit[Rows]:
 
 
 class Store:
-    """Runs its units of work, marked `transaction` or `reading`, in one database."""
+    """Base class of stores: runs the units of work decorated with `transaction` or `reading`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
 
 class ClockStore(Store):
-    """A store that records times."""
+    """Base class of stores that need the time."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         super().__init__(database)
@@ -185,7 +185,7 @@ Arguments = ParamSpec("Arguments")
 def transaction(
     unit: Callable[Concatenate[Owner, Arguments], Unit[T]],
 ) -> Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]]:
-    """Turn a store's unit of work into a method that runs it in the store's database."""
+    """Turn a unit of work of a store into a method that runs the unit in a transaction."""
 
     @functools.wraps(unit)
     async def run(self: Owner, /, *args: Arguments.args, **more: Arguments.kwargs) -> T:
@@ -197,7 +197,7 @@ def transaction(
 def reading(
     unit: Callable[Concatenate[Owner, Arguments], Unit[T]],
 ) -> Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]]:
-    """Like `transaction`, for a read-only unit, which does not block writers."""
+    """Turn a read-only unit of work into a method that runs it without blocking writers."""
 
     @functools.wraps(unit)
     async def run(self: Owner, /, *args: Arguments.args, **more: Arguments.kwargs) -> T:
@@ -210,10 +210,10 @@ def reading(
 async def open_database(
     url: str, encryption: TextEncryption | None = None
 ) -> AsyncIterator[Database]:
-    """Open a database, upgrade its tables, and close it when the block ends.
+    """Open a database, upgrade its tables, and close the database when the block ends.
 
-    Raises `SettingsError` if the URL, the version of the tables or the encryption keys are wrong,
-    `StoreError` if it cannot be opened.
+    Raises `SettingsError` if the URL, the tables' version or the encryption keys are wrong, and
+    `StoreError` if the database cannot be opened.
     """
     codec = TextCodec()
     if encryption is not None and (encryption.is_on or encryption.encryption_keys):
@@ -228,33 +228,33 @@ async def open_database(
 
 
 async def upgrade_tables(url: str) -> None:
-    """Upgrade the tables without storing data, so no key is needed; raises as `open_database`."""
-    async with _connect(url, StoredAsIs(), Database.migrate):
+    """Upgrade the tables only, without encryption keys; raises as `open_database`."""
+    async with _connect(url, PassThroughCodec(), Database.migrate):
         pass
 
 
 @contextlib.asynccontextmanager
 async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
-    """Open a database to copy rows as stored; also raises `SettingsError` if it is newer."""
-    async with _connect(url, StoredAsIs(), Database.migrate) as database:
+    """Open a database to copy rows without decrypting; also raises if the tables are newer."""
+    async with _connect(url, PassThroughCodec(), Database.migrate) as database:
         if (await database.read(read_revisions)).is_newer:
             raise SettingsError(
-                "a newer version of Troupe has upgraded the database, and this one would not "
-                "copy what is new in it: use the newer version"
+                "a newer version of Troupe upgraded the database, and this version would not "
+                "copy new tables and columns: use the newer version"
             )
         yield database
 
 
-def open_as_it_is(url: str) -> contextlib.AbstractAsyncContextManager[Database]:
+def open_without_migrating(url: str) -> contextlib.AbstractAsyncContextManager[Database]:
     """Open a database without upgrading its tables; raises as `open_database`."""
     return _connect(url, TextCodec(), lambda database: database.read(read_revisions))
 
 
 async def read_revision(url: str) -> str | None:
-    """Return the tables' revision, or None without tables; raises as `open_database`."""
+    """Return the tables' revision, or None if there are no tables; raises as `open_database`."""
     if not database_exists(url):
         return None
-    async with open_as_it_is(url) as database:
+    async with open_without_migrating(url) as database:
         return (await database.read(read_revisions)).newest
 
 
@@ -262,7 +262,7 @@ async def read_revision(url: str) -> str | None:
 async def _connect(
     url: str, codec: TextCodec, prepare: Callable[[Database], Awaitable[object]]
 ) -> AsyncIterator[Database]:
-    """Open a database; if it cannot be prepared, the error names the remedy."""
+    """Open a database and prepare it; an error says what to do."""
     try:
         parsed = parse_url(url)
     except (ArgumentError, ValueError):
@@ -292,22 +292,22 @@ async def _connect(
 
 
 def database_exists(url: str) -> bool:
-    """Return whether a database exists; `open_database` would create an SQLite file."""
+    """Return False for a missing SQLite file, which `open_database` would create."""
     file = sqlite_file(url)
     return file is None or file.is_file()
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return an SQLite database's file; None for other databases."""
+    """Return an SQLite database's file, or None for other databases."""
     parsed = parse_url(url)
     return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
 def parse_url(url: str) -> URL:
-    """Parse a database URL; several hosts become a single `host` in its query.
+    """Parse a database URL; move several hosts into the query parameter `host`.
 
-    SQLAlchemy cannot parse `//user@host1:5432,host2:5432/name`. Raises `SettingsError` if the
-    password contains an unescaped character.
+    SQLAlchemy cannot parse `//user@host1:5432,host2:5432/name`. Raises `SettingsError` if user or
+    password contain an unescaped character.
     """
     if not url.startswith("sqlite"):
         try:
@@ -327,16 +327,16 @@ async def _translated(work: Awaitable[T]) -> T:
     try:
         return await work
     except _FAILURES as error:
-        raise translate(error) from None
+        raise translate_error(error) from None
 
 
-def translate(error: Exception) -> StoreError:
-    """Describe a driver's error in one line; raise it `from None`, as its traceback has values."""
+def translate_error(error: Exception) -> StoreError:
+    """Convert a driver's error; raise it `from None`, because its traceback contains values."""
     origin = getattr(error, "orig", None) or error
     if getattr(origin, "sqlstate", None) == _READ_ONLY:
         return StoreError(
-            "the database only lets itself be read, as a standby or a server in recovery does: "
-            "name the primary, or end the recovery (`SELECT pg_promote()`)"
+            "the database is read-only, like a standby or a server in recovery: "
+            "use the primary's address, or end the recovery (`SELECT pg_promote()`)"
         )
     return to_store_error(origin)
 
@@ -355,7 +355,7 @@ def _remedy(url: URL, sql_state: str | None) -> str:
 
 
 def _checkpoint(connection: Connection) -> bool:
-    """Write SQLite's log back and truncate it; return True if a reader prevented it."""
+    """Write back and truncate SQLite's log; return True if a reader prevented this."""
     busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
     return bool(busy)
 
@@ -364,7 +364,7 @@ NEWEST_REVISION = "0100"
 """The revision in migrations/ that creates exactly the tables of `bot.storage.tables`."""
 
 OLDEST_REVISION = "0100"
-"""The oldest revision whose version works with these tables; incompatible migrations raise it."""
+"""The oldest revision whose version can use these tables; raise it in incompatible migrations."""
 
 _alembic_version = Table(
     "alembic_version", MetaData(), Column("version_num", String(32), primary_key=True)
@@ -373,21 +373,21 @@ _alembic_version = Table(
 
 @dataclass(frozen=True)
 class TableRevisions:
-    """A database's recorded revisions; None if there are no tables or no record."""
+    """A database's newest revision and oldest supported one; None: not recorded."""
 
     newest: str | None
     oldest: str | None
 
     @property
     def is_newer(self) -> bool:
-        """Whether a newer version of Troupe has upgraded them."""
+        """Whether a newer version of Troupe upgraded the tables."""
         return self.newest is not None and self.newest > NEWEST_REVISION
 
     def check_supported(self) -> None:
         """Raise `SettingsError` if this version of Troupe cannot use the tables."""
         if self.is_newer and (self.oldest is None or self.oldest > NEWEST_REVISION):
             raise SettingsError(
-                f"the database was upgraded by a newer version of Troupe, to revision "
+                f"a newer version of Troupe upgraded the database to revision "
                 f"{self.newest}, which needs {self.oldest or self.newest} or newer; this version "
                 f"has {NEWEST_REVISION}: start the newer version"
             )
@@ -410,13 +410,13 @@ def _upgrade(connection: Connection) -> None:
 
 
 def _write_oldest_revision(connection: Connection) -> None:
-    """Record which versions may use the tables, at the end of an upgrade."""
+    """Record the oldest revision that can use the tables, at the end of an upgrade."""
     connection.execute(delete(supported_revision))
     connection.execute(insert(supported_revision).values(oldest=OLDEST_REVISION))
 
 
 def create_tables(connection: Connection) -> bool:
-    """Create a new SQLite file's tables, without Alembic; return False if it has some."""
+    """Create the tables in a new SQLite file without Alembic; return False if it has tables."""
     if inspect(connection).get_table_names():
         return False
     metadata.create_all(connection, checkfirst=False)

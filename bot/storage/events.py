@@ -63,12 +63,12 @@ class EventLog(ClockStore):
     _installation = ""
 
     @reading
-    def newer(self, kind: EventKind, position: float, most: int) -> Unit[Sequence[EventRow]]:
+    def rows_after(self, kind: EventKind, position: float, most: int) -> Unit[Sequence[EventRow]]:
         """Return the rows after a position, in order."""
         return (yield from _rows_after(kind, position, most))
 
     @transaction
-    def begin(self) -> Unit[Mapping[EventKind, float]]:
+    def start_positions(self) -> Unit[Mapping[EventKind, float]]:
         """Return the position of each kind; on the first call, all earlier rows count as sent."""
         [newest] = yield SQL["event_positions"].query()
         for kind, position in zip(EventKind, newest, strict=True):
@@ -88,7 +88,7 @@ class EventLog(ClockStore):
         return self._database.is_sqlite or self._clock.now() - row.at > seconds
 
     @reading
-    def listed(self) -> Unit[Sequence[EventRow]]:
+    def list_recent(self) -> Unit[Sequence[EventRow]]:
         """Return the newest events, newest first; none if events were never turned on."""
         found = []
         begun = yield from _read_positions(_BEGUN)

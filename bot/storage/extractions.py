@@ -10,7 +10,7 @@ import json
 from bot.chat.session import StoredTurn
 from bot.storage.database import Store, reading, transaction
 from bot.storage.rows import decode_all, to_turn
-from bot.storage.statements import SQL, Unit, pairs
+from bot.storage.statements import SQL, Unit, to_dict
 from bot.value_class import value_class
 
 
@@ -60,7 +60,7 @@ class SqlExtractions(Store):
         of = {"of": conversation_key}
         yield SQL["locked_session"].query(of)  # else a turn may be changed meanwhile
         ids = json.dumps([one.id for one in unread.turns if one.id <= read_to])
-        now = pairs((yield SQL["texts_of_active_turns"].query({**of, "rows": ids})))
+        now = to_dict((yield SQL["texts_of_active_turns"].query({**of, "rows": ids})))
         same = (now.get(one.id, one.turn.text) == one.turn.text for one in unread.turns)
         changed = [one.id for one, is_same in zip(unread.turns, same, strict=True) if not is_same]
         moved = {"known": unread.read_to, "to": min([read_to, *(one - 1 for one in changed)])}

@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 _KEY_ID = re.compile("[0-9a-f]{8}")
 
 
-def make_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fernet]:
+def create_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fernet]:
     """Return a Fernet for each key, newest first; the `SettingsError` says what needs keys."""
     if not encryption_keys:
         raise SettingsError(
@@ -63,7 +63,7 @@ class FernetCodec(TextCodec):
             raise Undecodable("an encrypted text in the database is damaged") from None
 
     def _use_keys(self, keys: Sequence[str]) -> None:
-        made = make_fernets(keys, needed_by="texts in the database need")
+        made = create_fernets(keys, needed_by="texts in the database need")
         ids = (hashlib.sha256(key.encode()).hexdigest()[:8] for key in keys)
         self._fernets = dict(zip(ids, made, strict=True))
         self.encrypting_key = next(iter(self._fernets)) if self._is_on else ""
@@ -88,7 +88,7 @@ class KeyCipher:
     """
 
     def __init__(self, encryption_keys: Sequence[str]) -> None:
-        made = make_fernets(encryption_keys, needed_by="keys in the database need")
+        made = create_fernets(encryption_keys, needed_by="keys in the database need")
         self._fernets = MultiFernet(made)
 
     def encrypt(self, provider: str, key: str) -> str:

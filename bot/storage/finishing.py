@@ -1,6 +1,6 @@
-"""Finish a message in one transaction: mark it as answered, append its turns, queue its answer.
+"""Units of work that finish a message: mark it as answered, append turns, queue the answer.
 
-Each write names its claim's epoch, and is refused once there is a newer epoch.
+Each write checks the epoch of its claim, and raises `Fenced` if there is a newer epoch.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,12 +27,12 @@ from bot.storage.statements import SQL, DialectName, Unit
 from bot.value_class import value_class
 
 _MESSAGE_COLUMNS = 7
-"""How many columns of a function of the database a `NextMessage` has."""
+"""The number of result columns of database functions that form a `NextMessage`."""
 
 
 @value_class
 class NextMessage:
-    """An inbox row, as stored."""
+    """An undecoded inbox row."""
 
     id: int
     payload: bytes
@@ -45,17 +45,17 @@ class NextMessage:
 
 @value_class
 class PartChanges:
-    """The changes on the platform that make a turn's messages match its answer."""
+    """Outbox rows that make a turn's messages on the platform match its answer."""
 
     common: dict[str, Any]
-    """The columns that all outbox rows share: turn, platform, bot_id, chat, thread, lane,
+    """The columns that all rows share: turn, platform, bot_id, chat, thread, lane,
     reply_to."""
     changes: Sequence[dict[str, Any]]
-    """The other columns, and `opened`: queue it only if the part was opened (or was not)."""
+    """The other columns of each row, and `opened`: whether its part must already be opened."""
     parts: Sequence[int]
-    """The numbers of the parts; others that were opened are deleted."""
+    """The numbers of the parts; messages of other opened parts are deleted."""
     may_be_opened: bool
-    """Whether this turn can have opened parts at all."""
+    """Whether this turn may have opened parts."""
 
     def rows(self, opened: Collection[int]) -> list[dict[str, Any]]:
         """Return the rows to queue, given the parts that were opened."""
@@ -63,9 +63,9 @@ class PartChanges:
         return self._rows({part: {} for part in opened}, {}, ((part, {}) for part in surplus))
 
     def rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows to queue, given the messages that the parts replace, in order.
+        """Return the rows to queue if the parts replace the messages `targets`, in order.
 
-        Files are never replaced or replacements: they are sent anew, and deleted with their answer.
+        Files are neither replaced nor replacements: old ones are deleted, and new ones are sent.
         """
         nothing = {"external_id": None, "target_turn": None, "target_part": None}
         texts = [part for part in self.parts if part < FILE_PARTS]
@@ -81,7 +81,7 @@ class PartChanges:
         nothing: dict[str, Any],
         surplus: Iterable[tuple[int, dict[str, Any]]],
     ) -> list[dict[str, Any]]:
-        """Return the rows of the parts with their places, followed by the deletions."""
+        """Return the rows of the parts, followed by deletions of the surplus messages."""
         rows = [
             {**self.common, **change, **places.get(change["part"], nothing)}
             for change in self.changes
@@ -93,7 +93,7 @@ class PartChanges:
 
 @value_class
 class FinishedRows:
-    """The data that `finish` writes."""
+    """The rows and changes that `finish` stores."""
 
     messages: Sequence[int]
     turns: Sequence[dict[str, Any]]
@@ -101,7 +101,7 @@ class FinishedRows:
     answer: PartChanges
     result: TurnResult
     go_on: bool
-    """Whether to begin the next message; else the conversation is released."""
+    """Whether to begin the next message; otherwise the conversation is released."""
 
 
 def open_part(
@@ -111,14 +111,14 @@ def open_part(
     at: Moment,
     dialect: DialectName,
 ) -> Unit[tuple[int, OutboxRow | None]]:
-    """Queue the first message of an unfinished answer, and take it if its lane is free."""
+    """Queue a part of an unfinished answer, and reserve it for sending if its lane is free."""
     if dialect == "postgresql":
         values = {**claim_values(claim), **row, **outbox.identity(sender)}
         [[held, number, *head]] = yield FUNCTIONS["open"].call.query_alone(values)
         if not held:
-            raise outdated(claim)
-        return number, outbox.read_given_row(head, at)
-    yield from check(claim)
+            raise fenced_error(claim)
+        return number, outbox.decode_taken_row(head, at)
+    yield from lock_claim(claim)
     [[number]] = yield SQL["queue_once"].query(row)
     return number, (yield from outbox.make_due(row, sender, at))
 
@@ -130,17 +130,17 @@ def finish(
     at: Moment,
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
-    """Check the epoch, end the messages, append turns and queue the answer; see `FinishedTurn`."""
+    """Store a result; return the conversation's next message and the lane's first row, if any."""
     changes_others = rows.result.change or rows.result.in_place_of or rows.result.feedback
     is_plain = not changes_others
     if dialect == "postgresql" and is_plain:
         values = _finish_values(claim, rows, sender, at.now)
         [[held, *columns]] = yield FUNCTIONS["finish"].call.query_alone(values)
         if not held:
-            raise outdated(claim)
+            raise fenced_error(claim)
         message, head = columns[:_MESSAGE_COLUMNS], columns[_MESSAGE_COLUMNS:]
         next_message = None if message[0] is None else NextMessage(*message)
-        return next_message, outbox.read_given_row(head, at)
+        return next_message, outbox.decode_taken_row(head, at)
     return (yield from _finish_by_steps(claim, rows, sender, at, dialect))
 
 
@@ -170,12 +170,12 @@ def _finish_by_steps(
         name = "drop_feedback" if given.is_removed else "keep_feedback"
         yield SQL[name].query({**asdict(given), "at": at.now})
     taken = yield from _queue_answer(rows, sender, at)
-    if rows.result.change is not None:  # behind the lane's lock: it changes rows of the outbox
-        yield from histories.apply(claim.conversation, rows.result.change, at.now)
+    if rows.result.change is not None:  # after locking the lane, because it changes outbox rows
+        yield from histories.apply_change(claim.conversation, rows.result.change, at.now)
     if is_settled:
         return None, taken
     if rows.go_on:
-        return (yield from next_message(claim)), taken
+        return (yield from begin_next_message(claim)), taken
     yield from release(claim)
     return None, taken
 
@@ -188,14 +188,14 @@ def _add_receipts(receipts: Sequence[dict[str, Any]]) -> Unit[None]:
 
 
 def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
-    """Mark the messages as answered; return the session, and whether the claim was released."""
+    """Mark messages as answered; return the session and whether the claim was released."""
     done = SQL["end_message"].query_many([{"message": one} for one in rows.messages])
     if dialect == "sqlite" and rows.go_on and not rows.result.new_session:
         yield done
         held = yield SQL["settle_if_answered"].query(claim_values(claim))
-        return _session_of(claim, held), held[0][1] is None
+        return _locked_session(claim, held), held[0][1] is None
     change = SQL["begin_session" if rows.result.new_session else "lock_conversation"]
-    session = _session_of(claim, (yield change.query(claim_values(claim))))
+    session = _locked_session(claim, (yield change.query(claim_values(claim))))
     yield done
     return session, False
 
@@ -205,7 +205,7 @@ def _queue_answer(
 ) -> Unit[OutboxRow | None]:
     answer = rows.answer
     if rows.result.in_place_of:
-        targets = yield from histories.resolve_parts(rows.result.in_place_of)
+        targets = yield from histories.find_part_targets(rows.result.in_place_of)
         queued = answer.rows_in_place(targets)
     elif answer.may_be_opened:
         opened = yield SQL["opened_parts"].query(of_turn=answer.common["turn"])
@@ -244,13 +244,13 @@ def _range_values(turns: TurnRange | None, name: str) -> dict[str, int]:
     }
 
 
-def check(claim: Claim) -> Unit[None]:
-    """Check a claim's epoch and lock it until the unit commits; raises `Fenced`."""
-    _session_of(claim, (yield SQL["lock_conversation"].query(claim_values(claim))))
+def lock_claim(claim: Claim) -> Unit[None]:
+    """Lock a claim until the unit commits; raises `Fenced` if its epoch is outdated."""
+    _locked_session(claim, (yield SQL["lock_conversation"].query(claim_values(claim))))
 
 
-def outdated(claim: Claim) -> Fenced:
-    """Return the error for a claim that was fenced by a later one."""
+def fenced_error(claim: Claim) -> Fenced:
+    """Return the error for a claim with an outdated epoch."""
     return Fenced(f"conversation {claim.conversation} was claimed after epoch {claim.epoch}")
 
 
@@ -258,15 +258,15 @@ def claim_values(claim: Claim) -> dict[str, object]:
     return {"of": claim.conversation, "at_epoch": claim.epoch, "claimed_by": claim.owner}
 
 
-def _session_of(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
+def _locked_session(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
     if not rows:
-        raise outdated(claim)
+        raise fenced_error(claim)
     session: int = rows[0][0]
     return session
 
 
-def next_message(claim: Claim) -> Unit[NextMessage | None]:
-    """Begin the oldest message; without one, release the conversation."""
+def begin_next_message(claim: Claim) -> Unit[NextMessage | None]:
+    """Begin and return the oldest message; if there is none, release the conversation."""
     rows = yield SQL["begin_next_message"].query(of=claim.conversation)
     if rows:
         return NextMessage(*rows[0])
@@ -275,12 +275,12 @@ def next_message(claim: Claim) -> Unit[NextMessage | None]:
 
 
 def release(claim: Claim) -> Unit[None]:
-    """Release a conversation unchanged, so that others can claim it at once."""
-    _session_of(claim, (yield SQL["release_claim"].query(claim_values(claim))))
+    """Release a claim, so that the conversation can be claimed again immediately."""
+    _locked_session(claim, (yield SQL["release_claim"].query(claim_values(claim))))
 
 
 def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, object]:
-    """Return the first row of an answer's part, before the answer is complete."""
+    """Return the outbox row that sends a part of an unfinished answer."""
     first = _first_as_response(message, opening)
     content = encode_content(first.content, first.thread)
     change = _row_change(message, first, OutboxOperation.SEND, content, opened=False)
@@ -288,21 +288,21 @@ def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, ob
 
 
 def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
-    """Return the platform changes that make the turn's messages match the result."""
+    """Return the outbox rows that make the turn's messages match the result."""
     is_press = isinstance(message.incoming, Pressed)
     outgoing: Sequence[OutgoingPart] = result.outgoing
     if not (result.in_place_of or any(one.is_response for one in outgoing)):
         outgoing = [_first_as_response(message, one) for one in outgoing]
     changes = []
     for one in outgoing:
-        content = encode_content(one.content, one.thread, _delivery_of(message, one))
+        content = encode_content(one.content, one.thread, _private_delivery(message, one))
         if one.part == REACTION_PART:
             changes.append(_row_change(message, one, OutboxOperation.REACT, content, opened=False))
             continue
         if not one.is_shown:
             changes.append(_row_change(message, one, OutboxOperation.EDIT, content, opened=True))
         changes.append(_row_change(message, one, OutboxOperation.SEND, content, opened=False))
-    # A response to a native command replaces no earlier message.
+    # A response to a native command does not replace an earlier message.
     beside = [one.part for one in outgoing if one.is_response and not is_press]
     return PartChanges(
         _common_columns(message),
@@ -312,7 +312,7 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
     )
 
 
-def _delivery_of(message: InboxMessage, one: OutgoingPart) -> PrivateDelivery | None:
+def _private_delivery(message: InboxMessage, one: OutgoingPart) -> PrivateDelivery | None:
     asked = message.replied_to.incoming
     if not (one.is_private and isinstance(asked, IncomingMessage | Pressed)):
         return None
@@ -329,7 +329,7 @@ def _row_change(
     *,
     opened: bool,
 ) -> dict[str, object]:
-    """Return the columns of an outbox row, and whether its part must already be opened."""
+    """Return an outbox row's own columns, and `opened`: its part must already be opened."""
     file = one.file if op is OutboxOperation.SEND else None
     return {
         "part": one.part,
@@ -343,7 +343,7 @@ def _row_change(
 
 
 def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
-    """Mark the first part as a response, except to a press, whose message it would edit."""
+    """Return the part, as a response if it is the first reply to a native command."""
     incoming = message.incoming
     is_command = incoming.interaction is not None and not isinstance(incoming, Pressed)
     is_response = part.part == 0 and is_command
@@ -351,7 +351,7 @@ def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPar
 
 
 def _common_columns(message: InboxMessage) -> dict[str, object]:
-    """Return the columns that all outbox rows of a turn share."""
+    """Return the columns that are equal in all outbox rows of a turn."""
     asked = message.replied_to.incoming
     where = address_columns(asked.address)
     return {"turn": message.turn, **where, "reply_to": asked.message_id}

@@ -33,7 +33,7 @@ from bot.storage.data_kinds import FORGET_PERSON
 from bot.storage.database import ClockStore, Database, reading
 from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode, decode_all, decode_event, to_turn
-from bot.storage.statements import SQL, Rows, Unit, pairs
+from bot.storage.statements import SQL, Rows, Unit, to_dict
 
 FILE_NAME = "forgotten.jsonl"
 _OF_SERVER = ("forget_characters", "forget_list_of_characters", "forget_changes_of_characters")
@@ -94,7 +94,7 @@ def _read(file: Path) -> Iterator[Tombstone]:
             ) from None
 
 
-def record_nothing(_: Tombstone) -> None:
+def skip_tombstone(_: Tombstone) -> None:
     return
 
 
@@ -105,19 +105,19 @@ class PersonalData(ClockStore):
         self,
         database: Database,
         clock: Clock,
-        record_tombstone: Callable[[Tombstone], None] = record_nothing,
+        record_tombstone: Callable[[Tombstone], None] = skip_tombstone,
     ) -> None:
         super().__init__(database, clock)
         self._record_tombstone = record_tombstone
 
-    async def conversations(self, person_id: str) -> Sequence[str]:
+    async def list_conversations(self, person_id: str) -> Sequence[str]:
         """Return the keys of the conversations in which the person has written or waits."""
         rows = await self._database.fetch(SQL["conversations_of_person"], person=person_id)
         found = dict.fromkeys(row[0] for row in rows)
         key, last = "", 0
         while page := await self._database.fetch(SQL["page_of_waiting"], last_key=key, last=last):
             for key, _, kind, payload in page:
-                if _is_by(person_id, kind, payload):
+                if _concerns_person(person_id, kind, payload):
                     found[key] = None
             key, last = page[-1][:2]
         return list(found)
@@ -131,7 +131,9 @@ class PersonalData(ClockStore):
 
         def unit() -> Unit[None]:
             rows = yield SQL["messages_set_aside"].query()
-            gone = [id_ for id_, kind, payload in rows if _is_by(person_id, kind, payload)]
+            gone = [
+                id_ for id_, kind, payload in rows if _concerns_person(person_id, kind, payload)
+            ]
             yield SQL["drop_messages_set_aside"].query(rows=json.dumps(gone))
             for name in FORGET_PERSON:
                 values = {"until": math.inf, "moment": now, "content": b""}
@@ -148,7 +150,7 @@ class PersonalData(ClockStore):
         def unit() -> Unit[Sequence[str]]:
             for name in _OF_SERVER:
                 yield SQL[name].query(person=owner, until=math.inf)
-            chosen = _naming(owner, (yield SQL["chosen_presets"].query()))
+            chosen = _choices_of_characters(owner, (yield SQL["chosen_presets"].query()))
             for scope, key in chosen:
                 yield SQL["reset_choice"].query(scope=scope, key=key)
             return [owner, *(scope for scope, _ in chosen)]
@@ -159,7 +161,7 @@ class PersonalData(ClockStore):
         return changed
 
     @reading
-    def lines(self, person_id: str) -> Unit[Sequence[tuple[str, Turn]]]:
+    def list_messages(self, person_id: str) -> Unit[Sequence[tuple[str, Turn]]]:
         """Return the person's messages, oldest first, with their conversations' keys."""
         lines: dict[object, tuple[str, Turn]] = {}
         rows = yield SQL["lines_of_person"].query_alone(person=person_id)
@@ -177,11 +179,13 @@ class PersonalData(ClockStore):
         return {row[0]: decode(lambda row: str(row[1]), row) for row in rows}
 
     @reading
-    def settings_of(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
+    def list_settings(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
         """Return the scopes and keys of settings that are deleted with the person's messages."""
         anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
         rows = yield SQL["settings_of_person"].query({"person": person_id, **anywhere})
-        uses = _naming(person_id, (yield SQL["presets_chosen_by"].query(person=person_id)))
+        uses = _choices_of_characters(
+            person_id, (yield SQL["presets_chosen_by"].query(person=person_id))
+        )
         return [*((str(scope), str(key)) for scope, key in rows), *uses]
 
     @reading
@@ -219,17 +223,17 @@ class PersonalData(ClockStore):
     @reading
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
         """Return the conversations with deletions since a moment, by numbers never reused."""
-        return pairs((yield SQL["forgotten_since"].query_alone(since=moment)))
+        return to_dict((yield SQL["forgotten_since"].query_alone(since=moment)))
 
 
-def _naming(owner: str, choices: Rows) -> list[tuple[str, str]]:
+def _choices_of_characters(owner: str, choices: Rows) -> list[tuple[str, str]]:
     """Return the scopes and keys of choices that name a character of this owner."""
     lines = [(scope, key, str(value).splitlines()) for scope, key, value in choices]
     own = f"{owner}{OWNER_SEPARATOR}"
     return [(scope, key) for scope, key, of in lines if any(one.startswith(own) for one in of)]
 
 
-def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
+def _concerns_person(person_id: str, kind: str, payload: bytes | str | None) -> bool:
     """Return whether a person caused an event or, if it is unreadable, is named in it."""
     try:
         event: Incoming = decode_event(kind, payload)
@@ -241,7 +245,7 @@ def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
     )
 
 
-async def conversations_of_channel(database: Database, channel: str) -> Sequence[str]:
+async def channel_conversations(database: Database, channel: str) -> Sequence[str]:
     """Return a channel's conversations, including those of topics and other histories."""
     within = {"topics": f"{channel}:", "branches": f"{channel}{HISTORY_SEPARATOR}"}
     return [
@@ -249,7 +253,7 @@ async def conversations_of_channel(database: Database, channel: str) -> Sequence
     ]
 
 
-async def conversations_of_server(database: Database, server: str) -> Sequence[str]:
+async def server_conversations(database: Database, server: str) -> Sequence[str]:
     """Return a server's conversations with answers in the last 400 days."""
     return [row[0] for row in await database.fetch(SQL["keys_of_server"], server=server)]
 

@@ -47,7 +47,7 @@ class StoredTurns(ClockStore):
         return (yield from _load_exchange(claim.conversation, found, max_turns))
 
     @transaction
-    def load_answered(
+    def load_exchange_of_part(
         self, conversation_key: str, part: str, max_turns: int
     ) -> Unit[Exchange | None]:
         """Return the exchange whose answer was sent as this part.
@@ -74,7 +74,7 @@ class StoredTurns(ClockStore):
         return [_to_stored(row) for row in rows]
 
     @transaction
-    def find_said_by(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
+    def find_turns_of_person(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
         """Return the ids of a person's turns and their answers; all turns if nobody else wrote."""
         asked = {"of": claim.conversation, "person": person_id}
         if not (yield SQL["turn_of_others"].query(asked)):
@@ -145,7 +145,7 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
     )
 
 
-def resolve_parts(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
+def find_part_targets(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
     """Return the outbox columns that identify the messages to change, by these parts."""
     known = yield from find_parts(names)
     targets: list[dict[str, object]] = []
@@ -180,7 +180,7 @@ def _read_turns(rows: Iterable[Sequence[Any]]) -> list[StoredTurn]:
     return decode_all("turn", rows, _to_stored)
 
 
-def apply(conversation: str, change: HistoryChange, now: float) -> Unit[None]:
+def apply_change(conversation: str, change: HistoryChange, now: float) -> Unit[None]:
     """Change turns, and delete summaries that cover any of them.
 
     Deleting a turn also deletes the content of all later receipts, whose prompts may quote it, and

@@ -7,7 +7,7 @@ from bot.chat.incoming import HISTORY_SEPARATOR, Address
 from bot.chat.session import MessagePlace
 from bot.storage.database import Store, reading, transaction
 from bot.storage.rows import TURN_COLUMNS, encode_parts
-from bot.storage.statements import SQL, Unit, pairs
+from bot.storage.statements import SQL, Unit, to_dict
 
 
 class SqlHistoryIndex(Store):
@@ -19,7 +19,7 @@ class SqlHistoryIndex(Store):
         return (yield from _find_received(address, external_key))
 
     @reading
-    def find(
+    def find_places(
         self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
     ) -> Unit[Sequence[MessagePlace]]:
         """Return messages' places, people's first, oldest first; copies only on request."""
@@ -48,18 +48,18 @@ class SqlHistoryIndex(Store):
         return bool(sent)
 
     @reading
-    def newest_of(self, address: Address, person_id: str) -> Unit[str | None]:
+    def find_newest_conversation(self, address: Address, person_id: str) -> Unit[str | None]:
         """Return the channel's conversation in which the person wrote last."""
         rows = yield SQL["newest_of_person"].query({**_branches(address), "person": person_id})
         return rows[0][0] if rows else None
 
     @reading
-    def conversations(self, address: Address) -> Unit[Mapping[str, int]]:
+    def turn_counts(self, address: Address) -> Unit[Mapping[str, int]]:
         """Return the keys of the channel's conversations, with their numbers of turns."""
-        return pairs((yield SQL["conversations_of_channel"].query(_branches(address))))
+        return to_dict((yield SQL["conversations_of_channel"].query(_branches(address))))
 
     @transaction
-    def begin_branch(self, key: str, place: MessagePlace) -> Unit[None]:
+    def create_branch(self, key: str, place: MessagePlace) -> Unit[None]:
         """Copy the history up to a turn to a new conversation, unless that already has turns."""
         if (yield SQL["has_turns"].query(of=key)):
             return

@@ -11,7 +11,7 @@ from bot.ports import Intake
 from bot.storage.database import ClockStore, reading, transaction
 from bot.storage.functions import FUNCTIONS
 from bot.storage.rows import decode_all, decode_event, encode_event, event_kind
-from bot.storage.statements import SQL, Unit, pairs
+from bot.storage.statements import SQL, Unit, to_dict
 
 _LISTED = ("platform", "bot_id", "external_key", "conversation", "kind", "payload")
 
@@ -29,7 +29,7 @@ class SqlInbox(ClockStore, Intake):
     @override
     @reading
     def cursors(self, prefix: str) -> Unit[Mapping[str, str]]:
-        return pairs((yield SQL["cursors"].query_alone(prefix=prefix)))
+        return to_dict((yield SQL["cursors"].query_alone(prefix=prefix)))
 
     @reading
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:

@@ -31,7 +31,7 @@ from bot.chat.session import CONSENT_KEY, Consent, StoredTurn
 from bot.errors import UserError
 from bot.ports import Clock
 from bot.storage.database import ClockStore, Database, reading, transaction
-from bot.storage.forgetting import Tombstone, record_nothing
+from bot.storage.forgetting import Tombstone, skip_tombstone
 from bot.storage.rows import decode, decode_all, encode_parts
 from bot.storage.statements import SQL, StartUnit, Unit
 from bot.texts.text import translatable
@@ -57,7 +57,7 @@ class SqlMemories(ClockStore):
         self,
         database: Database,
         clock: Clock,
-        record_tombstone: Callable[[Tombstone], None] = record_nothing,
+        record_tombstone: Callable[[Tombstone], None] = skip_tombstone,
     ) -> None:
         super().__init__(database, clock)
         self._record_tombstone = record_tombstone

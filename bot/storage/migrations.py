@@ -11,7 +11,7 @@ from bot.runtime.shipped_files import find_shipped_folder
 _ADVISORY_LOCK = 0x7472_6F75_7065  # "troupe" in ASCII
 
 
-def make_alembic_config() -> Config:
+def build_alembic_config() -> Config:
     """Return the configuration for the shipped migrations."""
     config = Config()
     config.set_main_option("script_location", str(find_shipped_folder("migrations")))
@@ -25,7 +25,7 @@ def upgrade(connection: Connection) -> None:
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
-    config = make_alembic_config()
+    config = build_alembic_config()
     config.attributes["connection"] = connection
     try:
         command.upgrade(config, "head")

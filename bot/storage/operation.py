@@ -11,7 +11,7 @@ from bot.chat.operation import BackgroundWork, HeldJob, Node, Pause, ProcessRepo
 from bot.chat.session import MessageNote
 from bot.storage.database import ClockStore, Store, reading, transaction
 from bot.storage.rows import decode, decode_all
-from bot.storage.statements import SQL, Unit, pairs
+from bot.storage.statements import SQL, Unit, to_dict
 
 _WORK = {
     "conversations that wait": "waiting_conversations",
@@ -65,14 +65,14 @@ class NodeRegistry(ClockStore):
         held: defaultdict[str, list[str]] = defaultdict(list)
         for owner, role in (yield SQL["leases_of_nodes"].query(now)):
             held[owner].append(role)
-        counts = pairs((yield SQL["answering_nodes"].query(now)))
+        counts = to_dict((yield SQL["answering_nodes"].query(now)))
         return [
             Node(owner, roles, version, age, seen, tuple(held[owner]), counts.get(owner, 0))
             for owner, roles, version, age, seen in (yield SQL["nodes"].query(now))
         ]
 
     @reading
-    def held_jobs(self) -> Unit[Sequence[HeldJob]]:
+    def exclusive_roles(self) -> Unit[Sequence[HeldJob]]:
         """Return the holders of exclusive roles, by role."""
         return [HeldJob(*row) for row in (yield SQL["jobs"].query_alone(self._now()))]
 

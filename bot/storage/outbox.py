@@ -22,7 +22,7 @@ from bot.chat.outgoing import (
 from bot.errors import Fenced, Undecodable
 from bot.ports import Clock
 from bot.storage import histories
-from bot.storage.database import ClockStore, Database, Moment, moment_of, reading, transaction
+from bot.storage.database import ClockStore, Database, Moment, current_moment, reading, transaction
 from bot.storage.functions import FUNCTIONS
 from bot.storage.rows import (
     NO_MESSAGE,
@@ -32,7 +32,7 @@ from bot.storage.rows import (
     decode_target,
     encode_content,
 )
-from bot.storage.statements import SQL, Rows, Unit, encode_served
+from bot.storage.statements import SQL, Rows, Unit, encode_sources
 from bot.value_class import value_class
 
 SENDING_SECONDS = 20.0  # statements.sql says it, too
@@ -59,24 +59,24 @@ class SqlOutbox(ClockStore):
     @transaction
     def due_lanes(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
         """Return the lanes whose first unsent row is due and not held."""
-        asked = {"served": encode_served(sources), "most": limit, "now": self._clock.now()}
+        asked = {"served": encode_sources(sources), "most": limit, "now": self._clock.now()}
         rows = yield SQL["due_lanes"].query_alone(asked)
         return [row[0] for row in rows]
 
     @transaction
-    def take(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
+    def take_due(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
         """Take the first unsent row of each of these lanes, if due.
 
         A pending row is committed as `sending` before it is returned (its `state` still says
         pending). A row with an unknown outcome, or whose sender's lease has ended, is returned as
         it is, to be reconciled.
         """
-        at = moment_of(self._clock)
+        at = current_moment(self._clock)
         ordered = sorted(lanes)  # in one order, so that nobody deadlocks
         if not self._database.is_sqlite:
             asked = {"lanes": ordered, **identity(self._sender)}
             rows = yield FUNCTIONS["take"].call.query_alone(asked)
-            return [row for row in (read_given_row(columns, at) for columns in rows) if row]
+            return [row for row in (decode_taken_row(columns, at) for columns in rows) if row]
         taken = []
         for key in ordered:
             leased = yield SQL["take_lane"].query(of=key, now=at.now)
@@ -88,7 +88,7 @@ class SqlOutbox(ClockStore):
     @transaction
     def mark_sent(self, row: OutboxRow, external_id: str | None) -> Unit[OutboxRow | None]:
         """Mark a row as sent, with this id unless it is a change; take the lane's next row."""
-        at = moment_of(self._clock)
+        at = current_moment(self._clock)
         if self._database.is_sqlite:
             [lane] = yield from self._change_row("end_sent_row", row, arrived_as=external_id)
             return (yield from _take_next_alone(lane, self._sender, at))
@@ -97,12 +97,12 @@ class SqlOutbox(ClockStore):
         [[held, *following]] = yield FUNCTIONS["sent"].call.query_alone(values)
         if not held:
             raise self._fenced_error(row)
-        return read_given_row(following, at)
+        return decode_taken_row(following, at)
 
     @transaction
     def mark_dead(self, row: OutboxRow, reason: str) -> Unit[OutboxRow | None]:
         """Record that the platform permanently refused a row, and take the lane's next row."""
-        at = moment_of(self._clock)
+        at = current_moment(self._clock)
         key = yield from self._give_up_row(row, reason)
         return (yield from _take_next(key, self._sender, at))
 
@@ -113,7 +113,7 @@ class SqlOutbox(ClockStore):
         Unless its message is gone, the part's row keeps the id of the message to replace. Returns
         the lane's next row, which is that part unless we deleted it.
         """
-        at = moment_of(self._clock)
+        at = current_moment(self._clock)
         key = yield from self._give_up_row(row, reason)
         if (yield SQL["deletion_of"].query(of=key, message=row.external_id)):
             return (yield from _take_next(key, self._sender, at))
@@ -129,7 +129,7 @@ class SqlOutbox(ClockStore):
 
         For a private row, the notice goes to the channel where its reader has asked.
         """
-        at, private = moment_of(self._clock), row.private
+        at, private = current_moment(self._clock), row.private
         where = parse_address(private.group) if private and private.group else row.address
         yield from _lock_lanes(where.lane, row.address.lane)
         key = yield from self._give_up_row(row, reason)
@@ -145,7 +145,7 @@ class SqlOutbox(ClockStore):
     @transaction
     def edit_opened(self, row: OutboxRow, external_id: str) -> Unit[OutboxRow | None]:
         """Make a row that was opened without its content an edit, and take it again."""
-        at = moment_of(self._clock)
+        at = current_moment(self._clock)
         yield SQL["lock_lane"].query(of=row.address.lane)
         [lane] = yield from self._change_row("edit_opened_row", row, arrived_as=external_id)
         return (yield from _take_next(lane, self._sender, at))
@@ -153,7 +153,7 @@ class SqlOutbox(ClockStore):
     @transaction
     def move(self, row: OutboxRow, private: PrivateDelivery, to: Address) -> Unit[OutboxRow | None]:
         """Move a row that is in no channel yet to a private chat, and take its lane's next row."""
-        at, key, where = moment_of(self._clock), row.address.lane, address_columns(to)
+        at, key, where = current_moment(self._clock), row.address.lane, address_columns(to)
         yield from _lock_lanes(key, to.lane)
         buttons = encode_content(row.content, private=private)["buttons"]
         yield from self._change_row("move_row", row, **where, buttons=buttons)
@@ -187,7 +187,7 @@ class SqlOutbox(ClockStore):
         return {row: None if state == OutboxState.DEAD else sent for row, state, sent in rows}
 
     @transaction
-    def message_of(self, part: str) -> Unit[str | None]:
+    def find_message_id(self, part: str) -> Unit[str | None]:
         """The id of the message that a part was sent as, by the part's name; None if unsent."""
         return (yield from histories.find_parts([part])).get(part)
 
@@ -314,7 +314,7 @@ def _begin_sending(
     return row
 
 
-def read_given_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
+def decode_taken_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
     """Decode the row taken by a database function, if any."""
     return None if columns[0] is None else _to_row(tuple(columns), at)[0]
 

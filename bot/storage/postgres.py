@@ -27,7 +27,7 @@ from bot.storage.statements import (
     Rows,
     StartUnit,
     Unit,
-    decoded,
+    decode_rows,
     to_store_error,
 )
 from bot.telemetry.secret_masker import register_secrets
@@ -155,7 +155,7 @@ class PostgresPool(ConnectionPool):
             return ()
         values = sql.arguments(query.values, self._codec)
         found: Any = await connection.fetch(sql.text, *values)
-        return decoded(found, tuple(found[0].keys()), self._codec) if found else found
+        return decode_rows(found, tuple(found[0].keys()), self._codec) if found else found
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:

@@ -195,7 +195,7 @@ async def check_redis(url: str) -> None:
             raise TroupeError(describe_redis_error(error, redis)) from error
 
 
-async def publish_once(url: str, topic: str, keys: Sequence[str]) -> None:
+async def publish_signal(url: str, topic: str, keys: Sequence[str]) -> None:
     """Publish a signal, if the server is up, without keeping a connection."""
     message = _Message(secrets.token_hex(8), [(topic, list(keys))])
     async with contextlib.aclosing(open_client(url)) as redis:

@@ -20,7 +20,7 @@ from bot.ports import Clock
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.codec import TextCodec
 from bot.storage.redis_client import ANSWER_SECONDS, open_client
-from bot.storage.windows import SessionWindow, SharedWindows, window_of
+from bot.storage.windows import SessionWindow, SharedWindows, create_window
 
 _log = structlog.get_logger(__name__)
 _SECONDS_KEPT = 600
@@ -82,7 +82,7 @@ class RedisWindows(SharedWindows):
         if stored is None or stored.epoch != claim.epoch - 1:
             return None
         turns = len(stored.turns)
-        return window_of(Session(stored.session, stored.turns), turns + stored.is_whole)
+        return create_window(Session(stored.session, stored.turns), turns + stored.is_whole)
 
     @override
     async def drop(self, claim: Claim) -> None:

@@ -26,7 +26,7 @@ from bot.chat.session import Turn
 from bot.storage.database import ClockStore, Store, reading
 from bot.storage.receipts import decode_receipt
 from bot.storage.rows import decode, decode_all, to_turn
-from bot.storage.statements import SQL, Rows, Statement, Unit, pairs
+from bot.storage.statements import SQL, Rows, Statement, Unit, to_dict
 
 _ROWS_PER_READ = 500
 _MAX_ROWS_SEARCHED = 4000
@@ -74,7 +74,7 @@ class AnswerLog(Store):
     @reading
     def find_feedback(self, number: int) -> Unit[Mapping[str, str]]:
         """Return the reactions to an answer, 👍 or 👎, by the ids of the people."""
-        return pairs((yield SQL["feedback"].query_alone(number=number)))
+        return to_dict((yield SQL["feedback"].query_alone(number=number)))
 
     @reading
     def find_before(self, answer: StoredAnswer) -> Unit[int | None]:
@@ -90,7 +90,7 @@ class AnswerLog(Store):
         return None if unsent else sent_at
 
     @reading
-    def find_scene(self, answer: StoredAnswer) -> Unit[Scene | None]:
+    def find_context(self, answer: StoredAnswer) -> Unit[Scene | None]:
         """Return the answered message, without quote and files, and the history before it."""
         one, of = answer.receipt, {"of": answer.conversation}
         times = {"since": answer.at - _SECONDS_TO_FINISH, "until": answer.at}

@@ -31,7 +31,7 @@ from bot.runtime.tasks import resume_limiter
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import attach_codec
 from bot.storage.data_dir import restrict_to_owner
-from bot.storage.statements import DialectName, Query, Rows, StartUnit, decoded
+from bot.storage.statements import DialectName, Query, Rows, StartUnit, decode_rows
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], T]
@@ -164,7 +164,7 @@ def _rows_of(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
     cursor.execute(sql.text, sql.arguments(values, codec))
     if not cursor.description:
         return ()
-    return decoded(cursor.fetchall(), tuple([one[0] for one in cursor.description]), codec)
+    return decode_rows(cursor.fetchall(), tuple([one[0] for one in cursor.description]), codec)
 
 
 def _deliver(outcomes: Sequence[_Outcome]) -> None:

@@ -1,4 +1,4 @@
-"""SQL as text for both databases, and units of work as generators of queries.
+"""SQL statements as text for both databases, and units of work: generators of queries.
 
 A unit of work does no I/O: it yields queries and receives their rows, so that the same function
 runs in a thread over sqlite3 and in the event loop over asyncpg::
@@ -7,8 +7,8 @@ runs in a thread over sqlite3 and in the event loop over asyncpg::
         rows = yield SQL["session"].query(of=key)
         return rows[0][0]
 
-The statements are in the .sql files next to this module. Migrations and copies of whole tables use
-SQLAlchemy, which takes longer than the database itself.
+The statements are in the .sql files next to this module. Only migrations and copies of whole tables
+use SQLAlchemy, which takes more time than the database itself.
 """
 
 import functools
@@ -52,14 +52,14 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 class Statement:
-    """A statement in PostgreSQL's SQL; `:name` is a value.
+    """A statement in PostgreSQL's dialect, with values written as `:name`.
 
-    `:now` is the time used for leases. On PostgreSQL it is the server's, because a machine's own
-    clock may be wrong. SQLite has no clock but the machine's, so the unit provides `now`. FOR
-    UPDATE is removed for SQLite, where a unit that writes is alone.
+    `:now` is the time used for leases. On PostgreSQL it is the server's, because clocks of machines
+    may be wrong. On SQLite the unit provides `now`, the machine's time. FOR UPDATE is removed for
+    SQLite, where only one unit writes at a time.
 
-    A value or column is encrypted if it has the name of an encryptable column. `lists` are values
-    of such a column for several rows; `tables` are whole rows, passed as JSON.
+    A value or column with the name of an encryptable column is encrypted. `lists` are values of
+    such a column for several rows; `tables` are complete rows, passed as JSON.
     """
 
     def __init__(
@@ -77,18 +77,18 @@ class Statement:
         return found
 
     def query(self, values: Values | None = None, **named: object) -> "Query":
-        """Return a query of this statement with values by name, which returns its rows."""
+        """Return a query that runs this statement with values by name, and returns its rows."""
         return Query(self, values or named, ())
 
     def query_alone(self, values: Values | None = None, **named: object) -> "Query":
-        """Return this statement as a whole unit, without a transaction.
+        """Return a query that is the only one of its unit, so that it needs no transaction.
 
-        In a read-only unit, the statements after it have no transaction either.
+        In a read-only unit, further queries may follow, also without a transaction.
         """
         return Query(self, values or named, (), is_whole_unit=True)
 
     def query_many(self, rows: Sequence[Values]) -> "Query":
-        """Return a query that runs the statement for each of these rows and returns no rows."""
+        """Return a query that runs this statement once per row of values, and returns no rows."""
         return Query(self, {}, tuple(rows))
 
     def _compile(self, dialect: DialectName) -> "CompiledSql":
@@ -112,7 +112,7 @@ class Statement:
 
 
 def read_sections(*files: str) -> dict[str, str]:
-    """Return the sections of files by heading, `-- name: NAME`; `{NAME}` includes another."""
+    """Return the sections of files by their heading `-- name: NAME`; expand `{NAME}`."""
     texts = [(Path(__file__).parent / file).read_text("utf-8") for file in files]
     _, *parts = _HEADING.split("\n".join(texts))
     sections: dict[str, str] = {}
@@ -136,19 +136,19 @@ Encoder: TypeAlias = Callable[[TextCodec, Any], Any]
 
 @value_class
 class CompiledSql:
-    """A statement's text in one dialect, and how to pass its values to the driver.
+    """A statement's text in one dialect, and the order and encoding of its values.
 
-    Values are positional, because sqlite3 takes twice as long for named ones.
+    Values are positional, because sqlite3 takes twice as long for named values.
     """
 
     text: str
     names: tuple[str, ...]
-    """The values in the order of $1, $2, ..., or of ?1, ?2, ..."""
+    """The names of the values $1, $2, ... or ?1, ?2, ..., in order."""
     encoded: tuple[tuple[int, Encoder], ...]
-    """The values that can be encrypted, by their places in `names`."""
+    """Indexes in `names` of the values to encode, with their encoders."""
 
     def arguments(self, values: Values, codec: TextCodec) -> Sequence[Any]:
-        """Return the values in the driver's order, encoded."""
+        """Return the encoded values in the driver's order."""
         ordered = list(map(values.__getitem__, self.names))
         for place, encode in self.encoded:
             ordered[place] = encode(codec, ordered[place])
@@ -171,14 +171,14 @@ def _encode_table(codec: TextCodec, rows: Sequence[Values]) -> str:
     return _encode_json(encoded).decode()
 
 
-def decoded(rows: Rows, columns: tuple[str, ...], codec: TextCodec) -> Rows:
+def decode_rows(rows: Rows, columns: tuple[str, ...], codec: TextCodec) -> Rows:
     places = _encrypted_places(columns)
     return [_decode_row(row, places, codec) for row in rows] if places else rows
 
 
 @functools.cache
 def _encrypted_places(columns: tuple[str, ...]) -> list[int]:
-    """Return which columns are encryptable; functions' columns may start with "_" or "_head_"."""
+    """Return the indexes of encryptable columns, ignoring the prefixes "_" and "_head_"."""
     return [
         place
         for place, name in enumerate(columns)
@@ -192,7 +192,7 @@ def _decode_row(row: Sequence[Any], places: Sequence[int], codec: TextCodec) -> 
         stored = row[place]
         try:
             value = codec.decode(stored)
-        except Undecodable as error:  # only its row is lost: see rows.py
+        except Undecodable as error:  # affects only this row, see rows.py
             value = error
         if value is not stored:
             columns = columns or list(row)
@@ -207,16 +207,16 @@ class Query:
     statement: Statement
     values: Values
     many: tuple[Values, ...]
-    """Not empty: the statement runs once for each of these, and gives no rows."""
+    """If not empty: the statement runs once for each of these, and returns no rows."""
     is_whole_unit: bool = False
-    """Whether it is the only one of its unit, which then takes one round trip on PostgreSQL."""
+    """Whether it is the only query of its unit, which saves round trips on PostgreSQL."""
 
 
 Unit: TypeAlias = Generator[Query, Rows, T]
-"""A unit of work: yields queries, is sent their rows, returns a value."""
+"""A unit of work: a generator that yields queries, receives their rows, and returns a value."""
 
 StartUnit: TypeAlias = Callable[[], Unit[T]]
-"""Starts a unit anew: a unit may run twice, when another of its batch failed."""
+"""Creates a unit; called again if the unit must be repeated."""
 
 
 _DATA_EXCEPTION = "22"
@@ -224,7 +224,7 @@ _ARGUMENT = re.compile(r"(query argument \$\d+): .*")
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return one line: the message of the server or driver, or else the error's class."""
+    """Return the server's or driver's message on one line, or the error's class."""
     state = getattr(error, "sqlstate", None) or ""
     if state.startswith(_DATA_EXCEPTION):
         return f"{type(error).__name__} ({state})"
@@ -233,17 +233,17 @@ def describe_failure(error: BaseException) -> str:
 
 
 def to_store_error(error: BaseException) -> StoreError:
-    """Convert a driver's error; raise it `from None`, as its traceback contains the values."""
+    """Convert a driver's error; raise it `from None`, because its traceback contains values."""
     failure = StoreError(f"the database failed: {describe_failure(error)}")
     failure.sql_state = getattr(error, "sqlstate", None)
     return failure
 
 
-def pairs(rows: Rows) -> dict[Any, Any]:
-    """Return two-column rows as a mapping."""
+def to_dict(rows: Rows) -> dict[Any, Any]:
+    """Return rows of two columns as a dictionary."""
     return {key: value for key, value in rows}  # noqa: C416 -- a row is no tuple
 
 
-def encode_served(sources: Collection[str]) -> str:
-    """Return the value of `served` for bots, named as in `Address.source`."""
+def encode_sources(sources: Collection[str]) -> str:
+    """Return the SQL value `served` for bots, given as `Address.source`."""
     return "," + ",".join(one if "@" in one else f"{one}@" for one in sorted(sources)) + ","

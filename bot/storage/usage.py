@@ -10,7 +10,7 @@ from bot.chat.session import OWNER_SEPARATOR
 from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
 from bot.storage.database import ClockStore, Store, reading, transaction
 from bot.storage.receipts import usage_columns
-from bot.storage.statements import SQL, Unit, pairs
+from bot.storage.statements import SQL, Unit, to_dict
 
 
 class Budgets(Store):
@@ -26,7 +26,7 @@ class Budgets(Store):
         yield SQL["ensure_budget"].query_many(
             [{"key": key} for key in sorted(cap.key for cap in caps)]
         )
-        spent = pairs((yield SQL["locked_budgets"].query(keys=keys)))
+        spent = to_dict((yield SQL["locked_budgets"].query(keys=keys)))
         for cap in caps:
             if spent[cap.key] + amount > cap.limit:
                 return cap
@@ -46,7 +46,7 @@ class Budgets(Store):
     @transaction
     def spent(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
         """Return the money spent or reserved, by cap key."""
-        return pairs((yield SQL["budgets"].query(keys=_keys(caps))))
+        return to_dict((yield SQL["budgets"].query(keys=_keys(caps))))
 
 
 def _keys(caps: Sequence[BudgetCap]) -> str:

@@ -213,7 +213,7 @@ class ForgottenWebMessages(ConversationMemory):
         address = parse_address(conversation)
         if address.platform != WEB_PLATFORM:
             return
-        histories = await self.index.conversations(address)
+        histories = await self.index.turn_counts(address)
         follows_forgotten = False
         for message in await self.channels.newest(address.chat, _MAX_MESSAGES):
             if message.author is not None:

@@ -59,7 +59,7 @@ class SessionWindow:
         return SessionWindow(self.session, kept, self.is_whole, sum(map(_size, kept)), self.memo)
 
 
-def window_of(session: Session, max_turns: int) -> SessionWindow:
+def create_window(session: Session, max_turns: int) -> SessionWindow:
     """Create the window of a session from which at most `max_turns` turns were read."""
     is_whole = len(session.turns) < max_turns
     return _make_window(session.number, session.turns, 0, session.turns, is_whole, session.memo)
@@ -123,7 +123,7 @@ class SessionWindows(ConversationMemory):
         if entry is not None and entry.window is not None:
             self._chars -= entry.window.size
 
-    def begin(self, claim: Claim) -> None:
+    def move_to(self, claim: Claim) -> None:
         """Move the previous claim's window to this claim; drop any older one."""
         before = self._entries.get(claim.conversation)
         if before is not None and before.epoch >= claim.epoch:

@@ -22,13 +22,13 @@ from bot.replying.answer_parts import (
     LongAnswer,
     PartPlaces,
     answer_buttons,
-    explain_files,
-    explain_unread,
+    arrange_parts,
+    explain_skipped_files,
+    explain_unread_files,
     find_places,
     fold_thoughts,
     is_unreadable,
-    messages_of,
-    shorten,
+    message_part_numbers,
     supported_form,
 )
 from bot.replying.generate import end_marks
@@ -98,7 +98,7 @@ class AnswerPipeline:
         speakers, active = await self._for_adults(asked, active)
         context = await self.sources.load(group, asked, active, removed, before, first_part)
         if is_unreadable(message, context.files):
-            return self._refuse(message, explain_unread(context.files.unread), first_part)
+            return self._refuse(message, explain_unread_files(context.files.unread), first_part)
         if removed is None and before is None and not asked.in_place_of:
             context = await self._greet(context, len(asked.earlier))
         await self._generate_answers(speakers, context, stop)
@@ -131,7 +131,9 @@ class AnswerPipeline:
     ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
         message = asked.incoming
         try:
-            return await self.sources.resolver.for_adults(message, asked.speakers, active)
+            return await self.sources.resolver.filter_adult_speakers(
+                message, asked.speakers, active
+            )
         except UserError:
             name = f"adults:{message.address.channel}"
             if message.wake is None and not await self.notices.is_due(
@@ -155,7 +157,7 @@ class AnswerPipeline:
         given = (context.incoming, speaker.preset.name, greeting, speaker.preset.provider)
         greeting = await self.models.check_greeting(*given)
         limits = self.replies.limits(context.incoming.address)
-        line, face = active.shown_as(speaker, context.character_names, limits)
+        line, face = active.name_line_and_face(speaker, context.character_names, limits)
         parts = final_parts(line + greeting, limits, first_part, face)
         places = PartPlaces(first_part, most_live=len(parts))
         async with self.replies.live(context.claim, context.message, places, face=face) as live:
@@ -198,7 +200,7 @@ class AnswerPipeline:
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
         opened = await self.sources.conversations.opened_parts(context.message)
-        of_answer = {one for one in messages_of(opened) if one >= context.first_part}
+        of_answer = {one for one in message_part_numbers(opened) if one >= context.first_part}
         shown = of_answer.difference(context.opened)
         if shown:
             stop.resume_until_text(max(shown))
@@ -222,7 +224,7 @@ class AnswerPipeline:
         limits, active = self.replies.limits(address), context.active
         first_part = context.next_part
         earlier = context.shown[-1] if context.shown else None
-        line, face = active.shown_as(speaker, context.character_names, limits)
+        line, face = active.name_line_and_face(speaker, context.character_names, limits)
         form = _long_answer_form(preset, context.incoming, limits)
         async with self.replies.live(
             context.claim,
@@ -246,7 +248,7 @@ class AnswerPipeline:
         text = line + receipt.answer + _end_marks(receipt, context.incoming.locale)
         text += _files_notice(context)
         whole = final_parts(text, limits, first_part, face)
-        parts = shorten(whole, text, form, context.incoming.locale, context.part_name)
+        parts = arrange_parts(whole, text, form, context.incoming.locale, context.part_name)
         if preset.thoughts == "folded":
             may_add_message = not active.is_group
             parts = fold_thoughts(parts, receipt.thoughts, limits, may_add_message=may_add_message)
@@ -314,7 +316,7 @@ def _long_answer_form(preset: Preset, message: IncomingMessage, limits: Limits) 
 
 
 def _files_notice(context: TurnContext) -> str:
-    notice = None if context.turns else explain_files(context.files)
+    notice = None if context.turns else explain_skipped_files(context.files)
     return f"\n\n{translate(notice, supported_language(context.incoming.locale))}" if notice else ""
 
 

@@ -28,7 +28,7 @@ from bot.commands.handlers import is_private
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import PrivateError, UserError
 from bot.replying.answer_parts import age_button, answer_buttons, forget_buttons
-from bot.routing.decide import PAIRING, Access
+from bot.routing.decide import PAIRING_RULE_PREFIX, Access
 from bot.texts.text import (
     join_texts,
     supported_language,
@@ -164,8 +164,8 @@ class Commands:
         if access.rule == "dm pairing" and (
             code := await stages.commands.pairing.code_for(message)
         ):
-            access = replace(access, rule=f"{PAIRING}{code}")
-        is_due = await stages.access.should_tell(message, access)
+            access = replace(access, rule=f"{PAIRING_RULE_PREFIX}{code}")
+        is_due = await stages.access.should_report_refusal(message, access)
         if not (is_due or message.interaction is not None):
             return await finisher.finish(group, TurnResult())
         if not is_due and message.has_public_response:
@@ -208,7 +208,7 @@ class Commands:
         if person_id is None:
             await self.finisher.delete_history(group.claim)
             return await self.finisher.finish(group, TurnResult(new_session=True))
-        ids = await self.stages.conversations.find_said_by(group.claim, person_id)
+        ids = await self.stages.conversations.find_turns_of_person(group.claim, person_id)
         result = TurnResult(change=HistoryChange(deleted=ids))
         return await self.finisher.finish_forgetting(group, result, person_id)
 

@@ -100,7 +100,7 @@ class TurnStages:
         [speaker] = active.pick([turn.preset])
         names = self.resolver.character_names(active.names)
         limits = self.replies.limits(address)
-        return active.shown_as(speaker, names, limits)
+        return active.name_line_and_face(speaker, names, limits)
 
 
 @dataclass(slots=True)
@@ -293,7 +293,7 @@ class QuestionAnswers:
                 problem = translatable("{problem}\n{cause}", problem=problem, cause=reason)
             return "failed", await finisher.finish_unanswered(group, problem)
         for one, decision in gathering.decisions:
-            stages.decisions.note(one, decision)
+            stages.decisions.record(one, decision)
         if result is None:  # the question was deleted, so delete what was sent
             gone = TurnResult(was_stopped=True, is_withdrawn=True)
             return "withdrawn", await finisher.finish_forgetting(group, gone)

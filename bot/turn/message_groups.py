@@ -123,7 +123,7 @@ async def join_parts(
         isinstance(newest.incoming, IncomingMessage) and parts.seconds_to_wait(newest.incoming) > 0
     ):
         others: list[InboxMessage] = []
-        for message in await conversations.following(group.claim, group.message, _MAX_PARTS):
+        for message in await conversations.load_after(group.claim, group.message, _MAX_PARTS):
             joined = parts.join(incoming, newest, message)
             if joined is None:
                 others.append(message)
@@ -275,7 +275,7 @@ class Gathering:
         if self._is_closed or self._free_places == 0 or self.decide_next is None:
             return
         after, between = self._newest, self.group.between
-        following = await self.conversations.following(self.group.claim, after, self._free_places)
+        following = await self.conversations.load_after(self.group.claim, after, self._free_places)
         self.group.between = []
         for message in [*between, *following]:
             incoming = message.incoming
@@ -345,7 +345,7 @@ class Gathering:
         self.asked = replace(asked, incoming=newest, speakers=tuple(speakers), earlier=earlier)
         if self._free_places == 0 and not self._is_closed:
             claim, newest_seen = self.group.claim, self._newest
-            more = await self.conversations.following(claim, newest_seen, _MAX_COUNTED)
+            more = await self.conversations.load_after(claim, newest_seen, _MAX_COUNTED)
             waiting = (one.incoming for one in more)
             self.uncovered_count = sum(
                 isinstance(one, IncomingMessage) and one.wake is not None for one in waiting

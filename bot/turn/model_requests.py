@@ -20,16 +20,16 @@ from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.text.tokens import counter_for_model
-from bot.replying.answer_check import AnswerCheck, read_word_list, shown_instead
+from bot.replying.answer_check import AnswerCheck, read_word_list, refusal_sentence
 from bot.replying.generate import (
     GeneratedAnswer,
     VisibleLimit,
     build_receipt,
     generate_answer,
-    logged_steps,
+    log_failed_steps,
 )
 from bot.replying.live_reply import LiveReply
-from bot.routing.decide import MODEL_NOT_GIVEN, AccessRules
+from bot.routing.decide import MODEL_NOT_ALLOWED, AccessRules
 from bot.routing.presets import INSTALLATION, ActivePreset
 from bot.runtime import plugins
 from bot.runtime.tasks import StopFlag
@@ -123,7 +123,7 @@ class ModelRequests:
         others = preset.with_fallbacks[1:]
         found = others[0] if others else self.spending.cheaper(preset)
         if found is None:
-            raise UserError(MODEL_NOT_GIVEN)
+            raise UserError(MODEL_NOT_ALLOWED)
         return found.model_copy(update={"fallbacks": preset.fallbacks[1:]})
 
     async def _try_models(self, request: AnswerRequest) -> Receipt:
@@ -183,7 +183,7 @@ class ModelRequests:
             async with slot:
                 prompt = replace(reservation.prompt, has_fallback=request.has_fallback)
                 queued = self.clock.now() - message.at.timestamp()
-                with logged_steps(composed, fitted.tokens, self.clock), ExitStack() as stack:
+                with log_failed_steps(composed, fitted.tokens, self.clock), ExitStack() as stack:
                     if not context.in_place_of and message.wake is not None:
                         notice = live_reply.show_slow_start
                         stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, notice))
@@ -193,9 +193,8 @@ class ModelRequests:
                         *(tools, visible_limit, preset.provider, replace_shown),
                         check if is_shown else None,
                     )
-                    answer = _reaction_as_text(
-                        _run_scripts(answer, preset, message), preset, context
-                    )
+                    answer = _run_scripts(answer, preset, message)
+                    answer = _reaction_as_text(answer, preset, context)
             usages = list_usages(answer, fitted.tokens)
             charge = self.spending.record_charge(reservation, preset, usages)
         if answer.thoughts:
@@ -232,7 +231,7 @@ class ModelRequests:
         if check is None:
             return text
         text = await check.apply_hooks(text)
-        return shown_instead(asked.locale) if await check.refuses(text) else text
+        return refusal_sentence(asked.locale) if await check.refuses(text) else text
 
     async def create_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
         """Return the check for a provider's answers, or None if nothing has to be checked."""
@@ -292,7 +291,7 @@ async def _checked(
     shown = [answer.text, answer.thoughts if preset.thoughts == "folded" else ""]
     text, thoughts = shown = [await check.apply_hooks(one) for one in shown]
     if await check.refuses("\n\n".join(shown)):
-        refused = replace(answer, text=shown_instead(message.locale), thoughts="")
+        refused = replace(answer, text=refusal_sentence(message.locale), thoughts="")
         return replace(refused, reason=FinishReason.FILTERED)
     return replace(answer, text=text, thoughts=thoughts or answer.thoughts)
 

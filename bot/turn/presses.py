@@ -41,8 +41,8 @@ from bot.errors import PrivateError, UserError
 from bot.replying.answer_parts import (
     LongAnswer,
     answer_buttons,
-    messages_of,
-    shorten,
+    arrange_parts,
+    message_part_numbers,
     supported_form,
 )
 from bot.routing.presets import ActiveCharacters
@@ -269,13 +269,13 @@ class Presses:
                 chosen = all_versions[data.number - 1]
             line, face = self.stages.find_speaker(chosen.turn, address, active)
             text = line + chosen.turn.text
-            first = len(messages_of(one.part for one in parts))
+            first = len(message_part_numbers(one.part for one in parts))
             whole = replies.final_parts(address, text, first, face)
             form: LongAnswer = "parts"
             if chosen.turn.preset in active.names:
                 wanted = active.pick([chosen.turn.preset])[0].preset.long_answer
                 form = supported_form(wanted, replies.limits(address))
-            shown = shorten(whole, text, form, pressed.locale, name_part)
+            shown = arrange_parts(whole, text, form, pressed.locale, name_part)
             parts += shown
             if chosen.id != answer.id:
                 names = tuple(name_part(one.part) for one in shown)

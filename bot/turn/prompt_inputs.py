@@ -46,9 +46,9 @@ from bot.prompting.draft import Draft, PromptPart
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
-from bot.replying.answer_parts import messages_of
+from bot.replying.answer_parts import message_part_numbers
 from bot.replying.live_reply import LiveReply
-from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver, without_turns_of
+from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver, remove_turns_by
 from bot.runtime import plugins
 from bot.storage.conversations import Conversations
 from bot.storage.history_index import SqlHistoryIndex
@@ -89,7 +89,7 @@ class ChannelReader:
         self, message: IncomingMessage, active: ActiveCharacters, known: Sequence[Turn] = ()
     ) -> tuple[Turn, ...]:
         """Return earlier messages that are not stored, oldest first; empty on failure."""
-        if message.wake is WakeReason.DM or not active.reads_all:
+        if message.wake is WakeReason.DM or not active.any_reads_all_messages:
             return ()
         if message.address.history:  # the channel's messages belong to other histories
             return ()
@@ -102,7 +102,7 @@ class ChannelReader:
     ) -> tuple[Turn, ...]:
         """Return the message that a new thread was opened from, unless it is stored."""
         is_new_thread = message.in_thread and not any(turn.role == "assistant" for turn in known)
-        if not (is_new_thread and active.reads_all):
+        if not (is_new_thread and active.any_reads_all_messages):
             return ()
         if message.address.history or message.opened_from is not None:
             return ()
@@ -174,8 +174,10 @@ class TurnContext:
     @property
     def next_part(self) -> int:
         """The number of the next character's first part, after all parts so far."""
-        opened = [number + 1 for number in messages_of(self.opened)]
-        return max(self.first_part + len(messages_of(one.part for one in self.parts)), *opened, 0)
+        opened = [number + 1 for number in message_part_numbers(self.opened)]
+        return max(
+            self.first_part + len(message_part_numbers(one.part for one in self.parts)), *opened, 0
+        )
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
         """Return the answers so far as a result."""
@@ -184,7 +186,9 @@ class TurnContext:
             self.parts,
             self.receipts,
             was_stopped=was_stopped,
-            next_part=max([self.first_part, *(number + 1 for number in messages_of(self.opened))]),
+            next_part=max(
+                [self.first_part, *(number + 1 for number in message_part_numbers(self.opened))]
+            ),
             earlier=self.earlier,
         )
 
@@ -232,12 +236,12 @@ class PromptSources:
         is_whole = len(session.turns) < max_turns
         is_new_channel = is_new_question and is_whole and not session.is_answered
         speakers_before = [one.speaker.id for one in session.turns if one.speaker]
-        off = await self.resolver.off([*person_ids_in(incoming), *speakers_before])
+        off = await self.resolver.opted_out([*person_ids_in(incoming), *speakers_before])
         readable = redact_message(incoming, off) if off else incoming
         if readable is None or readable.is_withheld:  # the author opted out a moment ago
             raise PrivateError(OFF_FOR_AUTHOR)
         if off:
-            session = replace(session, turns=without_turns_of(off, session.turns))
+            session = replace(session, turns=remove_turns_by(off, session.turns))
         session = _without_old_greetings(session, active)
         incoming = await self._without_forgotten_quote(readable, session)
         first = message.incoming if gathered else incoming
@@ -249,7 +253,7 @@ class PromptSources:
         start: tuple[Turn, ...] = ()
         if is_new_question:
             found = await self.channel_reader.read_thread_starter(oldest, active, known)
-            start = await self.resolver.readable(found)
+            start = await self.resolver.filter_readable(found)
         if start or earlier or gathered:
             session = replace(session, turns=(*start, *known, *gathered))
         files = NO_FILES
@@ -281,10 +285,10 @@ class PromptSources:
     async def _read_channel(
         self, oldest: IncomingMessage, active: ActiveCharacters, session: Session
     ) -> tuple[Turn, ...]:
-        if not await self.resolver.observes(oldest.scopes):
+        if not await self.resolver.may_observe(oldest.scopes):
             return ()
         found = await self.channel_reader.read(oldest, active, session.turns)
-        return await self.resolver.readable(found)
+        return await self.resolver.filter_readable(found)
 
     async def _without_forgotten_quote(
         self, message: IncomingMessage, session: Session

@@ -40,7 +40,7 @@ from bot.commands.privacy import OFF_FOR_AUTHOR
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import AlreadyNotified, Fenced, PrivateError, StoreError, UserError
 from bot.intake import redact_message
-from bot.replying.answer_parts import explain_unreadable
+from bot.replying.answer_parts import explain_unreadable_attachments
 from bot.routing.decide import (
     Answer,
     Decision,
@@ -118,7 +118,7 @@ class ConversationWorker:
         begun: dict[str, ClaimedMessage] = {}
         asked_at = self._clock.monotonic()
         try:
-            claimed = await self._conversations.begin(keys, self._owner, LEASE_SECONDS)
+            claimed = await self._conversations.claim_next(keys, self._owner, LEASE_SECONDS)
             begun = {one.claim.conversation: one for one in claimed}
             self.leases.confirm_held([one.claim for one in claimed], asked_at)
         finally:
@@ -266,12 +266,12 @@ class ConversationWorker:
 
     async def _handle_pressed(self, group: MessageGroup, pressed: Pressed | Reacted) -> Outcome:
         if isinstance(pressed, Reacted):
-            is_off = bool(await self._stages.resolver.off([pressed.author.id]))
+            is_off = bool(await self._stages.resolver.opted_out([pressed.author.id]))
             reacted = TurnResult() if is_off else await self._presses.react(group, pressed)
             return await self._finish_press(group, pressed, reacted)
         button = parse_button(pressed)
         has_words = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
-        if has_words and await self._stages.resolver.off([pressed.author.id]):
+        if has_words and await self._stages.resolver.opted_out([pressed.author.id]):
             return "withheld", await self._explain_opt_out(group, pressed)
         result = await self._presses.handle(group, pressed)
         return await self._finish_press(group, pressed, result)
@@ -294,7 +294,9 @@ class ConversationWorker:
 
     async def _handle_edited(self, group: MessageGroup, edited: Edited) -> Outcome:
         is_refused = await self._stages.access.refusal(edited.said) is not None
-        is_withheld = is_refused or bool(await self._stages.resolver.off([edited.said.author.id]))
+        is_withheld = is_refused or bool(
+            await self._stages.resolver.opted_out([edited.said.author.id])
+        )
         if is_withheld or await self._is_superseded(group, edited):
             return "superseded", await self._finisher.finish(group, TurnResult())
         if self._stages.is_paused(group.claim.conversation):
@@ -324,7 +326,7 @@ class ConversationWorker:
         arrivals = self._stages.arrivals
         if not (message.has_messages_waiting or arrivals.has_arrived(claim.conversation)):
             return ()
-        waiting = await self._conversations.waiting(claim, _MAX_LATER)
+        waiting = await self._conversations.load_waiting(claim, _MAX_LATER)
         return [one.incoming for one in waiting if one.id > message.newest.id]
 
     async def _handle_message(self, group: MessageGroup, message: IncomingMessage) -> Outcome:
@@ -357,7 +359,7 @@ class ConversationWorker:
 
         decide_next = partial(self._decide_next, active, recent)
         decision = await self._decide(active, recent, message)
-        stages.decisions.note(message, decision)
+        stages.decisions.record(message, decision)
         if isinstance(decision, Ignore | Observe) and decision.candidates:
             await stages.explain_silence(message, describe_silence(decision))
         match decision:
@@ -414,7 +416,9 @@ class ConversationWorker:
         often = self._stages.command_limits
         if often is not None and not await often.should_report_unreadable(message):
             return await self._finisher.finish(group, TurnResult())
-        return await self._finisher.finish_with_text(group, explain_unreadable(message.attachments))
+        return await self._finisher.finish_with_text(
+            group, explain_unreadable_attachments(message.attachments)
+        )
 
     async def _explain_opt_out(
         self, group: MessageGroup, asked: IncomingMessage | Pressed
@@ -434,7 +438,7 @@ class ConversationWorker:
             return Ignore()
         decision = decide(message, active, recent, dice=stages.dice, now=stages.now())
         if isinstance(decision, Observe) and message.wake is None:
-            may_observe = await stages.resolver.observes(message.scopes)
+            may_observe = await stages.resolver.may_observe(message.scopes)
             return decision if may_observe else Ignore(decision.candidates)
         return decision
 
@@ -442,7 +446,9 @@ class ConversationWorker:
         self, active: ActiveCharacters, recent: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
         """Decide whether the current answer also covers this later message."""
-        readable = redact_message(message, await self._stages.resolver.off([message.author.id]))
+        readable = redact_message(
+            message, await self._stages.resolver.opted_out([message.author.id])
+        )
         if readable is None:
             return Ignore()
         if await self._stages.access.refusal(readable) is None:

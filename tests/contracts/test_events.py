@@ -112,11 +112,11 @@ async def test_events_are_sent_until_they_are_accepted(store: Store) -> None:
     receiver, clock = Receiver([500, 404, 429]), HastyClock()
     receiver.silence.set()
     async with sending(store, receiver, clock) as events:
-        assert await events.listed() == []
+        assert await events.list_recent() == []
         await happen(store, SystemClock().now())
         await wait_until(lambda: len(receiver.accepted) == 4)
         assert receiver.types == ["answered", "failed", "feedback", "joined"]
-        listed = await events.listed()
+        listed = await events.list_recent()
 
     assert set(receiver.accepted.values()) == {1}
     assert [one for one in clock.waits if one > 1] == [2, 4, 8]

@@ -22,7 +22,7 @@ async def answer(store: Store, number: int, history: str = "") -> None:
     said = in_history(number, history)
     await store.inbox.receive([said], {})
     key = said.address.conversation
-    [begun] = await store.sending_conversations.begin([key], "me", 60)
+    [begun] = await store.sending_conversations.claim_next([key], "me", 60)
     message = begun.message
     turns = [
         Turn("user", said.text, said.author, said.at, message_id=said.message_id),
@@ -35,7 +35,7 @@ async def answer(store: Store, number: int, history: str = "") -> None:
 
 
 async def find(store: Store, message_id: str) -> list[tuple[str, bool]]:
-    places = await SqlHistoryIndex(store.database).find(HERE, [message_id], with_copies=True)
+    places = await SqlHistoryIndex(store.database).find_places(HERE, [message_id], with_copies=True)
     return [(one.conversation, one.is_last) for one in places]
 
 
@@ -50,10 +50,10 @@ async def test_messages_are_found_in_every_history_of_their_channel(store: Store
     assert await find(store, "93") == [("telegram:5#user=1", True)]
     assert await find(store, "4") == []
     index = SqlHistoryIndex(store.database)
-    assert await index.conversations(HERE) == {"telegram:5": 2, "telegram:5#user=1": 4}
+    assert await index.turn_counts(HERE) == {"telegram:5": 2, "telegram:5#user=1": 4}
     assert await index.find_received(HERE, "5:3") == "telegram:5#user=1"
-    assert await index.newest_of(HERE, ALICE.id) == "telegram:5#user=1"
-    assert await index.newest_of(HERE, BOB.id) is None
+    assert await index.find_newest_conversation(HERE, ALICE.id) == "telegram:5#user=1"
+    assert await index.find_newest_conversation(HERE, BOB.id) is None
 
 
 async def test_what_waits_for_an_answer_comes_after_the_last_one(store: Store) -> None:
@@ -65,13 +65,13 @@ async def test_what_waits_for_an_answer_comes_after_the_last_one(store: Store) -
 async def test_answer_that_is_not_in_a_history_is_found_by_its_question(store: Store) -> None:
     said = in_history(1, "replies=1")
     await store.inbox.receive([said], {})
-    [begun] = await store.sending_conversations.begin([said.address.conversation], "me", 60)
+    [begun] = await store.sending_conversations.claim_next([said.address.conversation], "me", 60)
     opened = await store.sending_conversations.open(
         begun.claim, begun.message, OutgoingPart(0, MessageContent("It gr"))
     )
     assert opened.row is not None
     await store.outbox.mark_sent(opened.row, "91")
-    [place] = await SqlHistoryIndex(store.database).find(HERE, ["91"])
+    [place] = await SqlHistoryIndex(store.database).find_places(HERE, ["91"])
     assert place == MessagePlace("telegram:5#replies=1", None, is_last=True)
 
 
@@ -79,9 +79,9 @@ async def test_branch_has_what_was_said_up_to_its_place_once(store: Store) -> No
     await answer(store, 1, "replies=1")
     await answer(store, 2, "replies=1")
     index, key = SqlHistoryIndex(store.database), "telegram:5#replies=7"
-    [place] = await index.find(HERE, ["91"])
-    await index.begin_branch(key, place)
-    await index.begin_branch(key, place)
+    [place] = await index.find_places(HERE, ["91"])
+    await index.create_branch(key, place)
+    await index.create_branch(key, place)
     await store.inbox.receive([in_history(7, "replies=7")], {})
     session = await read_session(store.database, key)
     assert [(turn.role, turn.text) for turn in session.turns] == [

@@ -61,7 +61,7 @@ async def test_only_what_some_process_should_do_is_listed_as_a_job(store: Store)
     for role in ("receive discord 0/1", "shards of discord at me", "identify discord 0"):
         assert await leases.take(role, 60)
         await leases.release(role)
-    jobs = await NodeRegistry(store.database, clock).held_jobs()
+    jobs = await NodeRegistry(store.database, clock).exclusive_roles()
     assert [one.role for one in jobs] == ["receive discord 0/1"]
 
 
@@ -88,16 +88,16 @@ async def test_job_is_as_old_as_its_holder_has_it(store: Store) -> None:
     assert await us.take("receive telegram", 60)
     await store.write(update(role_lease).values(held_since=role_lease.c.held_since - 1000))
     assert await us.take("receive telegram", 60)
-    [job] = await nodes.held_jobs()
+    [job] = await nodes.exclusive_roles()
     assert job.owner == "us"
     assert job.held_seconds > 999, "a renewal changes no beginning"
     assert 0 < job.lease_seconds <= 60
 
     await us.release("receive telegram")
-    assert (await nodes.held_jobs())[0].lease_seconds < 0
+    assert (await nodes.exclusive_roles())[0].lease_seconds < 0
     assert await them.take("receive telegram", 60)
 
-    [job] = await nodes.held_jobs()
+    [job] = await nodes.exclusive_roles()
     assert (job.owner, job.held_seconds < 500) == ("them", True)
 
 
@@ -109,7 +109,7 @@ async def test_work_is_counted_with_its_age(store: Store) -> None:
     claim, message = await begin(store.conversations)
     result = TurnResult(outgoing=in_parts("an answer"))
     await store.conversations.finish(claim, message, result)
-    [row] = await store.outbox.take([LANE])
+    [row] = await store.outbox.take_due([LANE])
     await store.outbox.mark_unknown(row, 0)
 
     work = {one.name: one for one in await nodes.background_work()}
@@ -164,7 +164,7 @@ async def test_message_that_was_set_aside_can_be_processed_again(store: Store) -
     assert (message.incoming.text, message.crashes, message.own_crashes) == ("poison", 0, 0)
     result = TurnResult(outgoing=in_parts("an answer"))
     await store.conversations.finish(claim, message, result)
-    [row] = await store.outbox.take([LANE])
+    [row] = await store.outbox.take_due([LANE])
     assert row.content.text == "an answer", "although the notice has part 0 of the first turn"
     assert await store.letters.all() == []
 
@@ -180,7 +180,7 @@ async def test_undelivered_part_is_looked_for_before_it_is_sent_again(store: Sto
     assert await store.letters.retry(letter.name) == LANE
 
     assert await store.letters.all() == []
-    [row] = await store.outbox.take([LANE])
+    [row] = await store.outbox.take_due([LANE])
     assert (row.state, row.content.text, row.attempts) == (OutboxState.UNKNOWN, "an answer", 1)
 
 
@@ -226,7 +226,9 @@ async def test_waiting_messages_of_a_person_are_found_page_by_page(store: Store)
     await store.inbox.receive([*said, make_incoming(chat="8", key="8", author=BOB)], {})
     data = PersonalData(store.database, SystemClock())
     async with asyncio.timeout(120):
-        assert sorted(await data.conversations(ALICE.id)) == [f"telegram:{one}" for one in range(7)]
+        assert sorted(await data.list_conversations(ALICE.id)) == [
+            f"telegram:{one}" for one in range(7)
+        ]
 
 
 async def test_characters_of_a_server_are_forgotten_with_it(store: Store) -> None:

@@ -128,7 +128,7 @@ async def test_part_whose_edit_is_refused_replaces_its_message(store: Store) -> 
     assert found == (OutboxOperation.SEND, 0, "a", "m1")
     following = present(await store.outbox.mark_sent(again, "m3"))
     assert (following.op, following.external_id) == (OutboxOperation.EDIT, "m2")
-    assert await store.outbox.message_of(message.part_name(0)) == "m3"
+    assert await store.outbox.find_message_id(message.part_name(0)) == "m3"
     with pytest.raises(Fenced):
         await store.outbox.send_again(edit, "refused", is_gone=False)
 
@@ -149,13 +149,13 @@ async def test_private_row_goes_from_its_channel_to_a_private_chat_or_is_emptied
     to = Address("telegram", "77")
     moved = replace(present(second.private), group=LANE)
     await store.inbox.receive([make_incoming(key="77:1", chat=to.chat)], {})
-    [begun] = await store.conversations.begin([to.lane], "me", 60)
+    [begun] = await store.conversations.claim_next([to.lane], "me", 60)
     waiting = TurnResult(outgoing=in_parts("on its way"))
     await store.conversations.finish(begun.claim, begun.message, waiting)
-    [on_its_way] = await store.outbox.take([to.lane])
+    [on_its_way] = await store.outbox.take_due([to.lane])
     assert await store.outbox.move(second, moved, to) is None
     await store.outbox.mark_unknown(on_its_way, 0)  # what is moved comes after it
-    [on_its_way] = await store.outbox.take([to.lane])
+    [on_its_way] = await store.outbox.take_due([to.lane])
     assert on_its_way.content.text == "on its way"
     there = present(await store.outbox.mark_sent(on_its_way, "m9"))
     assert (there.address, there.content.text) == (to, "b")
@@ -265,10 +265,10 @@ async def test_part_in_a_thread_finds_where_its_thread_is_opened(store: Store) -
     await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
     first = await taken(store)
     assert first.thread is None
-    assert await store.outbox.message_of(thread.first_part) is None
+    assert await store.outbox.find_message_id(thread.first_part) is None
     second = present(await store.outbox.mark_sent(first, "900"))
     assert (second.part, second.content, second.thread) == (THREAD_PARTS, folded, thread)
-    assert await store.outbox.message_of(thread.first_part) == "900"
+    assert await store.outbox.find_message_id(thread.first_part) == "900"
     assert await store.outbox.mark_sent(second, "900/901") is None
     kept = await store.scalars(select(outbox.c.buttons))
     assert kept == [None, None], "what was thought is no longer needed"

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from bot.errors import SettingsError, StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.copying import copy_rows
-from bot.storage.database import open_as_it_is, open_database
+from bot.storage.database import open_database, open_without_migrating
 from bot.storage.inbox import SqlInbox
 from bot.storage.retention import delete_expired
 from tests.checkout import CHECKOUT
@@ -53,7 +53,7 @@ async def test_role_of_the_service_only_uses_rows(roles: dict[str, str], tmp_pat
         for statement in ("DROP TABLE turn", "CREATE TABLE extra (id int)", "TRUNCATE inbox"):
             with pytest.raises(StoreError, match=r"permission denied|must be owner"):
                 await database.write(lambda c, sql=statement: c.execute(text(sql)).close())  # type: ignore[misc]
-    async with open_as_it_is(roles["troupe_reader"]) as database:
+    async with open_without_migrating(roles["troupe_reader"]) as database:
         assert await database.read(lambda c: c.execute(text("SELECT count(*) FROM inbox")).scalar())
         with pytest.raises(StoreError, match="permission denied"):
             await database.write(lambda c: c.execute(text("DELETE FROM inbox")).close())

@@ -96,7 +96,7 @@ async def answer(database: Database) -> None:
 
 
 async def claim(conversations: Conversations, owner: str) -> ClaimedMessage | None:
-    begun = await conversations.begin([LANE], owner, _LEASE)
+    begun = await conversations.claim_next([LANE], owner, _LEASE)
     return begun[0] if begun else None
 
 
@@ -107,14 +107,14 @@ async def test_clock_that_is_ahead_takes_no_live_lease(url: str) -> None:
         ahead = Conversations(database, AHEAD)
         await SqlInbox(database, AHEAD).receive([make_incoming()], {})
         begun = present(await claim(here, "here"))
-        assert await ahead.ready(10, ["telegram"]) == []
+        assert await ahead.list_ready(10, ["telegram"]) == []
         assert await claim(ahead, "ahead") is None
         await here.finish(begun.claim, begun.message, ANSWER)
         outbox = SqlOutbox(database, SystemClock(), SenderIdentity("here", 0))
         other = SqlOutbox(database, AHEAD, SenderIdentity("ahead", 0))
-        assert len(await outbox.take([LANE])) == 1
+        assert len(await outbox.take_due([LANE])) == 1
         assert await other.due_lanes(10, ["telegram"]) == []
-        assert await other.take([LANE]) == []
+        assert await other.take_due([LANE]) == []
 
 
 @pytest.mark.service
@@ -122,10 +122,10 @@ async def test_clock_that_is_behind_lets_an_unknown_outcome_settle(url: str) -> 
     async with open_database(url) as database:
         await answer(database)
         outbox = SqlOutbox(database, BEHIND, SenderIdentity("behind", 10))
-        [row] = await outbox.take([LANE])
+        [row] = await outbox.take_due([LANE])
         await outbox.mark_unknown(row, 10)
         assert await outbox.due_lanes(10, ["telegram"]) == []
-        assert await outbox.take([LANE]) == []
+        assert await outbox.take_due([LANE]) == []
 
 
 @pytest.mark.service
@@ -139,13 +139,13 @@ async def test_clock_that_is_wrong_by_years_deletes_and_releases_nothing(url: st
         begun = present(await claim(conversations, "here"))
         await conversations.finish(begun.claim, begun.message, ANSWER)
         outbox = SqlOutbox(database, BEHIND, SenderIdentity("behind", 0))
-        [row] = await outbox.take([LANE])
+        [row] = await outbox.take_due([LANE])
         assert await delete_expired(database, years, 14) == 0
         assert await delete_expired_turns(database, years, 30) == 0
         assert (await ServiceState(database, years).queues()).held == 1
         assert max(await ServiceState(database, years).queue_ages()) < 60
         await outbox.release_all()
-        assert await SqlOutbox(database, BEHIND, SenderIdentity("next", 0)).take([LANE])
+        assert await SqlOutbox(database, BEHIND, SenderIdentity("next", 0)).take_due([LANE])
         assert row.content.text == "hi"
 
 
@@ -167,7 +167,7 @@ async def test_lane_is_locked_before_its_rows(url: str, end: str) -> None:
     async with open_database(url) as database:
         await answer(database)
         outbox = SqlOutbox(database, SystemClock(), SenderIdentity("here", 0))
-        [row] = await outbox.take([LANE])
+        [row] = await outbox.take_due([LANE])
         if end == "retry":
             await outbox.mark_dead(row, "refused")
 
@@ -216,7 +216,7 @@ async def test_sender_that_stood_still_neither_sends_nor_reports(
     async with stopped_process(mode, empty_database) as process:
         lease_ends = update(lane).values(due_at=0.0)  # 20 s later
         await store.write(lease_ends)
-        [row] = await store.outbox.take([LANE])
+        [row] = await store.outbox.take_due([LANE])
         await asyncio.sleep(0.5)
         assert await wake(process) == f"sent {sent}"
     following = present(await store.outbox.mark_sent(row, "90"))

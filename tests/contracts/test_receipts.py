@@ -126,19 +126,19 @@ async def test_scene_of_an_answer_is_what_was_said_before(store: Store) -> None:
     log = AnswerLog(store.database)
     third, second, first = (await log.search(AnswerSearch(), 3)).answers
 
-    scene = present(await log.find_scene(second))
+    scene = present(await log.find_context(second))
     assert [one.text for one in scene.before.turns] == ["hello", "Hi."]
     assert (scene.message.text, scene.message.author, scene.answers) == ("and now?", ALICE, ())
     assert (scene.message.scopes, scene.answered_by) == (("telegram:5", "telegram"), "nora")
     changed = replace(first, receipt=replace(first.receipt, answer="Ho."))
-    assert await log.find_scene(changed) is None
+    assert await log.find_context(changed) is None
 
     await finish(store, "5:4", change=HistoryChange(deleted=[3, 4]))  # the second exchange
-    scene = present(await log.find_scene(third))
+    scene = present(await log.find_context(third))
     assert [one.text for one in scene.before.turns] == ["hello", "Hi."]
 
     assert await log.find_delivery(first) is None
-    [row] = await store.outbox.take(["telegram:5"])
+    [row] = await store.outbox.take_due(["telegram:5"])
     await store.outbox.mark_sent(row, "m1")
     sent_at = present(await log.find_delivery(first))
     assert sent_at >= now.timestamp()
@@ -224,7 +224,9 @@ async def test_name_of_a_character_goes_with_the_text_of_a_receipt(store: Store,
     if how == "all":
         await store.conversations.forget(claim)
     elif how == "one":
-        gone = HistoryChange(deleted=await store.conversations.find_said_by(claim, ALICE.id))
+        gone = HistoryChange(
+            deleted=await store.conversations.find_turns_of_person(claim, ALICE.id)
+        )
         await store.conversations.finish(claim, message, TurnResult(change=gone))
     else:
         await delete_expired(store.database, SystemClock(), 0)

@@ -45,13 +45,13 @@ async def say_and_answer(store: Store, text: str, key: str) -> None:
 
 async def test_whatever_is_not_known_to_be_sent_is_looked_for(store: Store) -> None:
     await answer(store, "part 0", "part 1")
-    [first] = await store.outbox.take([LANE])
+    [first] = await store.outbox.take_due([LANE])
     assert first.state is OutboxState.PENDING
 
     unknown, _ = await prepare_restored(store.database, [], NOW, NOW)
 
     assert unknown == 2
-    [first] = await store.other_outbox.take([LANE])
+    [first] = await store.other_outbox.take_due([LANE])
     assert (first.state, first.content.text) == (OutboxState.UNKNOWN, "part 0")
     second = present(await store.other_outbox.mark_sent(first, "9"))
     assert (second.state, second.content.text) == (OutboxState.UNKNOWN, "part 1")
@@ -140,7 +140,7 @@ async def test_whole_conversation_is_forgotten_up_to_the_moment(store: Store) ->
     assert await texts_of(store) == []
     assert await store.scalars(select(inbox.c.payload)) == [None, None]
     assert await store.scalars(select(choice.c.scope)) == []
-    assert await store.conversations.begin([LANE], "me", 60) == []
+    assert await store.conversations.claim_next([LANE], "me", 60) == []
 
 
 async def test_descriptions_of_a_person_are_deleted_but_not_those_made_later(store: Store) -> None:

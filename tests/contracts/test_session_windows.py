@@ -23,7 +23,7 @@ from bot.storage.database import Database
 from bot.storage.fernets import FernetCodec
 from bot.storage.redis_windows import open_windows
 from bot.storage.statements import Query, StartUnit
-from bot.storage.windows import SessionWindow, SharedWindows, window_of
+from bot.storage.windows import SessionWindow, SharedWindows, create_window
 from tests.fakes import FakeClock
 from tests.samples import ALICE, make_incoming, read_session
 from tests.support.store import Store
@@ -96,7 +96,7 @@ class Process:
     async def claim(self, key: str) -> ClaimedMessage:
         """Receive a message and claim its conversation, whoever has it."""
         await self._store.inbox.receive([make_incoming(key=key)], {})
-        [begun] = await self.conversations.begin([LANE], self._name, EXPIRED)
+        [begun] = await self.conversations.claim_next([LANE], self._name, EXPIRED)
         return begun
 
     async def finish(self, begun: ClaimedMessage, *texts: str, new_session: bool = False) -> None:
@@ -138,7 +138,7 @@ async def test_claim_of_another_process_drops_the_window(here: Process, there: P
     assert await here.answer("5:4", "d") == 0
     begun = await there.claim("5:5")
     await there.conversations.release(begun.claim)  # it has finished nothing
-    [again] = await here.conversations.begin([LANE], "here", 60)
+    [again] = await here.conversations.claim_next([LANE], "here", 60)
     await here.expect_fresh(again.claim)
     assert here.database.reads == 3
 
@@ -163,7 +163,7 @@ async def test_new_session_drops_the_window(here: Process) -> None:
 async def test_fenced_finish_does_not_disturb_the_claim_after_it(here: Process) -> None:
     await here.answer("5:1", "a")
     late = await here.claim("5:2")
-    [new] = await here.conversations.begin([LANE], "here", 60)
+    [new] = await here.conversations.claim_next([LANE], "here", 60)
     await here.expect_fresh(new.claim)
     with pytest.raises(Fenced):
         await here.finish(late, "lost")
@@ -263,7 +263,7 @@ async def test_window_moves_over_a_server_that_may_lose_it(store: Store, server:
 
 def some_window() -> SessionWindow:
     turns = tuple(Turn("user", text, ALICE, AT) for text in ("CANARY", "b"))
-    return window_of(Session(3, turns), len(turns))
+    return create_window(Session(3, turns), len(turns))
 
 
 @pytest.mark.service

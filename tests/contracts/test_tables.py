@@ -15,7 +15,7 @@ from bot.chat.session import ChatSetting, TurnResult
 from bot.errors import Fenced
 from bot.storage.database import NEWEST_REVISION, OLDEST_REVISION
 from bot.storage.leases import resolve_bot_id
-from bot.storage.migrations import make_alembic_config
+from bot.storage.migrations import build_alembic_config
 from bot.storage.tables import inbox
 from tests.samples import ALICE, make_incoming
 from tests.support.store import NOON, Store, claimed, present
@@ -96,7 +96,7 @@ async def test_processes_at_once_make_the_tables_once(database_without_tables: s
 
 async def test_the_migrations_make_exactly_these_tables(store: Store) -> None:
     def unit(connection: Connection) -> bool:
-        config = make_alembic_config()
+        config = build_alembic_config()
         config.attributes["connection"] = connection
         command.check(config)  # raises when a migration is missing
         return True
@@ -124,7 +124,7 @@ async def test_every_kind_of_event_is_stored_once(store: Store, event: Incoming)
 
 
 def test_the_newest_revision_is_the_one_that_the_tables_name() -> None:
-    assert ScriptDirectory.from_config(make_alembic_config()).get_current_head() == NEWEST_REVISION
+    assert ScriptDirectory.from_config(build_alembic_config()).get_current_head() == NEWEST_REVISION
 
 
 Columns: TypeAlias = Mapping[str, Mapping[str, bool]]
@@ -135,7 +135,7 @@ async def test_upgrades_only_add_to_what_the_oldest_version_uses(store: Store) -
     """Otherwise processes of both versions cannot run side by side (CONTRIBUTING.md)."""
 
     def unit(connection: Connection) -> list[Columns]:
-        config = make_alembic_config()
+        config = build_alembic_config()
         config.attributes["connection"] = connection
         command.downgrade(config, OLDEST_REVISION)
         before = read_columns(connection)

@@ -68,7 +68,7 @@ async def test_event_is_set_aside_and_the_next_one_is_begun(store: Store, name: 
         await store.letters.retry(letter.name)
     assert [one.name for one in await store.letters.all()] == [letter.name]
     await store.conversations.finish(claim, message, TurnResult())
-    assert await store.conversations.ready(9, ["telegram"]) == []
+    assert await store.conversations.list_ready(9, ["telegram"]) == []
 
 
 async def test_event_behind_another_is_not_gathered_and_ends_no_group(store: Store) -> None:
@@ -76,8 +76,8 @@ async def test_event_behind_another_is_not_gathered_and_ends_no_group(store: Sto
     await put_event(store, "said", b"{}")
     await store.inbox.receive([make_incoming("b", key="5:2")], {})
     claim, message = await begin(store.conversations)
-    assert await store.conversations.following(claim, message, 9) == []
-    assert len(await store.conversations.waiting(claim, 9)) == 2
+    assert await store.conversations.load_after(claim, message, 9) == []
+    assert len(await store.conversations.load_waiting(claim, 9)) == 2
     finished = await store.conversations.finish(claim, message, TurnResult())
     assert finished.next_message is not None
     assert finished.next_message.incoming == make_incoming("b", key="5:2")
@@ -86,14 +86,14 @@ async def test_event_behind_another_is_not_gathered_and_ends_no_group(store: Sto
 async def test_chat_of_nothing_but_such_events_is_released(store: Store) -> None:
     await put_event(store, "voted", GOOD)
     await store.inbox.receive([make_incoming(chat="6", key="6:1")], {})
-    [other] = await store.conversations.begin([LANE, "telegram:6"], "me", 60)
+    [other] = await store.conversations.claim_next([LANE, "telegram:6"], "me", 60)
     assert other.claim.conversation == "telegram:6"
-    assert await store.conversations.ready(9, ["telegram"]) == []
+    assert await store.conversations.list_ready(9, ["telegram"]) == []
 
 
 async def test_event_that_a_later_version_can_read_is_retried(store: Store) -> None:
     await put_event(store, "voted", GOOD)
-    assert await store.conversations.begin([LANE], "me", 60) == []
+    assert await store.conversations.claim_next([LANE], "me", 60) == []
     await store.write(update(inbox).values(kind="said"))
     [letter] = await store.letters.all()
     assert letter.reason == "could not be read by an earlier version; retry it"
@@ -104,7 +104,7 @@ async def test_event_that_a_later_version_can_read_is_retried(store: Store) -> N
 
 async def test_person_who_wants_to_be_forgotten_is_found_in_such_an_event(store: Store) -> None:
     await put_event(store, "voted", GOOD)
-    await store.conversations.begin([LANE], "me", 60)
+    await store.conversations.claim_next([LANE], "me", 60)
     await PersonalData(store.database, SystemClock()).forget_outside_histories("telegram:99")
     assert len(await store.letters.all()) == 1
     await PersonalData(store.database, SystemClock()).forget_outside_histories(ALICE.id)
@@ -115,7 +115,7 @@ async def test_person_who_wants_to_be_forgotten_is_found_in_such_an_event(store:
 async def test_lane_goes_on_after_an_unreadable_row(store: Store, bad: Mapping[str, str]) -> None:
     await answer(store, "part 0", "part 1")
     await store.write(update(outbox).where(outbox.c.part == 0).values(**bad))
-    [row] = await store.outbox.take([LANE])
+    [row] = await store.outbox.take_due([LANE])
     assert row.problem
     following = present(await store.outbox.set_aside(row, row.problem, "a part is missing"))
     assert following.content.text == "part 1"

@@ -219,7 +219,7 @@ async def test_refused_edit_is_sent_as_a_new_message(
     await delivery.work()
     assert delivery.texts == ["whole", "rest"]
     assert await delivery.states() == [*[OutboxState.SENT] * 2, *[OutboxState.DEAD] * 2]
-    shown = [await delivery.outbox.message_of(f"telegram:5:0/{part}") for part in (0, 1)]
+    shown = [await delivery.outbox.find_message_id(f"telegram:5:0/{part}") for part in (0, 1)]
     assert shown == [*surface.messages]
 
 

@@ -12,10 +12,12 @@ from tests.support.service_process import TESTER, Service
 from tests.waiting import wait_until
 
 pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER)]
-for_adults = pytest.mark.runs_with(json.dumps({**json.loads(TESTER), "adults_only": True}))
+filter_adult_speakers = pytest.mark.runs_with(
+    json.dumps({**json.loads(TESTER), "adults_only": True})
+)
 
 
-@for_adults
+@filter_adult_speakers
 @at(*PRIVATE)
 async def test_age_is_confirmed_once_in_private(
     where: Chat, running: Service, model: Model
@@ -31,7 +33,7 @@ async def test_age_is_confirmed_once_in_private(
     await where.shows(question, where.ask())
 
 
-@for_adults
+@filter_adult_speakers
 @at("channel")
 async def test_only_age_restricted_channels_hear_a_preset_for_adults(
     where: DiscordChat, running: Service
@@ -44,7 +46,7 @@ async def test_only_age_restricted_channels_hear_a_preset_for_adults(
     await where.shows(told, where.ask())
 
 
-@for_adults
+@filter_adult_speakers
 @at("telegram_group")
 async def test_admins_open_a_group_to_a_preset_for_adults(
     where: TelegramChat, running: Service

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import Connection
 
-from bot.storage.database import open_as_it_is
+from bot.storage.database import open_without_migrating
 from tests.postgres import create_postgres_database
 from tests.support.chats import Platforms
 from tests.support.features import ON_THE_WIRES
@@ -83,7 +83,7 @@ async def test_damaged_rows_stop_nothing(processes: list[Service], platforms: Pl
 
     for service in processes:
         assert await service.stop() == 0
-    async with open_as_it_is(url) as database:
+    async with open_without_migrating(url) as database:
         await database.write(damage)
     missed = group.ask()
     for service in processes:

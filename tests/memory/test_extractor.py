@@ -90,14 +90,14 @@ class Setup:
     def _extractor(self) -> MemoryExtractor:
         resolver = PresetResolver(PRESETS, "nora", self.settings)
         summaries, pay = SqlSummaries(self._database), self.spending.paid
-        summarizer = Summarizer(summaries, {"p": self.backend}, pay, resolver.readable)
+        summarizer = Summarizer(summaries, {"p": self.backend}, pay, resolver.filter_readable)
         return MemoryExtractor(
             Recaller(self.memories, 0.1, DEFAULT_EMBEDDER, cosine_similarities),
             SqlExtractions(self._database),
             summarizer,
             self.settings,
             self.clock,
-            resolver.consent_of,
+            resolver.find_consent,
             resolver.character_names,
         )
 

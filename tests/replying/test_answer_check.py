@@ -43,11 +43,11 @@ class Moderator(FakeBackend):
 async def feed(check: AnswerCheck, pieces: Sequence[str]) -> list[str]:
     """Let an answer grow as far as it may; return what was shown after each piece."""
     shown: list[str] = []
-    show, _ = check.filtered(shown.append, lambda _: None)
+    show, _ = check.wrap_shows(shown.append, lambda _: None)
     growing = []
     for piece in pieces:
         show(piece)
-        await check.follow()
+        await check.moderate_new_text()
         growing.append("".join(shown))
         if check.is_refused:
             break
@@ -71,7 +71,7 @@ async def feed(check: AnswerCheck, pieces: Sequence[str]) -> list[str]:
 )
 def test_words_are_found_as_people_mean_them(words: str, text: str, *, is_found: bool) -> None:
     found = read_word_list(words)
-    assert bool(found and found.is_in(text)) is is_found
+    assert bool(found and found.is_found_in(text)) is is_found
 
 
 @given(
@@ -122,7 +122,7 @@ async def test_failed_moderation_is_asked_once_and_the_setting_decides(
 async def test_text_that_was_reasoning_is_taken_back() -> None:
     shown: list[str] = []
     check = AnswerCheck(read_word_list("bad"))
-    show, replace_shown = check.filtered(
+    show, replace_shown = check.wrap_shows(
         shown.append, lambda text: shown.__setitem__(slice(None), [text])
     )
     show("I think about it. ")

@@ -117,7 +117,7 @@ def test_no_plain_text_is_cut(
     text = form(lines)
     detector = feed(text, piece)
     assert not detector.found
-    assert detector.keep_once(text) == text
+    assert detector.remove_repetition(text) == text
 
 
 @given(lead=LINES, unit=st.lists(LINES, min_size=1, max_size=6), piece=PIECES)
@@ -134,7 +134,7 @@ def test_endless_repetition_is_kept_once(lead: str, unit: list[str], piece: int)
             break
 
     assert detector.found
-    kept = detector.keep_once(fed)
+    kept = detector.remove_repetition(fed)
     assert text.startswith(kept)
     assert kept.startswith("Well")
     assert len(kept) <= len(f"Well: {lead}! ") + 2 * len(repeated)

@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY
 
 from bot.chat.prompt import Finish, FinishReason, Message, Prompt, ToolCall, ToolSpec, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.replying.filters import RepeatedBeginning
+from bot.replying.filters import RepeatedStartFilter
 from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.tools import Tool, Toolbox
 from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend, ScriptStep
@@ -99,7 +99,7 @@ async def test_cut_stream_may_end(backend: FakeBackend, options: dict[str, objec
 
 @pytest.mark.parametrize("text", ["A", "Aha. A", "", "Aha. "])
 def test_beginning_that_ends_early_is_kept_unless_it_is_all_repeated(text: str) -> None:
-    repeated = RepeatedBeginning("Aha. A")
+    repeated = RepeatedStartFilter("Aha. A")
     shown = repeated.feed(text) + repeated.finish()
     assert shown == ("" if text == "Aha. A" else text)
 

@@ -125,7 +125,7 @@ async def test_preset_published_elsewhere_answers_next(database: Database) -> No
         loaded.append(name)
         return preset("Assistant").model_copy(update={"system": "New."}), 7
 
-    one.follow(load)
+    one.load_published_with(load)
     assert (await active(one))[0].version is None
     one.mark_stale(["Assistant"])
     [found] = await active(one)
@@ -140,7 +140,7 @@ async def test_preset_that_cannot_be_read_again_goes_on_answering(database: Data
     async def fail(name: str) -> tuple[Preset, int] | None:
         raise SettingsError(f"the provider of {name} is not set up here")
 
-    one.follow(fail)
+    one.load_published_with(fail)
     one.mark_stale(["Assistant"])
     assert await first(one) == ("Assistant", None)
 
@@ -157,7 +157,7 @@ async def test_character_stays_in_memory_for_less_than_a_minute(
     async def read(name: str) -> PresetVersion:
         return PresetVersion(name, content, 1, owner="telegram:1")
 
-    one.characters.read_with(read)
+    one.characters.set_reader(read)
     await one.characters.announce(name, content, "", "telegram:1", audited=False)
     assert await one.characters.find(name, one.default)
     if is_told:

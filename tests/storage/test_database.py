@@ -25,7 +25,7 @@ from bot.storage.database import (
     parse_url,
     read_revision,
     read_revisions,
-    translate,
+    translate_error,
 )
 from bot.storage.outbox import SENDING_SECONDS
 from bot.storage.postgres import PostgresPool
@@ -152,7 +152,7 @@ async def test_newer_tables_that_support_this_version_are_used(tmp_path: Path) -
         await database.ping()
     assert await read_revision(url) == "9001"
 
-    with pytest.raises(SettingsError, match="would not copy what is new"):
+    with pytest.raises(SettingsError, match="would not copy new tables"):
         async with open_without_decrypting(url):
             pytest.fail("it opened")
 
@@ -169,8 +169,8 @@ def test_standby_or_recovery_is_named_with_the_remedy() -> None:
     class ReadOnlyError(Exception):
         sqlstate = "25006"
 
-    told = str(translate(ReadOnlyError("cannot execute UPDATE in a read-only transaction")))
-    assert "name the primary, or end the recovery (`SELECT pg_promote()`)" in told
+    told = str(translate_error(ReadOnlyError("cannot execute UPDATE in a read-only transaction")))
+    assert "use the primary's address, or end the recovery (`SELECT pg_promote()`)" in told
 
 
 @pytest.mark.slow
@@ -254,7 +254,7 @@ def server_error(state: str, text: str, detail: str = "") -> asyncpg.PostgresErr
 def test_failure_is_described_without_values(error: Exception, described: str) -> None:
     assert describe_failure(error) == described
     by_sqlalchemy = IntegrityError("INSERT", {"text": "words"}, error)
-    assert str(translate(by_sqlalchemy)) == f"the database failed: {described}"
+    assert str(translate_error(by_sqlalchemy)) == f"the database failed: {described}"
 
 
 class FailingConnection:

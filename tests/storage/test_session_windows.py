@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from bot.chat.session import Claim, Session, Turn
-from bot.storage.windows import SessionWindows, window_of
+from bot.storage.windows import SessionWindows, create_window
 
 
 def turns(*texts: str) -> tuple[Turn, ...]:
@@ -15,25 +15,25 @@ def claim(conversation: str, epoch: int = 1) -> Claim:
 
 
 def keep(windows: SessionWindows, conversation: str, *texts: str) -> None:
-    windows.begin(claim(conversation))
-    windows.put(claim(conversation), window_of(Session(1, turns(*texts)), 100))
+    windows.move_to(claim(conversation))
+    windows.put(claim(conversation), create_window(Session(1, turns(*texts)), 100))
 
 
 def test_conversation_keeps_its_newest_400_turns() -> None:
-    window = window_of(Session(1, turns(*map(str, range(399)))), 400)
+    window = create_window(Session(1, turns(*map(str, range(399)))), 400)
     assert window.is_whole
     window = window.extended(turns("a", "b"))
     assert [turn.text for turn in (window.turns[0], *window.turns[-2:])] == ["1", "a", "b"]
     assert window.newest(401) is None
     assert window.newest(400) == Session(1, window.turns)
-    assert window.size == window_of(Session(1, window.turns), 400).size
+    assert window.size == create_window(Session(1, window.turns), 400).size
 
 
 def test_least_recent_conversations_are_dropped_when_the_texts_are_too_long() -> None:
     windows = SessionWindows(max_chars=3000)
     for name in ("a", "b", "c"):
         keep(windows, name, "x" * 400)
-    windows.begin(claim("a", 2))  # it is used again
+    windows.move_to(claim("a", 2))  # it is used again
     keep(windows, "d", "x" * 400)
     assert windows.get(claim("a", 2)) is not None
     assert windows.get(claim("b")) is None
@@ -54,7 +54,7 @@ def test_window_of_a_claim_with_a_successor_is_not_put_back() -> None:
     keep(windows, "a", "x")
     window = windows.take(claim("a"))
     assert window is not None
-    windows.begin(claim("a", 2))
+    windows.move_to(claim("a", 2))
     windows.put(claim("a"), window)
     assert windows.get(claim("a")) is None
     assert windows.get(claim("a", 2)) is None

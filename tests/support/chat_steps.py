@@ -63,17 +63,17 @@ class Chat:
         return await self.conversations.finish(self.claim, message, result)
 
     async def send(self) -> object:
-        [row] = await self.outbox.take([LANE])
+        [row] = await self.outbox.take_due([LANE])
         await self.outbox.has_later(row)
         return await self.outbox.mark_sent(row, "1")
 
     async def poll(self) -> object:
-        await self.conversations.ready(9, ["telegram"])
+        await self.conversations.list_ready(9, ["telegram"])
         await self.inbox.waiting([LANE, *(f"discord:{number}" for number in range(3000))], 500, 20)
         return await self.outbox.due_lanes(9, ["telegram"])
 
     async def probe(self) -> object:
-        [row] = await self.outbox.take([LANE])
+        [row] = await self.outbox.take_due([LANE])
         await self.outbox.known_ids(Address("telegram", "5"))
         return await self.outbox.sent_ids([row.id])
 
@@ -97,7 +97,7 @@ class Chat:
 STEPS: dict[str, Callable[[Chat], Awaitable[object]]] = {
     "receive": lambda chat: chat.receive("6"),
     "poll": Chat.poll,
-    "begin": lambda chat: chat.conversations.begin([LANE], "me", 60),
+    "begin": lambda chat: chat.conversations.claim_next([LANE], "me", 60),
     "open": Chat.open_part,
     "finish": Chat.finish,
     "send": Chat.send,

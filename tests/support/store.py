@@ -121,7 +121,7 @@ async def claimed(
     store: Store, key: str = LANE, owner: str = "me", lease: float = LEASE
 ) -> ClaimedMessage | None:
     """Claim a conversation; None if it has nothing to process or somebody has it."""
-    begun = await store.conversations.begin([key], owner, lease)
+    begun = await store.conversations.claim_next([key], owner, lease)
     return begun[0] if begun else None
 
 
@@ -161,7 +161,7 @@ async def texts_of(store: Store, key: str = LANE) -> list[str]:
 
 
 async def take(store: Store, outbox: SqlOutbox | None = None) -> OutboxRow | None:
-    rows = await (outbox or store.outbox).take([LANE])
+    rows = await (outbox or store.outbox).take_due([LANE])
     return rows[0] if rows else None
 
 
@@ -183,7 +183,7 @@ async def send_all(store: Store) -> list[OutboxRow]:
 
 
 async def ready(store: Store, *platforms: str) -> Sequence[str]:
-    return await store.conversations.ready(10, platforms or ["telegram"])
+    return await store.conversations.list_ready(10, platforms or ["telegram"])
 
 
 async def due(store: Store, *platforms: str) -> Sequence[str]:
@@ -220,7 +220,7 @@ async def answer_in(database: Database, number: int) -> None:
     incoming = make_incoming(chat=str(number), key=f"{number}:1")
     key = incoming.address.conversation
     await SqlInbox(database, clock).receive([incoming], {"telegram:offset": "1"})
-    [begun] = await conversations.begin([key], "me", 15)
+    [begun] = await conversations.claim_next([key], "me", 15)
     result = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
     finished = await conversations.finish(begun.claim, begun.message, result)
     assert finished.row is not None

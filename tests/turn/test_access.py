@@ -100,9 +100,9 @@ async def test_blocked_person_hears_it_once_in_private(group: Group) -> None:
         [(chat, told)] = group.refusals()
         assert (chat, told.startswith(f"{KEPT} You are blocked there.")) == ("dm-2", True)
     data = group.container.personal_data
-    assert await data.settings_of(BOB.id) == [(f"{BOB.id}@telegram:5", "persona told")]
-    await group.container.personas.forget(BOB.id, await data.settings_of(BOB.id))
-    assert await data.settings_of(BOB.id) == []
+    assert await data.list_settings(BOB.id) == [(f"{BOB.id}@telegram:5", "persona told")]
+    await group.container.personas.forget(BOB.id, await data.list_settings(BOB.id))
+    assert await data.list_settings(BOB.id) == []
 
 
 @pytest.mark.parametrize("command", ["/export", "/settings me off", "/forget me"])

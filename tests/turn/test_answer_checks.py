@@ -130,7 +130,9 @@ async def test_greeting_of_a_character_made_in_a_chat_is_checked(
     asked, mira = make_incoming(), "/character add mira | She paints. | Ho, scoundrel!"
     await setup.say("/access words scoundrel here", mira)
     if greeter == "mira":
-        found = await setup.resolver.find_here("mira", asked, await setup.resolver.resolve([CHAT]))
+        found = await setup.resolver.find_in_channel(
+            "mira", asked, await setup.resolver.resolve([CHAT])
+        )
         await setup.resolver.set_active(CHAT, [found], ALICE.id)
     setup.surface.messages.clear()
     setup.surface.contents.clear()

@@ -32,7 +32,7 @@ from bot.chat.incoming import (
 )
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
 from bot.chat.session import Consent, HistoryScope
-from bot.routing.presets import SCOPE_DESCRIPTIONS, without_turns_of
+from bot.routing.presets import SCOPE_DESCRIPTIONS, remove_turns_by
 from bot.storage.database import Database, open_database
 from bot.storage.receipts import Receipts
 from bot.storage.tables import inbox, metadata
@@ -192,7 +192,7 @@ class Groups:
             self.off_since.pop(who.id, None)
             # What a later quote of them leaves in a receipt is not found once they are off again.
             self.said = [one for one in self.said if one.author != who]
-        elif await self.setup.resolver.consent_of(who.id) is Consent.OFF:
+        elif await self.setup.resolver.find_consent(who.id) is Consent.OFF:
             self.off_since.setdefault(who.id, len(self.setup.backend.prompts))
 
     async def _say(
@@ -278,7 +278,7 @@ async def test_answer_to_several_people_goes_with_each_of_them(
     await pass_time_until(setup, work.done)
     turns = (await setup.session()).turns
     assert [one.text for one in turns] == ["a", "b", "Both."]
-    assert [one.text for one in without_turns_of(frozenset([gone.id]), turns)] == [left]
+    assert [one.text for one in remove_turns_by(frozenset([gone.id]), turns)] == [left]
     await setup.container.forgetting.request_person_deletion(replace(asked[0], author=gone))
     await setup.work()
     assert await setup.history() == [("user", left)]

@@ -27,7 +27,7 @@ async def say(setup: Setup, *messages: Incoming) -> None:
     """Receive messages, one after the other, and process all conversations of the channel."""
     for one in messages:
         await setup.receive(one)
-        while keys := await setup.conversations.ready(10, ["telegram"]):
+        while keys := await setup.conversations.list_ready(10, ["telegram"]):
             for key in keys:
                 await setup.work(key)
 
@@ -167,7 +167,7 @@ async def test_person_has_each_word_once_and_is_forgotten_in_branches(database: 
     answer = sent(setup, "one")
     await say(setup, asked("l", 703, BOB, to=answer), asked("r", 704, BOB, to=answer))
     data = PersonalData(database, SystemClock())
-    assert [turn.text for _, turn in await data.lines(ALICE.id)] == ["a"]
+    assert [turn.text for _, turn in await data.list_messages(ALICE.id)] == ["a"]
     await say(setup, asked("/forget", 705, to="702"))
     assert await texts(database, f"{CHAT}#replies=702") == ["one", "l", "left"]
     assert await texts(database, f"{CHAT}#replies=704") == ["one", "r", "right"]

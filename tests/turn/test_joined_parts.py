@@ -86,7 +86,7 @@ async def test_album_that_waited_at_a_death_is_answered_whole(database: Database
     setup = album_setup(database)
     mention = WakeReason.MENTION
     await setup.receive(picture_of(1, "what are they?", wake=mention))
-    assert await setup.conversations.begin([CHAT], "a process that dies", LEASE_SECONDS)
+    assert await setup.conversations.claim_next([CHAT], "a process that dies", LEASE_SECONDS)
     await setup.clock.advance(LEASE_SECONDS + 1)
     await answer_all(setup, picture_of(2), picture_of(3))
     assert [len(one.messages[-1].images) for one in setup.backend.prompts] == [3]

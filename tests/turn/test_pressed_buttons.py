@@ -53,7 +53,7 @@ async def test_versions_are_kept_and_shown_again(database: Database) -> None:
     assert setup.texts == ["three"]
     await setup.say(pressed(ButtonAction.VERSION, number=2, key="5"))
     assert setup.texts == ["two"]
-    found = await setup.conversations.load_answered("telegram:5", FIRST, 10)
+    found = await setup.conversations.load_exchange_of_part("telegram:5", FIRST, 10)
     assert found is not None
     [versions] = found.versions
     assert [one.turn.text for one in versions] == ["one", "two", "three"]
@@ -100,7 +100,7 @@ async def test_delete_takes_the_answer_and_its_versions_away(database: Database)
     await setup.say("a", pressed(ButtonAction.RETRY), pressed(ButtonAction.DELETE, key="2"))
     assert setup.texts == []
     assert await setup.history() == [("user", "a")]
-    assert await setup.conversations.load_answered("telegram:5", FIRST, 10) is None
+    assert await setup.conversations.load_exchange_of_part("telegram:5", FIRST, 10) is None
     assert setup.memory.calls == ["forget telegram:5"]
 
 
@@ -334,13 +334,13 @@ async def test_settings_are_changed_by_a_choice_and_lead_to_the_presets(database
     setup = make_setup(database)
     await setup.say("/settings menu")
     await setup.say(chosen(setup, "Remember only what is said to me"))
-    assert not await setup.resolver.observes((GROUP.lane,))
+    assert not await setup.resolver.may_observe((GROUP.lane,))
     assert "only what is said to me (chosen for this channel)" in setup.texts[0]
     options = [one for each in shown_menu(setup).menus for one in each.options]
     assert "Remember only what is said to me" in [one.label for one in options if one.is_chosen]
     assert setup.texts[1].startswith("Changed by Alice: From now on I remember only")
     await setup.say(chosen(setup, "As inherited", key="2"))
-    assert await setup.resolver.observes((GROUP.lane,))
+    assert await setup.resolver.may_observe((GROUP.lane,))
     await setup.say("/settings menu")
     await setup.say(button(setup, "🎭 Who answers", key="3"))
     assert menu(setup).title == "Choose who should answer here"

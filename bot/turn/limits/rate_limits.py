@@ -21,47 +21,47 @@ class LimitSettings(BaseModel, extra="forbid"):
     answers_per_person: int = Field(
         15,
         ge=0,
-        description="How many answers a person gets at once, and half of how many commands and"
-        " presses of buttons, of which 30 in 30 s are always followed; 0: no limit.",
+        description="The number of answers a person gets without waiting. Twice as many commands"
+        " and button presses are allowed, and at least 30 in 30 s. 0: no limit.",
     )
     answers_per_channel: int = Field(
-        15, ge=0, description="How many answers a channel gets at once; 0: no limit."
+        15, ge=0, description="The number of answers a channel gets without waiting; 0: no limit."
     )
     seconds: float = Field(
         30,
         gt=0,
-        description="The time for these answers, in seconds. Further ones follow evenly: with 15"
+        description="The seconds for these answers. Further answers are spread evenly: with 15"
         " in 30 s, one every 2 s.",
     )
     waiting: int = Field(
         500,
         ge=0,
-        description="How many requests may wait for a provider that takes no more at once, in the"
-        " whole installation; later ones are told that the model is busy. 0: no limit.",
+        description="The maximum number of requests that wait for a provider at its limit, in the"
+        " whole installation; further ones are refused as busy. 0: no limit.",
     )
     waiting_in_conversation: int = Field(
         100,
         ge=0,
-        description="How many questions may wait for their answers in a conversation; later ones"
-        " are told so, kept, and not answered. 0: no limit.",
+        description="The maximum number of questions that wait in a conversation; further ones are"
+        " stored but not answered, with a notice. 0: no limit.",
     )
     conversations_at_once: int = Field(
         4000,
         ge=1,
-        description="How many conversations a process answers at once. Further ones wait in the"
-        " database, from which every worker takes them.",
+        description="The number of conversations a process answers concurrently. Others wait in the"
+        " database until a worker is free.",
     )
     characters_per_person: int = Field(
-        5, ge=0, description="How many characters of their own a person may have; 0: none."
+        5, ge=0, description="The number of characters a person may own; 0: none."
     )
     characters_per_server: int = Field(
-        50, ge=0, description="How many characters of its own a server or group may have; 0: none."
+        50, ge=0, description="The number of characters a server or group may own; 0: none."
     )
     card_bytes: int = Field(
         2 * 2**20,
         ge=1024,
         le=10 * 2**20,
-        description="The largest character card that people may attach, in bytes.",
+        description="The maximum size of an attached character card, in bytes.",
     )
 
 

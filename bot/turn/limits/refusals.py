@@ -235,7 +235,7 @@ class QueueLimit:
     async def _refuse_newest(self, group: MessageGroup, most: int) -> None:
         refused = {one.id for one in group.message.refused}
         limit = most + len(refused) + _COUNTED_BEYOND
-        following = await self.conversations.following(group.claim, group.message, limit)
+        following = await self.conversations.load_after(group.claim, group.message, limit)
         waiting = [
             (one, one.incoming)
             for one in following
