@@ -1,4 +1,4 @@
-"""Settings made in chats, in SQL and cached: all messages read them, few change them."""
+"""Chat settings in SQL, with a cache: every message reads them, few change them."""
 
 import json
 import math
@@ -28,7 +28,7 @@ class SqlChatSettings(ClockStore, ChatSettings):
         if audited:
             rows = yield SQL["locked_choice"].query(of)
             before, after = decode(lambda row: str(row[0]), rows[0]) if rows else "", value or ""
-            if before != after:  # a rerun command may change nothing
+            if before != after:  # a repeated command changes nothing
                 action = f"{'reset' if value is None else 'set'} {key}"
                 if key.startswith(CHARACTER_KEY):  # without its description
                     before, after = (one.partition(" ")[0] for one in (before, after))
@@ -59,7 +59,7 @@ def _to_setting(row: Sequence[Any]) -> tuple[str, str, str]:
 
 
 def _conversation_of(scope: str) -> str:
-    """Return the conversation of a scope `person@conversation`; "" for other scopes.
+    """Return the conversation in a scope `person@conversation`, or "" for other scopes.
 
     A person's id contains a colon, unlike the bot name before the "@" of a bot's id.
     """
@@ -68,17 +68,17 @@ def _conversation_of(scope: str) -> str:
 
 
 CHAT_SETTINGS = "chat_settings"
-_MAX_SCOPES = 40_000  # those of ten thousand chats; a scope where nothing is set takes 300 bytes
+_MAX_SCOPES = 40_000  # of 10,000 chats; an empty scope takes 300 bytes
 _UNCERTAIN_SECONDS = 60.0
-"""After that, the outcome of a write is certain: statements end within 20 s."""
+"""The time after which a failed write is certainly over; statements end within 20 s."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class CachedChatSettings(ChatSettings, ConversationMemory):
-    """Caches each scope with all its settings, until a signal says that it has changed.
+    """Caches the settings of scopes until a signal says that a scope has changed.
 
-    Values are trusted for `max_age_seconds` if signals may be lost; forever if None, because nobody
-    else writes.
+    Cached values expire after `max_age_seconds`, because signals may be lost; None: never, because
+    no other process writes.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._signals = signals
         self._clock = clock
         self._max_age_seconds = max_age_seconds
-        # what is set in each, by key, and when that was read
+        # the settings of each scope, and when they were read
         self._scopes: OrderedDict[str, tuple[Mapping[str, str], float]] = OrderedDict()
-        self._uncertain: dict[str, float] = {}  # not kept until a moment
+        self._uncertain: dict[str, float] = {}  # scopes not to cache, and until when
         self._changes = 0
         signals.subscribe(CHAT_SETTINGS, self._drop_cached)
 
@@ -128,18 +128,18 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
 
     @override
     async def end_session(self, conversation: str) -> None:
-        """Do nothing, because settings outlive sessions."""
+        """Do nothing, because settings are kept across sessions."""
 
     @override
     async def forget(self, conversation: str) -> None:
-        """Drop people's descriptions in a conversation, here and in other processes."""
+        """Drop cached self-descriptions in a conversation, in all processes."""
         self._signals.publish(CHAT_SETTINGS, [conversation])
 
     async def _read(self, scopes: Sequence[str], now: float) -> dict[str, Mapping[str, str]]:
         changes = self._changes
         stored = await self._stored.get_scopes(scopes)
         found = {scope: stored.get(scope, _NOTHING) for scope in scopes}
-        if changes == self._changes:  # else it may have been read before the change
+        if changes == self._changes:  # otherwise the values may be outdated
             for scope, values in found.items():
                 self._cache(scope, values, now)
         return found

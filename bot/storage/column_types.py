@@ -1,7 +1,7 @@
-"""Types for columns with people's or characters' texts, which can be encrypted.
+"""Column types for people's and characters' texts, which can be encrypted.
 
-SQLAlchemy encodes and decodes them where it runs a statement; statements.py does the same for units
-of work. A database's codec is attached to its engines' dialects.
+SQLAlchemy encodes and decodes their values; for units of work, statements.py does the same. The
+codec of a database is attached to the dialects of its engines.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ _ATTRIBUTE = "troupe_text_codec"
 
 
 def attach_codec(engine: Engine, codec: TextCodec) -> None:
-    """Make an engine encode and decode with a codec; call it before the first statement."""
+    """Let an engine encode and decode with a codec; call this before the first statement."""
     setattr(engine.dialect, _ATTRIBUTE, codec)
 
 

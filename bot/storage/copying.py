@@ -1,4 +1,4 @@
-"""Copy a database to another one, resumably, or back up SQLite's file."""
+"""Copy a database into another one, resumably, or back up a SQLite file."""
 
 import contextlib
 import os
@@ -18,20 +18,20 @@ from bot.storage.statements import SQL, Unit
 from bot.storage.tables import metadata, supported_revision
 
 COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_revision]
-"""All tables but those with the revision."""
+"""All tables except those with revisions."""
 
 _ROWS_PER_PAGE = 500
 _SEEN_SECONDS = 3 * HEARTBEAT_SECONDS
-"""How recent a report must be for its process to count as running."""
+"""A process whose last report is more recent counts as running."""
 
 
 Row = Mapping[str, Any]
 Report = Callable[[str, int], None]
-"""Called with the name of each table that is copied, and the number of its rows."""
+"""Called with each table's name and number of rows."""
 
 
 async def copy_rows(source: Database, target: Database, report: Report) -> int:
-    """Copy all rows, compare them, return their number; repeatable after a `StoreError`."""
+    """Copy and compare all rows; return their number. Repeatable after a `StoreError`."""
     if await source.run_reading(lambda: _is_in_use(source.is_sqlite)):
         raise StoreError(
             "a process works on this database, or was killed less than "
@@ -61,7 +61,7 @@ async def _copy_table(source: Database, target: Database, table: Table) -> int:
 
 
 async def _run_as_owner(target: Database, unit: Callable[[Connection], None]) -> None:
-    """Run a function in a transaction that requires the tables' owner."""
+    """Run a function that only the tables' owner may run; raises `StoreError` otherwise."""
     try:
         await target.write(unit)
     except StoreError as error:
@@ -73,7 +73,7 @@ async def _run_as_owner(target: Database, unit: Callable[[Connection], None]) ->
 
 
 async def _check_that_rows_are_equal(source: Database, target: Database, table: Table) -> None:
-    """Compare all rows of the source with the target's rows of the same keys."""
+    """Raise `StoreError` if a row of the source is missing or different in the target."""
     last = None
     while rows := await _read_page(source, table, last):
         keys = [_key(table, row) for row in rows]
@@ -95,7 +95,7 @@ async def _read_page(
 
 
 def page_after(rows: Select[Any], table: Table, last: Sequence[Any] | None) -> Select[Any]:
-    """Order a table's rows by primary key, starting after the last key read."""
+    """Return a query ordered by primary key, starting after the key `last`."""
     rows = rows.order_by(*table.primary_key)
     return rows if last is None else rows.where(tuple_(*table.primary_key) > tuple_(*last))
 
@@ -119,12 +119,12 @@ def _is_in_use(is_sqlite: bool) -> Unit[bool]:
     asked = {"now": SystemClock().now()}
     if (yield SQL["held_conversation"].query(asked)):
         return True
-    # For SQLite, the lock on the data directory answers this.
+    # For SQLite, the lock on the data directory detects running processes.
     return not is_sqlite and bool((yield SQL["seen_node"].query(asked)))
 
 
 def _continue_ids(connection: Connection, table: Table) -> None:
-    """Continue ids after the largest one, as PostgreSQL's sequence ignores copied ids."""
+    """Continue ids after the largest copied id, which PostgreSQL's sequence does not know."""
     highest = connection.execute(select(func.max(table.c.id))).scalar_one()
     if highest is not None:
         sequence = func.pg_get_serial_sequence(table.name, "id")
@@ -132,9 +132,9 @@ def _continue_ids(connection: Connection, table: Table) -> None:
 
 
 def back_up(database: Path, backup: Path) -> int:
-    """Copy a database to a new owner-only file, check it, and return its size in bytes.
+    """Copy a SQLite database to a new owner-only file, check it, and return its size in bytes.
 
-    Raises `StoreError` if the file exists, cannot be written, or is damaged.
+    Raises `StoreError` if the backup exists, cannot be written, or is damaged.
     """
     if backup.exists():
         raise StoreError(f"{backup} exists; give the backup another name")
@@ -153,10 +153,10 @@ def back_up(database: Path, backup: Path) -> int:
 def copy_file(database: Path, copy: Path, *, is_written: bool) -> None:
     """Copy an SQLite database to an owner-only file, and check the copy.
 
-    With `is_written` false, the database may be in a read-only folder. Raises `OSError` and
-    `sqlite3.Error` if it cannot be read or written, or is damaged.
+    Unless `is_written`, the database may be in a read-only folder. Raises `OSError` or
+    `sqlite3.Error` if a file cannot be read or written, or is damaged.
     """
-    for end in ("", "-wal", "-shm"):  # of a copy that was interrupted
+    for end in ("", "-wal", "-shm"):  # left by an interrupted copy
         Path(f"{copy}{end}").unlink(missing_ok=True)
     os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     address = database.resolve(strict=True).as_uri()
@@ -165,8 +165,8 @@ def copy_file(database: Path, copy: Path, *, is_written: bool) -> None:
         contextlib.closing(sqlite3.connect(f"{address}?{mode}", uri=True)) as source,
         contextlib.closing(sqlite3.connect(copy)) as target,
     ):
-        source.backup(target)  # in one step: a reader of the log keeps no writer waiting
-        target.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
+        source.backup(target)  # in one step; readers do not block writers
+        target.execute("PRAGMA journal_mode=DELETE")  # a single file, without a log
         (found,) = target.execute("PRAGMA integrity_check").fetchone()
         if found != "ok":
             raise sqlite3.DatabaseError(f"the copy is damaged: {found}")

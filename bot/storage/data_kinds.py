@@ -1,4 +1,4 @@
-"""The kinds of data that are stored: where, for how long, and which statements delete them."""
+"""The kinds of stored data: where, for how long, and which statements delete them."""
 
 import tomllib
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ class DataKind:
     kept: str
     tables: tuple[str, ...] = ()
     place: str = ""
-    """Where it is stored, if not in the database."""
+    """Where it is stored, if outside the database."""
     readers: str = "operators"
     encrypted: str = ""
-    """What is encrypted; empty: the settings decide."""
+    """What is encrypted; empty: depends on the settings."""
     is_sent: bool = False
-    """Whether model providers receive it."""
+    """Whether it is sent to model providers."""
     of_person: tuple[str, ...] = ()
     of_conversation: tuple[str, ...] = ()
 
 
 @value_class
 class PolicySection:
-    """What `troupe policy` says about one kind of data, by heading."""
+    """The lines of `troupe policy` about one kind of data, by heading."""
 
     name: str
     lines: Mapping[str, str]

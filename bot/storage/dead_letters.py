@@ -17,7 +17,7 @@ _IN, _OUT = "in", "out"
 
 
 class DeadLetters(ClockStore):
-    """Messages that were not processed, and parts that were not delivered."""
+    """Dead letters: messages that were not processed, and parts that were not delivered."""
 
     @reading
     def all(self) -> Unit[Sequence[DeadLetter]]:
@@ -30,13 +30,13 @@ class DeadLetters(ClockStore):
 
     @reading
     def refusals(self, lane: str) -> Unit[Sequence[str]]:
-        """Return the reasons why a lane's recent parts were not delivered, without duplicates."""
+        """Return the distinct reasons why recent parts in a lane were not delivered."""
         rows = yield SQL["refusals"].query_alone(of=lane)
         return tuple(dict.fromkeys(decode(_first_column, row) for row in rows))
 
     @reading
     def text(self, name: str) -> Unit[str | None]:
-        """Return a dead letter's text; None if there is none with this name."""
+        """Return a dead letter's text, or None if no dead letter has this name."""
         kind, row = _parse(name)
         if not kind:
             return None
@@ -53,7 +53,7 @@ class DeadLetters(ClockStore):
 
     @transaction
     def retry(self, name: str) -> Unit[str | None]:
-        """Retry a dead letter; return its conversation or lane, or None if there is none."""
+        """Retry a dead letter; return its conversation or lane, or None if it is not found."""
         kind, row = _parse(name)
         if not kind:
             return None
@@ -61,13 +61,13 @@ class DeadLetters(ClockStore):
 
     @transaction
     def drop(self, name: str) -> Unit[bool]:
-        """Permanently delete a dead letter's content; return False if there is none."""
+        """Permanently delete a dead letter's content; return False if it is not found."""
         kind, row = _parse(name)
         statement = SQL["drop_dead_row" if kind == _OUT else "drop_dead_message"]
         return bool(kind and (yield statement.query(row=row)))
 
     def _receive_again(self, row: int) -> Unit[str | None]:
-        """Receive an event again under a new key, because its turn has reported its failure."""
+        """Store an event again with a new key, because its old turn has finished."""
         found = yield SQL["dead_message"].query(row=row)
         if not found or not (yield SQL["drop_dead_message"].query(row=row)):
             return None
@@ -86,7 +86,7 @@ class DeadLetters(ClockStore):
 
 
 def _parse(name: str) -> tuple[str, int]:
-    """Return the kind and row in a name; the kind is "" for an invalid name."""
+    """Return the kind and row id in a name; the kind of an invalid name is ""."""
     kind, _, number = name.partition("-")
     is_known = kind in {_IN, _OUT} and number.isascii() and number.isdigit() and len(number) < 18
     return (kind, int(number)) if is_known else ("", 0)
@@ -106,7 +106,7 @@ def _to_received(row: Sequence[Any]) -> DeadLetter:
 
 
 def _describe_reason(row: Sequence[Any]) -> str:
-    """Return why a message was set aside; whether it is readable now is tested here."""
+    """Return why a message became a dead letter."""
     try:
         _to_event(row)
     except Undecodable as error:

@@ -1,6 +1,6 @@
-"""Webhook events, derived from rows that are stored anyway, so that messages cost nothing extra.
+"""Webhook events, derived from rows that are stored anyway; messages cost nothing extra.
 
-A cursor per kind of event marks the last row sent. An event that is sent again after a crash has
+A cursor per kind of event marks the last sent row. After a crash, an event may be sent again with
 the same id.
 """
 
@@ -38,14 +38,14 @@ class EventKind(StrEnum):
 
 @value_class
 class EventRow:
-    """A row that may hold an event."""
+    """A row that may contain an event."""
 
     kind: EventKind
     position: float
     at: float
     """In Unix seconds."""
     data: Mapping[str, object] | None
-    """Never contains message text; None: the row holds no event."""
+    """The event's data, without message texts; None: the row contains no event."""
     is_sent: bool = False
     has_no_older_transaction: bool = True
     """Whether all transactions that wrote before the row's transaction have ended."""
@@ -64,12 +64,12 @@ class EventLog(ClockStore):
 
     @reading
     def rows_after(self, kind: EventKind, position: float, most: int) -> Unit[Sequence[EventRow]]:
-        """Return the rows after a position, in order."""
+        """Return up to `most` rows after a position, in order."""
         return (yield from _rows_after(kind, position, most))
 
     @transaction
     def start_positions(self) -> Unit[Mapping[EventKind, float]]:
-        """Return the position of each kind; on the first call, all earlier rows count as sent."""
+        """Return the cursor of each kind, creating missing cursors at the newest rows."""
         [newest] = yield SQL["event_positions"].query()
         for kind, position in zip(EventKind, newest, strict=True):
             for prefix in (_CURSOR, _BEGUN):
@@ -89,7 +89,7 @@ class EventLog(ClockStore):
 
     @reading
     def list_recent(self) -> Unit[Sequence[EventRow]]:
-        """Return the newest events, newest first; none if events were never turned on."""
+        """Return recent events, newest first; none if events were never turned on."""
         found = []
         begun = yield from _read_positions(_BEGUN)
         for kind, position in (yield from _read_positions(_CURSOR)).items():
@@ -100,7 +100,7 @@ class EventLog(ClockStore):
         return sorted(events, key=lambda one: -one.at)[:_LISTED]
 
     async def installation(self) -> str:
-        """Return the prefix of event ids, since a receiver may serve several installations."""
+        """Return the installation's id, which makes event ids unique across installations."""
         self._installation = self._installation or await read_installation_id(self._database)
         return self._installation
 
@@ -123,7 +123,7 @@ def _read_row(
     match kind:
         case EventKind.ANSWERED:
             turn, conversation, preset, provider, model, read, written, cost = columns
-            # Without a turn, it is the usage of a summary or a recap.
+            # Without a turn, it is the usage of a summary or recap.
             if turn and not _is_of_drill(conversation):
                 data = {"answer": position, "channel": parse_address(conversation).channel}
                 data |= {"preset": preset, "provider": provider, "model": model}

@@ -1,6 +1,6 @@
-"""Encrypt with the keys in TROUPE_ENCRYPTION_KEYS: the first encrypts, all decrypt.
+"""Encrypt and decrypt with `TROUPE_ENCRYPTION_KEYS`: the first key encrypts, all keys decrypt.
 
-Imported only if there are keys, because cryptography takes nine megabytes.
+Imported only if there are keys, because cryptography takes 9 MB of memory.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _KEY_ID = re.compile("[0-9a-f]{8}")
 
 
 def create_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fernet]:
-    """Return a Fernet for each key, newest first; the `SettingsError` says what needs keys."""
+    """Return a Fernet per key, newest first; raises `SettingsError`, which contains `needed_by`."""
     if not encryption_keys:
         raise SettingsError(
             f"{needed_by} a key to encrypt them; set TROUPE_ENCRYPTION_KEYS to"
@@ -38,7 +38,7 @@ def create_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fe
 
 
 class FernetCodec(TextCodec):
-    """Encodes texts together with the id of the key that encrypts them."""
+    """Encodes texts, encrypted and prefixed with the id of the key."""
 
     def __init__(self, encryption: TextEncryption) -> None:
         self._is_on = encryption.is_on
@@ -70,7 +70,7 @@ class FernetCodec(TextCodec):
         self._keys = keys
 
     def _read_keys_file(self) -> None:
-        """Add the file's new keys in front; ignore an unreadable file, which is being replaced."""
+        """Add new keys from the file; ignore an unreadable file, which is being replaced."""
         if self._keys_file is None:
             return
         try:
@@ -82,9 +82,9 @@ class FernetCodec(TextCodec):
 
 
 class KeyCipher:
-    """Encrypts and decrypts API keys with TROUPE_ENCRYPTION_KEYS, newest first.
+    """Encrypts and decrypts providers' API keys with `TROUPE_ENCRYPTION_KEYS`, newest first.
 
-    A key is bound to its provider, and so to its address; a row moved to another one is refused.
+    An encrypted key contains its provider, so that a row moved to another provider is rejected.
     """
 
     def __init__(self, encryption_keys: Sequence[str]) -> None:
@@ -92,11 +92,11 @@ class KeyCipher:
         self._fernets = MultiFernet(made)
 
     def encrypt(self, provider: str, key: str) -> str:
-        """Encrypt a provider's key."""
+        """Return a provider's API key encrypted."""
         return self._fernets.encrypt(msgspec.json.encode((provider, key))).decode()
 
     def decrypt(self, provider: str, token: str) -> str:
-        """Return a provider's key; raises `SettingsError` if it cannot be decrypted."""
+        """Return a provider's API key decrypted; raises `SettingsError` if this is impossible."""
         try:
             stored = self._fernets.decrypt(token)
         except InvalidToken:
@@ -113,10 +113,10 @@ class KeyCipher:
         return key
 
     def rotate(self, provider: str, token: str) -> str:
-        """Re-encrypt a key with the newest encryption key; raises as `decrypt` does."""
+        """Re-encrypt an API key with the newest encryption key; raises as `decrypt` does."""
         return self.encrypt(provider, self.decrypt(provider, token))
 
 
 def new_encryption_key() -> str:
-    """Return a random key for TROUPE_ENCRYPTION_KEYS."""
+    """Return a random key for `TROUPE_ENCRYPTION_KEYS`."""
     return Fernet.generate_key().decode()

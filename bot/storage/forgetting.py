@@ -40,28 +40,28 @@ _OF_SERVER = ("forget_characters", "forget_list_of_characters", "forget_changes_
 
 
 class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was deleted at one time."""
+    """A record of a deletion, kept outside the database."""
 
     at: float
     """In Unix seconds."""
     conversation: str | None = None
-    """All of it, unless turns or messages are named."""
+    """The conversation; all of it was deleted unless turns, messages or memories are listed."""
     turns: tuple[int, ...] = ()
-    """The ids of turns of the conversation."""
+    """The ids of the deleted turns."""
     messages: tuple[str, ...] = ()
-    """The platform's ids of the messages that were those turns."""
+    """The platform's ids of the deleted turns' messages."""
     memories: tuple[int, ...] = ()
     """The ids of memories that were deleted one by one."""
     person: str | None = None
-    """The person whose descriptions were deleted."""
+    """The person whose self-descriptions were deleted."""
     consent_of: str | None = None
-    """The person who chose what the bot may do with their words."""
+    """The person who chose a `Consent`."""
     consent: str = ""
-    """What they chose; empty: their choice was deleted."""
+    """The chosen `Consent`; empty: the choice was deleted."""
 
 
 def record_tombstone(path: Path, tombstone: Tombstone) -> None:
-    """Append a tombstone before its data is deleted; raises `StoreError`."""
+    """Append a tombstone to a file, before the data is deleted; raises `StoreError`."""
     line = msgspec.json.encode(tombstone) + b"\n"
     try:
         with open(path, "a+b", 0, opener=partial(os.open, mode=0o600)) as file:
@@ -73,7 +73,7 @@ def record_tombstone(path: Path, tombstone: Tombstone) -> None:
 
 
 def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
-    """Read the files that exist; raises `StoreError` for a damaged line."""
+    """Return the tombstones in those files that exist; raises `StoreError` if damaged."""
     return [one for file in files for one in _read(file)]
 
 
@@ -84,7 +84,7 @@ def _read(file: Path) -> Iterator[Tombstone]:
         return
     except OSError as error:
         raise StoreError(f"{file} cannot be read: {error.strerror}") from error
-    # What stands behind the last line break was being written when the process died.
+    # Text after the last line break was not written completely when the process died.
     for number, line in enumerate(lines[:-1], 1):
         try:
             yield msgspec.json.decode(line, type=Tombstone)
@@ -99,7 +99,7 @@ def skip_tombstone(_: Tombstone) -> None:
 
 
 class PersonalData(ClockStore):
-    """A person's stored data, across all conversations."""
+    """Reads and deletes a person's data in all conversations."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class PersonalData(ClockStore):
         self._record_tombstone = record_tombstone
 
     async def list_conversations(self, person_id: str) -> Sequence[str]:
-        """Return the keys of the conversations in which the person has written or waits."""
+        """Return the conversations that contain stored or waiting messages of the person."""
         rows = await self._database.fetch(SQL["conversations_of_person"], person=person_id)
         found = dict.fromkeys(row[0] for row in rows)
         key, last = "", 0
@@ -123,11 +123,11 @@ class PersonalData(ClockStore):
         return list(found)
 
     def record_consent(self, person_id: str, consent: str) -> None:
-        """Record a choice (empty: deleted) in a file that outlives the database."""
+        """Record a consent (empty: deleted) as a tombstone."""
         self._record_tombstone(Tombstone(self._clock.now(), consent_of=person_id, consent=consent))
 
     async def forget_outside_histories(self, person_id: str) -> None:
-        """Delete a person's notes, characters, feedback, and set-aside messages; record it."""
+        """Delete the person's notes, characters, feedback and dead letters."""
 
         def unit() -> Unit[None]:
             rows = yield SQL["messages_set_aside"].query()
@@ -145,7 +145,7 @@ class PersonalData(ClockStore):
         await self._database.truncate_log()
 
     async def forget_characters(self, owner: str) -> Sequence[str]:
-        """Delete a server's or group's characters; return the scopes whose settings changed."""
+        """Delete the characters of a server; return the scopes whose settings changed."""
 
         def unit() -> Unit[Sequence[str]]:
             for name in _OF_SERVER:
@@ -162,25 +162,25 @@ class PersonalData(ClockStore):
 
     @reading
     def list_messages(self, person_id: str) -> Unit[Sequence[tuple[str, Turn]]]:
-        """Return the person's messages, oldest first, with their conversations' keys."""
+        """Return the person's messages with their conversations, oldest first."""
         lines: dict[object, tuple[str, Turn]] = {}
         rows = yield SQL["lines_of_person"].query_alone(person=person_id)
         for id_, key, one in decode_all("turn", rows, lambda row: (*row[-2:], to_turn(row))):
-            channel = parse_address(key).channel  # branches of a conversation have copies
+            channel = parse_address(key).channel  # branches contain copies
             place = id_ if one.message_id is None else (channel, one.message_id)
             lines.setdefault(place, (key, one))
         return list(lines.values())
 
     @reading
     def descriptions(self, person_id: str) -> Unit[Mapping[str, str]]:
-        """Return the person's self-descriptions by scope."""
+        """Return the person's self-descriptions, by scope."""
         anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
         rows = yield SQL["descriptions"].query_alone({"person": person_id, **anywhere})
         return {row[0]: decode(lambda row: str(row[1]), row) for row in rows}
 
     @reading
     def list_settings(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
-        """Return the scopes and keys of settings that are deleted with the person's messages."""
+        """Return scopes and keys of the settings deleted with the person's messages."""
         anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
         rows = yield SQL["settings_of_person"].query({"person": person_id, **anywhere})
         uses = _choices_of_characters(
@@ -190,7 +190,7 @@ class PersonalData(ClockStore):
 
     @reading
     def characters(self, person_id: str) -> Unit[Mapping[str, object]]:
-        """Return the newest texts of the person's characters, as JSON, by name."""
+        """Return the person's characters as JSON values, by name."""
         rows = yield SQL["newest_of_owner"].query_alone(owner=person_id)
         return {
             shown_name(name): decode(lambda row: json.loads(row[1]), (name, content))
@@ -199,13 +199,13 @@ class PersonalData(ClockStore):
 
     @reading
     def consent(self, person_id: str) -> Unit[str | None]:
-        """Return what the person has chosen for their words, as stored; None: nothing."""
+        """Return the stored consent of the person, or None."""
         rows = yield SQL["consent_of_person"].query_alone(person=person_id)
         return decode(lambda row: str(row[0]), rows[0]) if rows else None
 
     @reading
     def feedback(self, person_id: str) -> Unit[Sequence[tuple[str, float, str]]]:
-        """Return the conversations and times of the person's reactions to answers, and them."""
+        """Return conversation, time and emoji of the person's reactions to answers."""
         rows = yield SQL["feedback_of_person"].query_alone(person=person_id)
         return [(row[0], row[1], row[2]) for row in rows]
 
@@ -222,19 +222,19 @@ class PersonalData(ClockStore):
 
     @reading
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
-        """Return the conversations with deletions since a moment, by numbers never reused."""
+        """Return conversations with deletions since a time, by a number that grows."""
         return to_dict((yield SQL["forgotten_since"].query_alone(since=moment)))
 
 
 def _choices_of_characters(owner: str, choices: Rows) -> list[tuple[str, str]]:
-    """Return the scopes and keys of choices that name a character of this owner."""
+    """Return scopes and keys of the settings that contain a character of this owner."""
     lines = [(scope, key, str(value).splitlines()) for scope, key, value in choices]
     own = f"{owner}{OWNER_SEPARATOR}"
     return [(scope, key) for scope, key, of in lines if any(one.startswith(own) for one in of)]
 
 
 def _concerns_person(person_id: str, kind: str, payload: bytes | str | None) -> bool:
-    """Return whether a person caused an event or, if it is unreadable, is named in it."""
+    """Return whether a person is the author of an event or, if unreadable, occurs in it."""
     try:
         event: Incoming = decode_event(kind, payload)
     except Undecodable:
@@ -246,7 +246,7 @@ def _concerns_person(person_id: str, kind: str, payload: bytes | str | None) -> 
 
 
 async def channel_conversations(database: Database, channel: str) -> Sequence[str]:
-    """Return a channel's conversations, including those of topics and other histories."""
+    """Return a channel's conversations, including those of its topics and histories."""
     within = {"topics": f"{channel}:", "branches": f"{channel}{HISTORY_SEPARATOR}"}
     return [
         row[0] for row in await database.fetch(SQL["keys_of_channel"], channel=channel, **within)
@@ -265,9 +265,9 @@ async def request_deletion(
     person: str | None,
     changed: Sequence[str],
 ) -> None:
-    """Ask the workers to delete conversations, or a person's messages in them.
+    """Request the deletion of conversations, or of a person's messages in them, by workers.
 
-    `changed`: scopes whose settings are already deleted, for the workers to drop from caches.
+    `changed` lists scopes with deleted settings, which the workers drop from their caches.
     """
     name, at = f"operator:{secrets.token_hex(6)}", datetime.fromtimestamp(clock.now(), UTC)
     requests = create_forget_requests(keys, name, person, at, changed)

@@ -1,4 +1,4 @@
-"""The functions in functions.sql, stored in PostgreSQL under names that include a version."""
+"""The PostgreSQL functions in functions.sql, with a hash of the source in their names."""
 
 import hashlib
 import re
@@ -13,7 +13,7 @@ _EXISTING = text("SELECT proname FROM pg_proc WHERE proname = ANY(:names)")
 
 
 class PostgresFunction:
-    """A function in the database, named "troupe_", its purpose, and a digest of its source."""
+    """A database function, called troupe_<name>_<hash of its source>."""
 
     def __init__(self, name: str, source: str) -> None:
         digest = hashlib.sha256(source.encode()).hexdigest()[:8]
@@ -26,11 +26,11 @@ class PostgresFunction:
             lists={one for one, type_ in types.items() if type_ == "bytea[]"},
             tables={one for one, type_ in types.items() if type_ == "json"},
         )
-        """Takes the parameters by name, without their "_"; returns the rows."""
+        """The statement that calls the function, with the parameters by name, without "_"."""
 
 
 def _expand_included(name: str, given: str) -> str:
-    """Expand a statement included in a function's text."""
+    """Return a statement included in a function, with its values replaced."""
     record, values = "_", {"now": SERVER_CLOCK}
     for one in given.split():
         value, is_value, expression = one.partition("=")
@@ -53,18 +53,18 @@ def _read_functions() -> dict[str, PostgresFunction]:
 
 
 FUNCTIONS = _read_functions()
-"""Each after those that it calls."""
+"""All functions by name; each function follows those that it calls."""
 
 
 def install_functions(connection: Connection) -> None:
-    """Create the functions that the database lacks.
+    """Create the functions that do not exist yet.
 
-    Other versions' functions stay, because a process of that version may still call them.
+    Functions of other versions stay, because processes of these versions may still call them.
     """
     names = {"names": [one.name for one in FUNCTIONS.values()]}
     existing = set(connection.execute(_EXISTING, names).scalars())
     missing = [one for one in FUNCTIONS.values() if one.name not in existing]
     if missing:
-        connection.execute(_LOCK)  # two processes that replace one function at once fail
+        connection.execute(_LOCK)  # creating the same function twice at once fails
         for one in missing:
             connection.exec_driver_sql(one.definition)

@@ -1,4 +1,4 @@
-"""Stored turns: find them by platform messages, change and delete them."""
+"""Find stored turns by messages on the platform, change them and delete them."""
 
 import itertools
 import json
@@ -21,14 +21,13 @@ from bot.storage.statements import SQL, Rows, Unit
 
 
 class StoredTurns(ClockStore):
-    """Finds turns by the messages shown on the platform."""
+    """Finds turns by their messages on the platform."""
 
     @transaction
     def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Unit[Sequence[StoredTurn]]:
-        """Return these platform messages' turns, oldest first, in all sessions.
+        """Return the turns of platform messages, in all sessions, oldest first.
 
-        A person's message is one turn; an answer is found by any of its messages. Inactive versions
-        are included.
+        An answer is found by any of its messages. Inactive versions are included.
         """
         asked = {"of": claim.conversation, "ids": json.dumps(list(message_ids))}
         rows = list((yield SQL["turns_of_messages"].query(asked)))
@@ -42,7 +41,7 @@ class StoredTurns(ClockStore):
 
     @transaction
     def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Unit[Exchange | None]:
-        """Return a person's message, its answers and up to `max_turns` earlier turns."""
+        """Return a person's message with its answers and up to `max_turns` earlier turns."""
         found = yield SQL["question"].query(of=claim.conversation, message=message_id)
         return (yield from _load_exchange(claim.conversation, found, max_turns))
 
@@ -50,10 +49,10 @@ class StoredTurns(ClockStore):
     def load_exchange_of_part(
         self, conversation_key: str, part: str, max_turns: int
     ) -> Unit[Exchange | None]:
-        """Return the exchange whose answer was sent as this part.
+        """Return the exchange whose answer or failure notice was sent as this part, or None.
 
-        Without answers, the part reports a failed answer, and the question is not in the history;
-        its gathered messages come first. None if unknown or answered since.
+        For a failure notice, the exchange has no answers, because the question is not in the
+        history; the questions gathered with it are in `before`. None: unknown, or answered later.
         """
         of = {"of": conversation_key}
         rows = yield SQL["sent_as"].query({**of, "part": encode_parts((part,))})
@@ -69,20 +68,20 @@ class StoredTurns(ClockStore):
 
     @transaction
     def load_failed(self, claim: Claim) -> Unit[Sequence[StoredTurn]]:
-        """Return failed questions and menus since the newest answer, newest question first."""
+        """Return unanswered questions and menus after the newest answer, newest first."""
         rows = yield SQL["failed_questions"].query(of=claim.conversation)
         return [_to_stored(row) for row in rows]
 
     @transaction
     def find_turns_of_person(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
-        """Return the ids of a person's turns and their answers; all turns if nobody else wrote."""
+        """Return the ids of a person's turns and the answers; all ids if nobody else wrote."""
         asked = {"of": claim.conversation, "person": person_id}
         if not (yield SQL["turn_of_others"].query(asked)):
             return [row[0] for row in (yield SQL["all_turns"].query(asked))]
-        # An answer follows the question, or another answer to it; versions follow the same turn.
+        # An answer's parent is its question or a previous answer; versions share a parent.
         gone: set[int] = set()
         answered_together: set[int] = set()
-        is_asking = False  # whether an answer to them is pending
+        is_asking = False  # whether they wait for an answer
         for id_, parent, speaker, is_observed in (yield SQL["turns_and_parents"].query(asked)):
             if speaker is None:
                 is_asking = False
@@ -97,7 +96,7 @@ class StoredTurns(ClockStore):
 
     @transaction
     def opened_parts(self, message: InboxMessage) -> Unit[Sequence[int]]:
-        """Return the numbers of a message's opened parts, including those of earlier attempts."""
+        """Return the part numbers already sent for a message, in this or earlier attempts."""
         rows = yield SQL["sends_of_turns"].query(names=json.dumps([message.turn]))
         return sorted(part for _, part, _ in rows)
 
@@ -105,7 +104,7 @@ class StoredTurns(ClockStore):
 def _load_unanswered(
     conversation: str, question: StoredTurn, session: int, current: int
 ) -> Unit[Exchange | None]:
-    """Return a question whose answer failed; None if it was retried and is in the history."""
+    """Return a question whose answer failed, or None if it was answered later."""
     message = question.turn.message_id
     if message is not None and (yield SQL["question"].query(of=conversation, message=message)):
         return None
@@ -146,7 +145,7 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
 
 
 def find_part_targets(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
-    """Return the outbox columns that identify the messages to change, by these parts."""
+    """Return outbox columns that identify the messages of parts, in the given order."""
     known = yield from find_parts(names)
     targets: list[dict[str, object]] = []
     for name in names:
@@ -157,7 +156,7 @@ def find_part_targets(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
 
 
 def find_parts(names: Sequence[str]) -> Unit[dict[str, str | None]]:
-    """Return the platform ids of parts; None for parts not sent yet."""
+    """Return the platform ids of parts by part name; None: not sent yet."""
     asked = {"names": json.dumps(sorted({name.rpartition("/")[0] for name in names}))}
     rows = [
         *(yield SQL["kept_ids_of_turns"].query(asked)),
@@ -167,12 +166,12 @@ def find_parts(names: Sequence[str]) -> Unit[dict[str, str | None]]:
 
 
 def _to_stored(row: Sequence[Any]) -> StoredTurn:
-    """Decode a row that starts with `id` and `TURN_COLUMNS`; other columns are ignored."""
+    """Decode a row that starts with `id` and `TURN_COLUMNS`; ignore further columns."""
     return StoredTurn(row[0], to_turn(row[1:]))
 
 
 def _with_session(row: Sequence[Any]) -> tuple[StoredTurn, Sequence[Any]]:
-    """Decode a turn, and return the columns after it."""
+    """Decode a turn; return it and the columns after it."""
     return _to_stored(row), row[1 + len(TURN_COLUMNS) :]
 
 
@@ -181,10 +180,10 @@ def _read_turns(rows: Iterable[Sequence[Any]]) -> list[StoredTurn]:
 
 
 def apply_change(conversation: str, change: HistoryChange, now: float) -> Unit[None]:
-    """Change turns, and delete summaries that cover any of them.
+    """Change turns, and delete the summaries that cover changed turns.
 
-    Deleting a turn also deletes the content of all later receipts, whose prompts may quote it, and
-    the texts of its unsent parts.
+    Deleting a turn also deletes the content of all later receipts, whose prompts may contain the
+    turn, and the texts of its unsent parts.
     """
     for turn_id, files in change.files.items():
         yield SQL["set_files"].query(row=turn_id, files=encode_files(files))

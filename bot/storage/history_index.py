@@ -1,4 +1,4 @@
-"""Find messages in a channel with several histories, and begin branches."""
+"""Find messages in channels with several histories, and create branches of histories."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -11,18 +11,18 @@ from bot.storage.statements import SQL, Unit, to_dict
 
 
 class SqlHistoryIndex(Store):
-    """Used only for channels whose history is not shared by everybody."""
+    """Finds the histories of messages; only used in channels with several histories."""
 
     @reading
     def find_received(self, address: Address, external_key: str) -> Unit[str | None]:
-        """Return a received event's conversation; None if it is no longer stored."""
+        """Return the conversation of a received event, or None if not stored any more."""
         return (yield from _find_received(address, external_key))
 
     @reading
     def find_places(
         self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
     ) -> Unit[Sequence[MessagePlace]]:
-        """Return messages' places, people's first, oldest first; copies only on request."""
+        """Return the places of messages in histories: people's messages, then answers."""
         ids = {"ids": json.dumps(list(message_ids))}
         places = []
         for turn, key, session, is_active in (
@@ -37,7 +37,7 @@ class SqlHistoryIndex(Store):
 
     @reading
     def is_forgotten(self, address: Address, message_id: str) -> Unit[bool]:
-        """Return whether the bot sent a message that no history of the channel holds any more."""
+        """Return whether the bot sent this message and all histories have forgotten it."""
         channel = {"of_lane": address.lane, "of_channel": address.channel}
         ids = json.dumps([message_id])
         sent = yield SQL["parts_of_messages"].query({**channel, "ids": ids})
@@ -49,18 +49,18 @@ class SqlHistoryIndex(Store):
 
     @reading
     def find_newest_conversation(self, address: Address, person_id: str) -> Unit[str | None]:
-        """Return the channel's conversation in which the person wrote last."""
+        """Return the channel's conversation where the person wrote last, or None."""
         rows = yield SQL["newest_of_person"].query({**_branches(address), "person": person_id})
         return rows[0][0] if rows else None
 
     @reading
     def turn_counts(self, address: Address) -> Unit[Mapping[str, int]]:
-        """Return the keys of the channel's conversations, with their numbers of turns."""
+        """Return the number of turns in each of the channel's conversations, by key."""
         return to_dict((yield SQL["conversations_of_channel"].query(_branches(address))))
 
     @transaction
     def create_branch(self, key: str, place: MessagePlace) -> Unit[None]:
-        """Copy the history up to a turn to a new conversation, unless that already has turns."""
+        """Copy a history up to a turn into a new conversation that has no turns yet."""
         if (yield SQL["has_turns"].query(of=key)):
             return
         rows = yield SQL["turns_until"].query(of=place.conversation, turn=place.turn)
@@ -105,7 +105,7 @@ def _places_of_part(
 
 
 def _is_last(turn: int, conversation: str, session: int, answered: str) -> Unit[bool]:
-    """Return whether only answers to `answered` follow a turn or wait to follow it."""
+    """Return whether no messages follow a turn, except answers to the event `answered`."""
     of = {"of": conversation, "in_session": session, "turn": turn, "answered": answered}
     [[is_last]] = yield SQL["is_last"].query(of)
     return bool(is_last)

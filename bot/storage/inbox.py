@@ -17,7 +17,7 @@ _LISTED = ("platform", "bot_id", "external_key", "conversation", "kind", "payloa
 
 
 class SqlInbox(ClockStore, Intake):
-    """Stores messages, makes their conversations ready, and advances cursors, in one unit."""
+    """Stores received events, marks their conversations as ready, and advances cursors."""
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
@@ -33,7 +33,7 @@ class SqlInbox(ClockStore, Intake):
 
     @reading
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
-        """Return an unfinished message by its key, and its gathered messages."""
+        """Return an unfinished message by its key, and the messages gathered with it."""
         bot = {"platform": address.platform, "bot_id": address.bot_id}
         return _decode_events(
             (yield SQL["message_in_progress"].query_alone({**bot, "external_key": external_key}))
@@ -43,13 +43,13 @@ class SqlInbox(ClockStore, Intake):
     def waiting(
         self, conversations: Collection[str], limit: int, of_each: int
     ) -> Unit[Sequence[Incoming]]:
-        """Return unanswered events, newest first: at most `limit`, `of_each` per conversation."""
+        """Return up to `limit` unanswered events, newest first, `of_each` per conversation."""
         asked = {"conversations": json.dumps(sorted(conversations)), "of_each": of_each}
         return _decode_events((yield SQL["waiting_messages"].query_alone({**asked, "most": limit})))
 
 
 def _decode_events(rows: Iterable[Sequence[Any]]) -> list[Incoming]:
-    """Decode rows of `kind` and `payload`; their worker sets unreadable ones aside."""
+    """Decode rows of `kind` and `payload`, and skip unreadable ones."""
     return decode_all("inbox", rows, lambda row: decode_event(*row))
 
 
@@ -85,7 +85,7 @@ def _receive_by_function(
 def receive_by_steps(
     rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
 ) -> Unit[None]:
-    """Store messages, make their conversations ready and advance cursors."""
+    """Store received events, mark their conversations as ready, and advance cursors."""
     if rows:
         yield SQL["store_message"].query_many(rows)
         yield SQL["make_ready"].query_many(
@@ -98,5 +98,5 @@ def receive_by_steps(
 
 
 def _conversation_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row per conversation, in a fixed order to avoid deadlocks."""
+    """Return one row per conversation, in a fixed order to avoid deadlocks."""
     return [row for _, row in sorted({row["conversation"]: row for row in rows}.items())]

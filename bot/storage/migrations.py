@@ -1,4 +1,4 @@
-"""Upgrade the tables; the only module that imports Alembic."""
+"""Upgrade the tables with Alembic; the only module that imports Alembic."""
 
 from alembic import command
 from alembic.config import Config
@@ -12,16 +12,16 @@ _ADVISORY_LOCK = 0x7472_6F75_7065  # "troupe" in ASCII
 
 
 def build_alembic_config() -> Config:
-    """Return the configuration for the shipped migrations."""
+    """Return Alembic's configuration for Troupe's migrations."""
     config = Config()
     config.set_main_option("script_location", str(find_shipped_folder("migrations")))
     return config
 
 
 def upgrade(connection: Connection) -> None:
-    """Upgrade in this transaction, one process at a time; raises `SettingsError` if unknown."""
-    if connection.dialect.name == "postgresql":  # on SQLite BEGIN IMMEDIATE has locked the file
-        # they may wait for as long as another process migrates
+    """Upgrade in this transaction; raises `SettingsError` if the revision is unknown."""
+    if connection.dialect.name == "postgresql":  # on SQLite, BEGIN IMMEDIATE has locked the file
+        # wait as long as another process is migrating
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
@@ -31,5 +31,5 @@ def upgrade(connection: Connection) -> None:
         command.upgrade(config, "head")
     except CommandError as error:
         raise SettingsError(
-            f"the database is of another version of Troupe; start that version: {error}"
+            f"the database belongs to another version of Troupe; start that version: {error}"
         ) from error

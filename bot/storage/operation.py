@@ -1,4 +1,4 @@
-"""Operational data in SQL: processes and their work, pauses, notes, the audit log."""
+"""Operational data in SQL: processes and their work, pauses, message notes, the audit log."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -20,18 +20,18 @@ _WORK = {
     "sends with an unknown outcome": "unknown_sends",
     "stories without a vector": "stories_without_vector",
 }
-"""The statements that count work and give the age of the oldest, by what they count."""
+"""By kind of work: the statement that returns its amount and the age of the oldest item."""
 _MAX_BYTES = 2**18
 _encode_report = msgspec.msgpack.Encoder().encode
 _decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
 
 
 class NodeRegistry(ClockStore):
-    """The processes of an installation. All ages use the database's clock."""
+    """Registers the processes of an installation. All ages use the database's clock."""
 
     @transaction
     def enter(self, owner: str, roles: str, version: str) -> Unit[None]:
-        yield SQL["leave_node"].query(owner=owner)  # of an earlier life
+        yield SQL["leave_node"].query(owner=owner)  # left by a previous run
         row = {"owner": owner, "roles": roles, "version": version}
         yield SQL["enter_node"].query({**row, **self._now()})
 
@@ -42,25 +42,25 @@ class NodeRegistry(ClockStore):
 
     @transaction
     def share(self, owner: str, report: ProcessReport) -> Unit[None]:
-        """Publish this process's report to the other processes, replacing its last one."""
+        """Store this process's report for other processes, replacing the previous one."""
         told = _encode_report(report)
         if len(told) <= _MAX_BYTES:
             yield SQL["share_report"].query(owner=owner, report=told)
 
     @reading
     def reports(self, owners: Sequence[str]) -> Unit[Mapping[str, ProcessReport]]:
-        """Return these processes' last reports, by their names in leases."""
+        """Return the last reports of these processes, by owner name."""
         rows = [row for row in (yield SQL["node_reports"].query_alone()) if row[0] in owners]
         return dict(decode_all("report", rows, lambda row: (row[0], _decode_report(row[1]))))
 
     @transaction
     def leave(self, owner: str) -> Unit[None]:
-        """Remove a process that is ending."""
+        """Remove a process that is shutting down."""
         yield SQL["leave_node"].query(owner=owner)
 
     @reading
     def nodes(self) -> Unit[Sequence[Node]]:
-        """Return the running processes and recently crashed ones, oldest first."""
+        """Return running and recently crashed processes, oldest first."""
         now = self._now()
         held: defaultdict[str, list[str]] = defaultdict(list)
         for owner, role in (yield SQL["leases_of_nodes"].query(now)):
@@ -73,12 +73,12 @@ class NodeRegistry(ClockStore):
 
     @reading
     def exclusive_roles(self) -> Unit[Sequence[HeldJob]]:
-        """Return the holders of exclusive roles, by role."""
+        """Return the exclusive roles with their holders."""
         return [HeldJob(*row) for row in (yield SQL["jobs"].query_alone(self._now()))]
 
     @reading
     def background_work(self) -> Unit[Sequence[BackgroundWork]]:
-        """Return the amount and age of waiting or running work, by kind."""
+        """Return the amount and age of waiting and running work, by kind."""
         found = []
         for name, statement in _WORK.items():
             [row] = yield SQL[statement].query(self._now())
@@ -97,12 +97,12 @@ class Pauses(ClockStore):
 
     @transaction
     def begin(self, scope: str, by: str) -> Unit[bool]:
-        """Pause a scope; return False if it is already paused."""
+        """Pause a scope; return False if it was already paused."""
         return bool((yield SQL["begin_pause"].query(scope=scope, by=by, at=self._clock.now())))
 
     @transaction
     def end(self, scope: str) -> Unit[bool]:
-        """End a scope's pause; return False if there is none."""
+        """End the pause of a scope; return False if there was none."""
         return bool((yield SQL["end_pause"].query(scope=scope)))
 
 
@@ -115,7 +115,7 @@ class SqlMessageNotes(ClockStore):
 
     @reading
     def newest(self, key: str, limit: int) -> Unit[Sequence[str]]:
-        """Return a key's newest notes, oldest first."""
+        """Return the newest notes with a key, oldest first."""
         rows = yield SQL["newest_notes"].query_alone(key=key, most=limit)
         return [decode(lambda row: str(row[0]), row) for row in reversed(rows)]
 
@@ -127,7 +127,7 @@ class SqlMessageNotes(ClockStore):
 
     @transaction
     def forget(self, key: str, person_id: str | None = None) -> Unit[None]:
-        """Delete a key's notes, of one person or of all."""
+        """Delete the notes with a key, one person's or all."""
         statement = SQL["forget_notes"] if person_id is None else SQL["forget_notes_of_person"]
         yield statement.query(key=key, person=person_id)
 

@@ -1,8 +1,9 @@
-"""The outbox. A lane is a chat's queue of messages, sent in order by one sender at a time.
+"""The outbox: queued sends, edits and deletions.
 
-A lane is due at `due_at`; a sender that takes it moves that time to the end of its lease, so that
-if it dies, the lane becomes due again by itself. Each row names the sender and the attempt that
-hold it, and only these may change the row: a sender that wakes up late is refused.
+A lane is the queue of one chat, sent in order by one sender at a time. It is due at `due_at`. A
+sender that takes a lane sets this to the end of its lease, so that the lane becomes due again if
+the sender dies. Each row contains the sender and attempt that hold it; only these may change the
+row.
 """
 
 import json
@@ -35,17 +36,17 @@ from bot.storage.rows import (
 from bot.storage.statements import SQL, Rows, Unit, encode_sources
 from bot.value_class import value_class
 
-SENDING_SECONDS = 20.0  # statements.sql says it, too
-"""The lease of a row; a request ends within half of it, or its sender drops it."""
+SENDING_SECONDS = 20.0  # also written in statements.sql
+"""The lease of a row; a sender gives up a request after half of this time."""
 _NOTICE_PART = 10_000
-"""Parts from this number on are notices that another part could not be delivered."""
-_MAX_KNOWN_IDS = 1000  # of a chat: more messages of ours than a probe ever looks back over
+"""Parts from this number on are notices about parts that could not be delivered."""
+_MAX_KNOWN_IDS = 1000  # of a chat; more than a search ever covers
 _MAX_REASON = 500  # characters
 
 
 @value_class
 class SenderIdentity:
-    """A sender's name, and how late its platforms may accept an abandoned request."""
+    """A sender's name, and how long its platforms may still execute an abandoned request."""
 
     owner: str
     settle_seconds: float
@@ -58,18 +59,18 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def due_lanes(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
-        """Return the lanes whose first unsent row is due and not held."""
+        """Return up to `limit` lanes whose first unsent row is due and not held by a sender."""
         asked = {"served": encode_sources(sources), "most": limit, "now": self._clock.now()}
         rows = yield SQL["due_lanes"].query_alone(asked)
         return [row[0] for row in rows]
 
     @transaction
     def take_due(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
-        """Take the first unsent row of each of these lanes, if due.
+        """Reserve and return the first unsent row of each of these lanes that is due.
 
-        A pending row is committed as `sending` before it is returned (its `state` still says
-        pending). A row with an unknown outcome, or whose sender's lease has ended, is returned as
-        it is, to be reconciled.
+        A pending row is stored as `sending`, but returned with the state pending. A row with
+        unknown outcome, or whose sender's lease has ended, is returned with the state unknown, to
+        be reconciled.
         """
         at = current_moment(self._clock)
         ordered = sorted(lanes)  # in one order, so that nobody deadlocks
@@ -87,7 +88,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def mark_sent(self, row: OutboxRow, external_id: str | None) -> Unit[OutboxRow | None]:
-        """Mark a row as sent, with this id unless it is a change; take the lane's next row."""
+        """Mark a row as sent, with the new message's id; reserve and return the next row."""
         at = current_moment(self._clock)
         if self._database.is_sqlite:
             [lane] = yield from self._change_row("end_sent_row", row, arrived_as=external_id)
@@ -101,17 +102,17 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def mark_dead(self, row: OutboxRow, reason: str) -> Unit[OutboxRow | None]:
-        """Record that the platform permanently refused a row, and take the lane's next row."""
+        """Mark a row as permanently refused; reserve and return the lane's next row."""
         at = current_moment(self._clock)
         key = yield from self._give_up_row(row, reason)
         return (yield from _take_next(key, self._sender, at))
 
     @transaction
     def send_again(self, row: OutboxRow, reason: str, *, is_gone: bool) -> Unit[OutboxRow | None]:
-        """Give up a refused edit, and send its part as a new message with the new text.
+        """Give up a refused edit, and queue its part as a new message with the new content.
 
-        Unless its message is gone, the part's row keeps the id of the message to replace. Returns
-        the lane's next row, which is that part unless we deleted it.
+        Unless the message is gone, the new message will replace it. Return the lane's next row,
+        which is this part unless its deletion is already queued.
         """
         at = current_moment(self._clock)
         key = yield from self._give_up_row(row, reason)
@@ -125,9 +126,9 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def set_aside(self, row: OutboxRow, reason: str, notice: str) -> Unit[OutboxRow | None]:
-        """Give up a row, queue one notice (empty: none), take the lane's next row.
+        """Give up a row and queue a notice, unless empty; reserve and return the next row.
 
-        For a private row, the notice goes to the channel where its reader has asked.
+        For a private row, the notice is sent to the channel where its reader asked.
         """
         at, private = current_moment(self._clock), row.private
         where = parse_address(private.group) if private and private.group else row.address
@@ -144,7 +145,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def edit_opened(self, row: OutboxRow, external_id: str) -> Unit[OutboxRow | None]:
-        """Make a row that was opened without its content an edit, and take it again."""
+        """Turn a row that was sent without content into an edit, and reserve it again."""
         at = current_moment(self._clock)
         yield SQL["lock_lane"].query(of=row.address.lane)
         [lane] = yield from self._change_row("edit_opened_row", row, arrived_as=external_id)
@@ -152,7 +153,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def move(self, row: OutboxRow, private: PrivateDelivery, to: Address) -> Unit[OutboxRow | None]:
-        """Move a row that is in no channel yet to a private chat, and take its lane's next row."""
+        """Move an unsent row to a private chat; reserve and return its lane's next row."""
         at, key, where = current_moment(self._clock), row.address.lane, address_columns(to)
         yield from _lock_lanes(key, to.lane)
         buttons = encode_content(row.content, private=private)["buttons"]
@@ -162,62 +163,62 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def mark_unknown(self, row: OutboxRow, seconds: float) -> Unit[None]:
-        """Record that a row may have been sent, and reconcile it after this time."""
+        """Record that a row may have been sent; it is reconciled after some seconds."""
         yield from self._postpone(row, OutboxState.UNKNOWN, seconds)
 
     @transaction
     def reschedule(self, row: OutboxRow, seconds: float) -> Unit[None]:
-        """Record that a row was certainly not sent, and retry it after this time."""
+        """Record that a row was certainly not sent; it is retried after some seconds."""
         yield from self._postpone(row, OutboxState.PENDING, seconds)
 
     @transaction
     def release_all(self) -> Unit[None]:
-        """Release everything left by a previous run of this sender."""
+        """Release all lanes left by a previous run of this sender."""
         yield SQL["release_lanes"].query(sender=self._sender.owner, now=self._clock.now())
 
     @reading
     def has_later(self, row: OutboxRow) -> Unit[bool]:
-        """Whether its lane contains more to send after a row."""
+        """Return whether a lane contains further unsent rows after a row."""
         return bool((yield SQL["later_row"].query_alone(of=row.address.lane, row=row.id)))
 
     @transaction
     def sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
-        """The messages of finished rows; None for a row that will never be sent."""
+        """Return the message ids of finished rows; None: the row will never be sent."""
         rows = yield SQL["sent_ids"].query_alone(ids=json.dumps(sorted(row_ids)))
         return {row: None if state == OutboxState.DEAD else sent for row, state, sent in rows}
 
     @transaction
     def find_message_id(self, part: str) -> Unit[str | None]:
-        """The id of the message that a part was sent as, by the part's name; None if unsent."""
+        """Return the platform's id of a part's message, or None if not sent yet."""
         return (yield from histories.find_parts([part])).get(part)
 
     @reading
     def known_ids(self, address: Address) -> Unit[Set[str]]:
-        """The ids of this chat's messages that are accounted for."""
+        """Return the ids of this chat's messages that belong to known rows."""
         rows = yield SQL["known_ids"].query_alone(of=address.lane, most=_MAX_KNOWN_IDS)
         return {row[0] for row in rows}
 
     @transaction
     def hold_lane(self, lane: str) -> Unit[float | None]:
-        """Hold a lane without a row for the length of a lease, so that nobody else sends.
+        """Hold a lane for the length of a lease, without a row, so that no sender uses it.
 
-        Returns the lease's end in Unix seconds, for `release_lane`; None if somebody is sending, or
-        a row's outcome is unknown.
+        Return the lease's end in Unix seconds, for `release_lane`, or None if a row of the lane is
+        being sent or has an unknown outcome.
         """
         leased = yield SQL["hold_settled_lane"].query(of=lane, now=self._clock.now())
         return leased[0][0] if leased else None
 
     @transaction
     def release_lane(self, lane: str, held: float) -> Unit[None]:
-        """Release a lane if it is still held by this lease; otherwise change nothing."""
-        # Rows queued from now on wait for this unit.
+        """Release a lane, unless the lease `held` has expired."""
+        # From here on, other units wait to queue rows.
         if not (yield SQL["empty_held_lane"].query(of=lane, held=held)):
             return
         if (yield SQL["unsent_row"].query(of=lane)):
             yield SQL["make_due_now"].query(of=lane, now=self._clock.now())
 
     def _change_row(self, name: str, row: OutboxRow, **values: object) -> Unit[Sequence[Any]]:
-        """Change a row with a statement; raises `Fenced` unless this sender still holds it."""
+        """Run a statement on a row; raises `Fenced` if this sender does not hold the row."""
         held = {"row": row.id, "sender": self._sender.owner, "attempt": row.attempts}
         changed = yield SQL[name].query({**held, **values})
         if not changed:
@@ -225,16 +226,15 @@ class SqlOutbox(ClockStore):
         return changed[0]
 
     def _give_up_row(self, row: OutboxRow, reason: str) -> Unit[str]:
-        """Mark a row as dead and return its lane."""
+        """Mark a row as dead, and return its lane."""
         yield SQL["lock_lane"].query(of=row.address.lane)
         [lane] = yield from self._change_row("end_dead_row", row, error=reason[:_MAX_REASON])
         return str(lane)
 
     def _postpone(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
-        """Give a row back, due after some seconds by the clock used for leases.
+        """Release a row, to be due after some seconds by the clock used for leases.
 
-        With its own clock, a slow sender would look up an unknown outcome before the platform has
-        settled it.
+        By its own clock, a sender with a wrong time would look up an unknown outcome too early.
         """
         yield SQL["lock_lane"].query(of=row.address.lane)
         due = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
@@ -248,7 +248,7 @@ class SqlOutbox(ClockStore):
 def queue(
     rows: Sequence[dict[str, Any]], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Append rows, which may replace messages; if the lane is free, take its first row."""
+    """Append rows to a lane; if the lane is free, reserve and return its first row."""
     is_in_place = "target_turn" in rows[0]
     yield (SQL["queue_in_place"] if is_in_place else SQL["queue_row"]).query_many(rows)
     return (yield from make_due(rows[0], sender, at))
@@ -257,7 +257,7 @@ def queue(
 def make_due(
     row: dict[str, Any], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Take the first unsent row of a row's lane, or make the lane due."""
+    """Reserve and return the first row of a row's lane or, without a sender, make the lane due."""
     lane = {"key": row["lane"], "platform": row["platform"], "bot_id": row["bot_id"]}
     if sender is None:
         yield SQL["make_due"].query({**lane, "now": at.now})
@@ -267,8 +267,8 @@ def make_due(
 
 
 def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
-    """Take the first unsent row of a lane that this sender holds."""
-    yield SQL["empty_lane"].query(of=key)  # rows queued from now on wait for this unit
+    """Reserve and return the first unsent row of a lane that this sender holds."""
+    yield SQL["empty_lane"].query(of=key)  # from here on, other units wait to queue rows
     head = yield SQL["head"].query(of=key)
     if not head:
         return None
@@ -277,7 +277,7 @@ def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow |
 
 
 def _take_next_alone(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
-    """Like `_take_next`, in one statement if nothing follows; SQLite runs one unit at a time."""
+    """Do the same as `_take_next` on SQLite, in one statement if the lane is empty."""
     leased = yield SQL["hold_or_empty_lane"].query(of=key, now=at.now)
     if leased[0][0] is None:
         return None
@@ -298,8 +298,8 @@ def _take_leased(
 def _begin_sending(
     head: Rows, key: str, sender: SenderIdentity, leased: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Begin to send a lane's first row, or wait until it may be sent."""
-    now = leased[0][0] - SENDING_SECONDS  # by the clock of the database
+    """Reserve and return a lane's first row, or postpone the lane until the row may be sent."""
+    now = leased[0][0] - SENDING_SECONDS  # by the database's clock
     row, not_before, started_at = _to_row(tuple(head[0]), at)
     if row.state is OutboxState.SENDING:  # its sender died
         row = replace(row, state=OutboxState.UNKNOWN)
@@ -315,12 +315,12 @@ def _begin_sending(
 
 
 def decode_taken_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
-    """Decode the row taken by a database function, if any."""
+    """Decode the row reserved by a database function, or return None if there is none."""
     return None if columns[0] is None else _to_row(tuple(columns), at)[0]
 
 
 def _notice_values(row: OutboxRow, text: str, where: Address) -> dict[str, object]:
-    # All private parts of a turn are told of once.
+    # There is one notice for all private parts of a turn.
     part = _NOTICE_PART + (0 if row.private else row.part)
     named = {"turn": row.turn, "part": part, "op": OutboxOperation.SEND}
     reply_to = row.private.reply_to if row.private else row.reply_to

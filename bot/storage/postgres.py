@@ -1,6 +1,6 @@
-"""PostgreSQL: units on up to 8 asyncpg connections; tables and copies through SQLAlchemy.
+"""PostgreSQL connections: units of work on asyncpg, migrations and copies on SQLAlchemy.
 
-Imported only if PostgreSQL is configured, because SQLAlchemy's async engines import its whole ORM.
+Imported only if needed, because SQLAlchemy's async engines import its whole ORM.
 """
 
 import contextlib
@@ -37,19 +37,19 @@ MAX_CONNECTIONS = 8
 CONNECT_SECONDS = 5.0
 COMMAND_SECONDS = 20.0
 _CANCEL_SECONDS = 2.0
-"""How long a server may take to cancel a statement."""
+"""The maximum time for the server to cancel a statement."""
 _CLOSE_SECONDS = 2.0
-"""How long it may take to end a connection."""
+"""The maximum time for the server to close a connection."""
 _SERVER_LIMITS = {
     "statement_timeout": "20s",
     "lock_timeout": "5s",
-    # a stopped process must not hold a row's lock for ever
+    # a stopped process must not lock a row forever
     "idle_in_transaction_session_timeout": "10s",
 }
 _SET_LIMITS = "; ".join(f"SET LOCAL {name} = '{limit}'" for name, limit in _SERVER_LIMITS.items())
 
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""The last attempt, if the server ends a connection in the middle of a statement."""
+"""asyncpg's errors; `InternalClientError` if the server closes a connection in a statement."""
 
 
 _HOST = re.compile(r"(.*?)(?::(\d+))?")
@@ -58,19 +58,19 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
-    """Closes quickly even if the server hangs, because connections are closed in sequence."""
+    """A connection that closes quickly even if the server hangs."""
 
     @override
     async def close(self, *, timeout: float | None = None) -> None:
-        with contextlib.suppress(TimeoutError):  # then it is aborted
+        with contextlib.suppress(TimeoutError):  # the connection is aborted then
             await super().close(timeout=timeout or _CLOSE_SECONDS)
 
 
 class PostgresPool(ConnectionPool):
     """Connections to a PostgreSQL server.
 
-    `?pgbouncer=true` in the URL means a pooler in transaction mode, which rejects settings on
-    connect and would give a prepared statement to another client.
+    `?pgbouncer=true` in the URL declares a pooler in transaction mode, which rejects settings on
+    connect and would run prepared statements on other connections.
     """
 
     dialect: DialectName = "postgresql"
@@ -88,7 +88,7 @@ class PostgresPool(ConnectionPool):
         }
         if file is not None and not url.password:
             path = Path(str(file))
-            read_password(path, url)  # so that a mistake is named at the start
+            read_password(path, url)  # so that mistakes are reported at the start
             self._options["password"] = functools.partial(_password_now, path, url)
         if self._behind_pgbouncer:
             self._options |= {"statement_cache_size": 0}
@@ -101,7 +101,7 @@ class PostgresPool(ConnectionPool):
 
     @override
     async def run(self, start: StartUnit[T]) -> T:
-        """Run a unit and commit it; after a `TimeoutError` it may be committed nevertheless."""
+        """Run a unit and commit it; after a `TimeoutError`, it may be committed anyway."""
         if not self._opened:
             await self._pool
             self._opened = True
@@ -123,12 +123,12 @@ class PostgresPool(ConnectionPool):
 
     @contextlib.asynccontextmanager
     async def _acquired(self) -> AsyncIterator[Any]:
-        """Lend a connection, and close it if the server takes too long to cancel a statement."""
+        """Lend a connection; close it if the server does not cancel a statement in time."""
         connection = await self._pool.acquire()
         try:
             yield connection
         finally:
-            with contextlib.suppress(TimeoutError):  # asyncpg has closed it
+            with contextlib.suppress(TimeoutError):  # asyncpg has closed the connection
                 await self._pool.release(connection, timeout=_CANCEL_SECONDS)
 
     async def _run(self, connection: Any, unit: Unit[T], query: Query) -> T:
@@ -177,17 +177,17 @@ class PostgresPool(ConnectionPool):
         try:
             async with engine.begin() as connection:
                 return await connection.run_sync(unit)
-        except FAILURES as error:  # SQLAlchemy does not translate what it raises while it connects
+        except FAILURES as error:  # SQLAlchemy does not convert errors on connect
             raise to_store_error(error) from None
 
     def _make_engine(self, command_seconds: float | None) -> AsyncEngine:
-        """Make an engine for single connections, as a running service seldom needs one."""
+        """Return an engine that opens a connection per use, because uses are rare."""
 
         async def connect(**_options: Any) -> asyncpg.Connection:
             options = {**self._options, "command_timeout": command_seconds}
             return await asyncpg.connect(self._dsn, **options)
 
-        # asyncpg reads the address itself: SQLAlchemy knows neither sslmode nor several hosts.
+        # asyncpg parses the address, because SQLAlchemy supports neither sslmode nor several hosts.
         arguments: dict[str, Any] = {"async_creator_fn": connect}
         if self._behind_pgbouncer:
             arguments |= {
@@ -207,14 +207,14 @@ class PostgresPool(ConnectionPool):
 
 
 async def _skip_reset(_connection: object) -> None:
-    """Skip asyncpg's reset round trip, because units do not change session state."""
+    """Skip asyncpg's reset query, because units do not change session state."""
 
 
 def read_password(file: Path, url: URL) -> str:
-    """Return the password in the first matching line `host:port:database:user:password`.
+    """Return the password from the first matching line `host:port:database:user:password`.
 
-    asyncpg ignores group-readable files, as Kubernetes mounts secrets, and keeps escapes. Raises
-    `SettingsError` if the file cannot be read or no line matches.
+    asyncpg would ignore group-readable files, such as secrets in Kubernetes, and not resolve
+    escapes. Raises `SettingsError` if the file cannot be read or no line matches.
     """
     given = url.query.get("host", url.host or "localhost")
     hosts = given.split(",") if isinstance(given, str) else given
@@ -238,7 +238,7 @@ def read_password(file: Path, url: URL) -> str:
 
 
 def _password_now(file: Path, url: URL) -> str:
-    """Read the password for a connection; its file may be replaced or briefly missing."""
+    """Read the password for a new connection; raises `StoreError` if the file is missing."""
     try:
         return read_password(file, url)
     except SettingsError as error:
@@ -246,7 +246,7 @@ def _password_now(file: Path, url: URL) -> str:
 
 
 def to_dsn(url: URL) -> str:
-    """Convert a URL for libpq: several hosts become one `host`, and `ssl` is `sslmode`."""
+    """Convert a URL to libpq's form, with one `host` for several hosts, and `sslmode`."""
     query = {
         name: ",".join(value) if isinstance(value, tuple) else value
         for name, value in url.query.items()

@@ -1,4 +1,4 @@
-"""Presets in SQL: all versions of an operator's, the newest of people's characters, and drafts."""
+"""Presets in SQL: all versions of operators' presets, people's characters, and drafts."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _DELETED = hashlib.sha256(b"").hexdigest()
 class PresetVersions(ClockStore):
     @transaction
     def save(self, versions: Sequence[PresetVersion]) -> Unit[Mapping[str, int]]:
-        """Store the current presets; return their numbers, which change only with the content."""
+        """Store presets; return version numbers by name. Unchanged content keeps its number."""
         numbers = {}
         for one in versions:
             numbers[one.name] = yield from self._save(one)
@@ -32,7 +32,7 @@ class PresetVersions(ClockStore):
             if newest and newest[0][1] == sha256:
                 return int(newest[0][0])
             number = max(preset.version, newest[0][0] + 1 if newest else 1)
-            # A process that starts at the same time may have taken the number: then try again.
+            # Another process may have taken the number at the same time, so the loop checks again.
             new = {"version": number, "first_seen_at": self._clock.now()}
             yield SQL["add_preset"].query({**row, **new, **owner})
             if preset.owner is not None:
@@ -40,18 +40,18 @@ class PresetVersions(ClockStore):
 
     @reading
     def newest(self, name: str) -> Unit[PresetVersion | None]:
-        """Return the newest version; None if no service has started with this preset."""
+        """Return the newest version of a preset, or None if it was never stored."""
         rows = yield SQL["newest_preset"].query_alone(name=name)
         return decode(lambda row: PresetVersion(name, row[2], row[0]), rows[0]) if rows else None
 
     @transaction
     def delete(self, name: str) -> Unit[None]:
-        """Delete all versions of somebody's character."""
+        """Delete all versions of a person's or server's character."""
         yield SQL["drop_character"].query(name=name)
 
     @reading
     def pictures(self) -> Unit[frozenset[str]]:
-        """Return the addresses of the pictures of all characters that were made in chats."""
+        """Return the picture URLs of all characters that were created in chats."""
         rows = yield SQL["characters"].query_alone()
         values = decode_all("setting", rows, lambda row: str(row[0]))
         return frozenset(one.rpartition("\t")[2] for one in values)
@@ -63,17 +63,17 @@ class PresetVersions(ClockStore):
 
     @reading
     def history(self, name: str, limit: int) -> Unit[Sequence[tuple[int, float]]]:
-        """Return version numbers, newest first, and when each was first seen (Unix seconds)."""
+        """Return version numbers and their first use in Unix seconds, newest first."""
         rows = yield SQL["preset_history"].query_alone(name=name, deleted=_DELETED, most=limit)
         return [(version, first_seen_at) for version, first_seen_at in rows]
 
 
 class PresetDrafts(Store):
-    """Drafts of presets, by preset name."""
+    """Stores drafts of presets, one per preset name."""
 
     @reading
     def all(self) -> Unit[Sequence[PresetDraft]]:
-        """Return all drafts by name, without the files they were imported from."""
+        """Return all drafts, ordered by name, without their imported files."""
         rows = yield SQL["drafts"].query_alone()
         return [decode(lambda row: PresetDraft(*row), row) for row in rows]
 
@@ -84,7 +84,7 @@ class PresetDrafts(Store):
 
     @transaction
     def save(self, draft: PresetDraft) -> Unit[bool]:
-        """Store a draft if its revision (initially 1) follows the stored one; else return False."""
+        """Store a draft; return False if its revision does not follow the stored revision."""
         source = draft.source
         row = {
             "name": draft.name,
@@ -100,7 +100,7 @@ class PresetDrafts(Store):
 
     @transaction
     def delete(self, name: str) -> Unit[bool]:
-        """Delete a draft; return whether there was one."""
+        """Delete a draft; return False if there was none."""
         return bool((yield SQL["delete_draft"].query(name=to_storable_text(name))))
 
 

@@ -1,4 +1,4 @@
-"""The encrypted API keys of providers."""
+"""Encrypted API keys of providers, stored in SQL."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,9 +12,9 @@ class StoredKey:
     number: int
     provider: str
     token: str
-    """The key, encrypted."""
+    """The encrypted key."""
     added_at: float
-    """Unix seconds."""
+    """In Unix seconds."""
 
 
 class ProviderKeys(ClockStore):
@@ -29,12 +29,12 @@ class ProviderKeys(ClockStore):
 
     @transaction
     def remove(self, number: int) -> Unit[bool]:
-        """Remove a key; return False if there is none with this number."""
+        """Remove a key; return False if no key has this number."""
         return bool((yield SQL["remove_key"].query(row=number)))
 
     @transaction
     def replace_tokens(self, renew: Callable[[str, str], str]) -> Unit[int]:
-        """Replace all tokens, or none if `renew` raises; return their number."""
+        """Replace all tokens (none if `renew` raises), and return their number."""
         keys = yield SQL["keys"].query()
         for number, provider, token, _ in keys:
             yield SQL["replace_key"].query(row=number, token=renew(provider, token))

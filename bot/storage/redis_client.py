@@ -1,4 +1,4 @@
-"""Connect to a Redis or Valkey server by URL, with a password from a file that may change."""
+"""Connect to a Redis or Valkey server by URL, optionally with a password from a file."""
 
 import os
 import ssl
@@ -27,7 +27,7 @@ from bot.telemetry.secret_masker import register_secrets
 
 SIGNALS_CHANNEL = "troupe:signals"
 ANSWER_SECONDS = 1.0
-"""How long a server may take before the process does without it."""
+"""The time after which a process continues without the server's answer."""
 
 _REFUSALS = (
     *(AuthenticationError, AuthorizationError, NoPermissionError),
@@ -63,7 +63,7 @@ def open_client(url: str) -> Redis:
 
 
 def describe_redis_error(error: Exception, redis: Redis) -> str:
-    """Describe the server, the error and the remedy, without the password."""
+    """Return a message with the server, the error and the remedy, without the password."""
     given = redis.connection_pool.connection_kwargs
     server = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
     chain = (error, error.__cause__, error.__context__, *error.args)  # redis-py hides the cause
@@ -74,7 +74,7 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
                 " file of its authority by ?ssl_ca_certs=FILE in the address"
             )
         case NoPermissionError():
-            what = f"forbids its user to publish; allow it the channel {SIGNALS_CHANNEL}"
+            what = f"does not allow its user to publish; allow the channel {SIGNALS_CHANNEL}"
         case AuthenticationError() | AuthorizationError():
             what = (
                 "refuses the name or the password; correct them in the address, as"
@@ -90,16 +90,16 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
 
 
 def _reason(chain: Sequence[object]) -> str:
-    """Return the operating system's error message, which redis-py hides in its own."""
+    """Return the operating system's error message, which redis-py hides."""
     for found in chain:
         if isinstance(found, OSError) and found.errno is not None:
-            # a failed look-up of a name has a negative number and words of its own
+            # a failed DNS lookup has a negative number and its own message
             return os.strerror(found.errno) if found.errno > 0 else str(found.strerror)
     return str(chain[0]) or type(chain[0]).__name__
 
 
 class _PasswordFile(CredentialProvider):
-    """Reads the password at each connect; open connections keep using the old one."""
+    """Reads the password from a file at each connect; open connections stay open."""
 
     def __init__(self, file: Path, user: str) -> None:
         self._file = file
@@ -108,7 +108,7 @@ class _PasswordFile(CredentialProvider):
 
     @override
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """Return user and password; while the file is being replaced, the previous ones."""
+        """Return user and password, or the previous ones while the file is being replaced."""
         try:
             self._password = self._read()
         except ValueError as error:
@@ -122,7 +122,7 @@ class _PasswordFile(CredentialProvider):
 
 
 def _take_password_file(url: str) -> tuple[str, _PasswordFile | None]:
-    """Remove `?password_file=FILE` and the user from an address; raises `ValueError`."""
+    """Return a URL without user and `password_file`, and the file; raises `ValueError`."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     file = options.pop(_OPTION, None)

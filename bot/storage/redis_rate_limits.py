@@ -1,8 +1,8 @@
-"""Rate limits that an installation's processes share in Redis or Valkey.
+"""Rate limits shared by all processes in Redis or Valkey.
 
-Each call is a script, so it is atomic; it uses the server's time. While the server is down or
-frozen, each process limits itself to a share, by the number of recently active processes.
-Platforms' refusals and released slots are reported once it is back.
+Each call is an atomic script with the server's time. While the server is down or frozen, each
+process applies its share of the limits, by the number of recently active processes. Platforms'
+refusals and released slots are reported when the server is back.
 """
 
 import asyncio
@@ -29,23 +29,23 @@ from bot.storage.statements import read_sections
 _log = structlog.get_logger(__name__)
 _ANSWER_SECONDS = 0.3
 _LATE_SECONDS = 0.1
-"""A time limit that ends so much too late says nothing of the server: its answer may lie there."""
+"""If a timeout fires this much too late, this process was slow, and maybe not the server."""
 _PAUSE_SECONDS = 1.0
-"""How long the server is not asked after it did not answer; doubled each time."""
+"""The pause after the server did not answer; doubled each time."""
 _MAX_PAUSE_SECONDS = 15.0
 _SCANNED_AT_ONCE = 1000
 _MAX_SHOWN = 100
 
 _ANY_NUMBER = 1_000_000
 _MAX_UNTOLD_RELEASES = 10_000
-"""The first ones held places in the server, most of the later ones in this process only."""
+"""The most releases to report later; the first ones matter most."""
 _RELEASES_AT_ONCE = 500
 _COUNT_EVERY_SECONDS = 20.0
 _MEMBER_SECONDS = 90.0
 
 
 class RedisRateLimits(RateLimits):
-    """Counts on the server, with a key prefix, or here while it does not respond in time."""
+    """Counts on the server or, while it does not respond in time, in this process."""
 
     def __init__(self, redis: Redis, prefix: str, clock: Clock, answer_seconds: float) -> None:
         self._redis = redis
@@ -55,8 +55,8 @@ class RedisRateLimits(RateLimits):
         self._here = InProcessRateLimits(clock)
         self._paused_until = 0.0
         self._next_pause = _PAUSE_SECONDS
-        self._untold: dict[str, float] = {}  # refused scopes, and until when
-        self._untold_releases: dict[tuple[str, str], None] = {}  # keys and holders, in order
+        self._untold: dict[str, float] = {}  # unreported refusals: scopes, and until when
+        self._untold_releases: dict[tuple[str, str], None] = {}  # unreported keys and holders
         self._asking = asyncio.Lock()
         self._members = f"{prefix}limiting"
         self._name = secrets.token_hex(8)
@@ -90,18 +90,18 @@ class RedisRateLimits(RateLimits):
         if waiter is not None:
             keys += [f"{self._prefix}turns:{key}", f"{self._prefix}waiters:{key}"]
             given += [waiter.name, int(waiter.urgency), waiter.seconds]
-        self._untold_releases.pop((key, holder), None)  # else it would end this place
+        self._untold_releases.pop((key, holder), None)  # otherwise it would release this slot
         answer = await self._ask(lambda: self._scripts["acquire"](keys, given))
         if answer is None:
             share = max(1, limit // self._processes)
             return await self._here.acquire(key, share, holder, lease_seconds, waiter)
-        if answer:  # counted here as well, should the server go away
+        if answer:  # also counted here, in case the server goes down
             await self._here.acquire(key, _ANY_NUMBER, holder, lease_seconds)
         return int(answer)
 
     @override
     async def release(self, key: str, holder: str) -> None:
-        await self._here.release(key, holder)  # it may have been acquired during a pause
+        await self._here.release(key, holder)  # it may have been acquired while the server was down
         if len(self._untold_releases) < _MAX_UNTOLD_RELEASES:
             self._untold_releases[key, holder] = None
         await self._ask(self._tell_releases)
@@ -112,7 +112,7 @@ class RedisRateLimits(RateLimits):
         answer = await self._ask(lambda: self._scripts["take_call"](keys, given))
         if answer is None:
             return await self._here.take_call(self._shares(scopes))
-        if float(answer) <= 0:  # counted here as well, should the server go away
+        if float(answer) <= 0:  # also counted here, in case the server goes down
             await self._here.take_call(scopes)
         return float(answer)
 
@@ -128,7 +128,7 @@ class RedisRateLimits(RateLimits):
         return [one.per_process_share(self._processes) for one in scopes]
 
     def _encode(self, scopes: Sequence[CallScope]) -> tuple[list[str], list[str | int | float]]:
-        """Return these scopes' keys and values for the scripts."""
+        """Return the keys and arguments of the scripts for these scopes."""
         keys = [key for scope in scopes for key in self._refusal_keys(scope.key)]
         given: list[str | int | float] = [len(scopes)]
         for scope in scopes:
@@ -168,9 +168,9 @@ class RedisRateLimits(RateLimits):
         return f"{self._prefix}places:{key}"
 
     async def _ask(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the server's response; None while it has none.
+        """Return the server's response, or None while the server is down.
 
-        Calls share one connection in sequence, because a script is faster than opening another.
+        Calls share one connection in sequence, because a script is faster than a new connection.
         """
         async with self._asking:
             if self._clock.monotonic() < self._paused_until:
@@ -186,9 +186,9 @@ class RedisRateLimits(RateLimits):
             return answer
 
     async def _answer(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Query the server, and retry once if this process itself was too slow.
+        """Return the server's response; retry once if this process itself was too slow.
 
-        A call that was counted but not answered then counts twice, which still keeps the limit.
+        A call that was counted but not answered counts twice, which is safe.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._answer_seconds
@@ -216,7 +216,7 @@ class RedisRateLimits(RateLimits):
                 del self._untold[scope]
 
     async def _tell_releases(self) -> None:
-        """Report released slots to the server, a limited number at a time."""
+        """Report unreported releases to the server, a limited number at a time."""
         if not (told := list(itertools.islice(self._untold_releases, _RELEASES_AT_ONCE))):
             return
         async with self._redis.pipeline(transaction=False) as pipeline:
@@ -227,7 +227,7 @@ class RedisRateLimits(RateLimits):
             self._untold_releases.pop(place, None)
 
     async def _count_now_and_then(self) -> None:
-        """Report that this process is running, and learn how many are."""
+        """Report from time to time that this process is running, and count the processes."""
         now = self._clock.monotonic()
         if now - self._counted_at >= _COUNT_EVERY_SECONDS:
             given: list[str | float] = [self._name, _MEMBER_SECONDS]
@@ -235,12 +235,12 @@ class RedisRateLimits(RateLimits):
             self._counted_at = now
 
     async def leave(self) -> None:
-        """Report that this process is ending."""
+        """Report that this process is shutting down."""
         await self._ask(lambda: self._redis.zrem(self._members, self._name))
 
 
 def _escape(prefix: str) -> str:
-    """Escape the characters in a prefix that are wildcards in Redis patterns."""
+    """Escape wildcards of Redis patterns in a prefix."""
     return re.sub(r"([\\*?\[\]])", r"\\\1", prefix)
 
 
@@ -248,7 +248,7 @@ def _escape(prefix: str) -> str:
 async def open_rate_limits(
     url: str, prefix: str, clock: Clock, answer_seconds: float = _ANSWER_SECONDS
 ) -> AsyncIterator[RedisRateLimits]:
-    """Share rate limits through this server, if it is up; raises as `open_client`."""
+    """Open rate limits shared through a server; raises as `open_client`."""
     async with contextlib.aclosing(open_client(url)) as redis:
         limits = RedisRateLimits(redis, prefix, clock, answer_seconds)
         try:

@@ -1,7 +1,7 @@
 """Signals between processes, over Redis or Valkey publish/subscribe.
 
-Signals are optional: a lost one only delays work until the database is polled. So nobody waits for
-the server; while it is down or frozen, signals only reach their own process.
+Signals are optional: a lost signal only delays work until the database is polled. So no caller
+waits for the server. While the server is down or frozen, signals only reach their own process.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _BEAT_SECONDS = 2.0
 
 
 _Signal: TypeAlias = tuple[str, list[str]]
-"""A topic and keys."""
+"""A topic and its keys."""
 
 
 class _Message(msgspec.Struct, array_like=True):
@@ -50,7 +50,7 @@ _decode = msgspec.msgpack.Decoder(_Message).decode
 
 
 class RedisSignals(InProcessSignals):
-    """Calls subscribers here at once, and those in other processes through the server."""
+    """Calls subscribers in this process directly, and in other processes through the server."""
 
     def __init__(self, redis: Redis, beat_seconds: float) -> None:
         super().__init__()
@@ -59,8 +59,8 @@ class RedisSignals(InProcessSignals):
         self._id = secrets.token_hex(8)
         self._queued: asyncio.Queue[_Signal] = asyncio.Queue(_MAX_QUEUED)
         self.is_connected = False
-        self._is_sending = True  # as far as is known
-        self._problems: list[str] = []  # since both worked, each once
+        self._is_sending = True  # assumed until a failure
+        self._problems: list[str] = []  # distinct problems since the last success
 
     @property
     @override
@@ -80,7 +80,7 @@ class RedisSignals(InProcessSignals):
     @override
     def publish(self, topic: str, keys: Sequence[str]) -> None:
         super().publish(topic, keys)
-        with contextlib.suppress(asyncio.QueueFull):  # the server is away: others poll
+        with contextlib.suppress(asyncio.QueueFull):  # the server is down, and other processes poll
             self._queued.put_nowait((topic, list(keys)))
 
     async def run(self) -> None:
@@ -100,7 +100,7 @@ class RedisSignals(InProcessSignals):
                 self._is_sending = False
                 self._add_problem(error)
                 await asyncio.sleep(pause)
-                self._take_queued(_MAX_QUEUED)  # by now the database was polled
+                self._take_queued(_MAX_QUEUED)  # other processes have polled the database by now
                 pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             else:
                 self._is_sending = True
@@ -108,7 +108,7 @@ class RedisSignals(InProcessSignals):
                 pause = _PAUSE_SECONDS
 
     async def _next_signals(self) -> list[_Signal]:
-        """Return the queued signals; empty if there are none until the next beat."""
+        """Return the queued signals; empty if none arrives within `beat_seconds`."""
         try:
             async with asyncio.timeout(self._beat_seconds):
                 signals = [await self._queued.get()]
@@ -138,7 +138,7 @@ class RedisSignals(InProcessSignals):
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
     async def _receive_until_silent(self, subscription: PubSub) -> None:
-        """Receive until the connection ends; raises `TimeoutError` if no signals arrive at all."""
+        """Receive until the connection ends; raises `TimeoutError` after too long a silence."""
         now = asyncio.get_running_loop().time
         seconds = self._beat_seconds + 2 * ANSWER_SECONDS
         async with asyncio.timeout(seconds) as silence:
@@ -148,14 +148,14 @@ class RedisSignals(InProcessSignals):
                     self._receive(message["data"])
 
     def _add_problem(self, error: Exception) -> None:
-        """Log a problem once, not at each retry."""
+        """Log a problem, unless it was already logged."""
         problem = describe_redis_error(error, self._redis)
         if problem not in self._problems:
             self._problems.append(problem)
             _log.warning("signals_interrupted", reason=problem)
 
     def _clear_problems(self) -> None:
-        """Clear earlier problems once sending and receiving work again."""
+        """Clear the problems if sending and receiving work again."""
         if self.reaches_others and self._problems:
             _log.info("signals_resumed")
             self._problems.clear()
@@ -175,7 +175,7 @@ class RedisSignals(InProcessSignals):
 async def open_signals(
     url: str, beat_seconds: float = _BEAT_SECONDS
 ) -> AsyncIterator[RedisSignals]:
-    """Exchange signals through this server, while it is up; raises as `open_client`."""
+    """Open signals exchanged through a server; raises as `open_client`."""
     async with contextlib.aclosing(open_client(url)) as redis:
         signals = RedisSignals(redis, beat_seconds)
         running = asyncio.create_task(signals.run(), name="signals")
@@ -186,7 +186,7 @@ async def open_signals(
 
 
 async def check_redis(url: str) -> None:
-    """Check that the server responds; raises `TroupeError` with the reason if not."""
+    """Check that the server responds; raises `TroupeError` with the reason if it does not."""
     async with contextlib.aclosing(open_client(url)) as redis:
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
@@ -196,7 +196,7 @@ async def check_redis(url: str) -> None:
 
 
 async def publish_signal(url: str, topic: str, keys: Sequence[str]) -> None:
-    """Publish a signal, if the server is up, without keeping a connection."""
+    """Publish a signal and close the connection; ignore a server that is down."""
     message = _Message(secrets.token_hex(8), [(topic, list(keys))])
     async with contextlib.aclosing(open_client(url)) as redis:
         with contextlib.suppress(TimeoutError, RedisError, OSError):

@@ -1,7 +1,7 @@
-"""Share session windows between processes over Redis or Valkey; any may be lost.
+"""Share session windows (see windows.py) between processes over Redis or Valkey.
 
-Saving a window never waits for the server. Finding one waits for a moment at most and, if the
-server did not respond, is skipped for a while.
+Windows may be lost. Saving a window never waits for the server. Finding one waits for a moment at
+most; if the server did not respond, it is not asked for a while.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 _SECONDS_KEPT = 600
 _MAX_BYTES = 200_000
 _MAX_WAITING = 1000
-_FIND_SECONDS = 0.3  # reading the history takes less than a longer wait
+_FIND_SECONDS = 0.3  # reading the history from SQL would be faster
 _PAUSE_SECONDS = 15.0
 _FAILURES = (TimeoutError, RedisError, OSError)
 
@@ -43,7 +43,7 @@ _decode = msgspec.msgpack.Decoder(_StoredWindow).decode
 
 
 class RedisWindows(SharedWindows):
-    """Writes queued windows in the background, all in one round trip."""
+    """Shares windows; queued windows are written in the background in one round trip."""
 
     def __init__(self, redis: Redis, prefix: str, codec: TextCodec, clock: Clock) -> None:
         self._redis = redis
@@ -74,7 +74,7 @@ class RedisWindows(SharedWindows):
                 value = await self._redis.get(self._prefix + claim.conversation)
             plain = self._codec.decode(value if isinstance(value, bytes) else None)
             stored = _decode(plain) if plain else None
-        except (msgspec.DecodeError, StoreError):  # of another version of Troupe, or another key
+        except (msgspec.DecodeError, StoreError):  # another version of Troupe or encryption key
             return None
         except _FAILURES as error:
             self._pause(error)
@@ -125,7 +125,7 @@ class RedisWindows(SharedWindows):
 async def open_windows(
     url: str, prefix: str, codec: TextCodec, clock: Clock
 ) -> AsyncIterator[RedisWindows]:
-    """Share windows through this server, if it is up; raises as `open_client`."""
+    """Open windows shared through a server; raises as `open_client`."""
     redis = open_client(url)
     windows = RedisWindows(redis, prefix, codec, clock)
     running = asyncio.create_task(windows.run(), name="shared windows")

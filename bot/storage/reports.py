@@ -1,8 +1,8 @@
-"""Queries for the console: answers, channels and queues.
+"""Read-only queries for the console: answers, channels and queues.
 
-Answers are searched by columns in the database, and by content page by page. A receipt does not
-name its answer's turn, because showing another version of an answer changes its row. The turn is
-found by its preset, time and text.
+Answers are searched by columns in the database, and by content page by page in Python. A receipt
+does not contain the id of its answer's turn, because the row changes when another version is shown.
+So the turn is found by preset, time and text.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from bot.storage.statements import SQL, Rows, Statement, Unit, to_dict
 
 _ROWS_PER_READ = 500
 _MAX_ROWS_SEARCHED = 4000
-"""Decoding this many receipts takes about a third of a second."""
+"""The most receipts to decode per search, which takes about 0.3 s."""
 _SECONDS_TO_FINISH = 600.0
-"""How long after an answer's last word its receipt may be stored: others answer meanwhile."""
+"""The maximum time from an answer's end to storing its receipt; other characters may answer."""
 _ANSWER = "SELECT id, conversation, at, content FROM receipt WHERE length(content) > 0"
 _CONDITIONS = {
     "conversation": "conversation = :conversation",
@@ -44,13 +44,13 @@ _CONDITIONS = {
 
 
 class AnswerLog(Store):
-    """The answers whose receipts are still stored."""
+    """Finds answers whose receipts are still stored."""
 
     async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
-        """Return at most `limit` answers, newest first.
+        """Return up to `limit` matching answers, newest first.
 
-        Text outside of columns is searched in a few thousand receipts at a time, so fewer answers
-        may be found; `next_before` continues the search.
+        If the filters need receipts' contents, only a few thousand receipts are searched, so that
+        fewer answers may be found; `next_before` continues the search.
         """
         found: list[StoredAnswer] = []
         before = asked.before
@@ -67,31 +67,31 @@ class AnswerLog(Store):
 
     @reading
     def find(self, number: int) -> Unit[StoredAnswer | None]:
-        """Return an answer; None if it does not exist or its text was deleted."""
+        """Return an answer, or None if it does not exist or its text was deleted."""
         rows = yield SQL["answer"].query_alone(number=number)
         return next(iter(decode_all("receipt", rows, _stored_answer)), None)
 
     @reading
     def find_feedback(self, number: int) -> Unit[Mapping[str, str]]:
-        """Return the reactions to an answer, 👍 or 👎, by the ids of the people."""
+        """Return the reactions to an answer, 👍 or 👎, by person id."""
         return to_dict((yield SQL["feedback"].query_alone(number=number)))
 
     @reading
     def find_before(self, answer: StoredAnswer) -> Unit[int | None]:
-        """Return the number of the preset's previous answer in this conversation."""
+        """Return the number of the preset's previous answer in the conversation, or None."""
         of = {"of": answer.conversation, "preset": answer.receipt.preset}
         rows = yield SQL["answer_before"].query_alone({**of, "number": answer.number})
         return rows[0][0] if rows else None
 
     @reading
     def find_delivery(self, answer: StoredAnswer) -> Unit[float | None]:
-        """Return when an answer's last message was sent; None if not yet, or no longer known."""
+        """Return when an answer's last message was sent, or None if not sent or unknown."""
         [[sent_at, unsent]] = yield SQL["delivery_of_answer"].query_alone(number=answer.number)
         return None if unsent else sent_at
 
     @reading
     def find_context(self, answer: StoredAnswer) -> Unit[Scene | None]:
-        """Return the answered message, without quote and files, and the history before it."""
+        """Return the answered message (without quote and files) and its history, or None."""
         one, of = answer.receipt, {"of": answer.conversation}
         times = {"since": answer.at - _SECONDS_TO_FINISH, "until": answer.at}
         rows = yield SQL["answers_around"].query({**of, **times, "preset": one.preset})
@@ -149,7 +149,7 @@ def _stored_answer(row: Sequence[Any]) -> StoredAnswer:
 
 
 def _ancestors(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
-    """Return the turns up to `newest`, oldest first; before a deleted one, those shown now."""
+    """Return the turns up to `newest`, oldest first, following their parents."""
     found: list[Turn] = []
     wanted: int | None = newest
     for row in rows:
@@ -161,7 +161,7 @@ def _ancestors(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
 
 
 class ServiceState(ClockStore):
-    """An installation's backlog, channels, and messages."""
+    """Reads the state of the installation: queues, channels and messages."""
 
     @reading
     def queues(self) -> Unit[QueueState]:
@@ -171,13 +171,13 @@ class ServiceState(ClockStore):
 
     @reading
     def queue_ages(self) -> Unit[tuple[float, float]]:
-        """Return the ages in seconds of the oldest unanswered message and unsent row; 0 if none."""
+        """Return the ages in seconds of the oldest unanswered message and unsent row."""
         [[conversations, lanes]] = yield SQL["queue_ages"].query_alone(now=self._clock.now())
         return max(0.0, conversations or 0.0), max(0.0, lanes or 0.0)
 
     @reading
     def trace(self, turn: str) -> Unit[MessageTrace]:
-        """Return the stored data about a message's processing, by its turn's name."""
+        """Return the stored data about the processing of a message, by its turn's name."""
         source, _, external_key = turn.partition(":")
         platform, _, bot_id = source.partition("@")
         named = {"platform": platform, "bot_id": bot_id, "external_key": external_key}
@@ -189,18 +189,18 @@ class ServiceState(ClockStore):
 
     @reading
     def newest_speakers(self, limit: int) -> Unit[Sequence[tuple[str, Person]]]:
-        """Return the conversations and authors of the newest messages, newest first."""
+        """Return conversation and author of the newest messages, newest first."""
         rows = yield SQL["newest_speakers"].query_alone(most=limit)
         return decode_all("turn", rows, lambda row: (row[0], Person(row[1], row[2])))
 
     @reading
     def channels(self, limit: int) -> Unit[Sequence[KnownChannel]]:
-        """Return the channels with answers, most recent answers first."""
+        """Return up to `limit` conversations with answers, most recent answers first."""
         return [KnownChannel(*row) for row in (yield SQL["channels"].query_alone(most=limit))]
 
     @reading
     def chat_settings(self) -> Unit[Sequence[MadeSetting]]:
-        """Return the settings made in chats by scope, without people's descriptions."""
+        """Return all chat settings by scope, without people's self-descriptions."""
         rows = yield SQL["made_settings"].query_alone()
         return [decode(lambda row: MadeSetting(*row), row) for row in rows]
 
@@ -212,12 +212,12 @@ class ServiceState(ClockStore):
 
     @reading
     def people(self, conversation: str, limit: int) -> Unit[Sequence[Person]]:
-        """Return the speakers with their newest names, most recent speaker first."""
+        """Return the people in a conversation with their newest names, most recent first."""
         rows = yield SQL["people"].query_alone(of=conversation, most=limit)
         return [decode(lambda row: Person(*row), row) for row in rows]
 
     @reading
     def turns(self, conversation: str) -> Unit[Sequence[tuple[int, Turn]]]:
-        """Return all messages, oldest first, with their session numbers."""
+        """Return a conversation's turns with their session numbers, oldest first."""
         rows = yield SQL["turns_of_conversation"].query_alone(of=conversation)
         return decode_all("turn", rows, lambda row: (row[-1], to_turn(row)))

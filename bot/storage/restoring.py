@@ -1,7 +1,7 @@
-"""Restore a backup, and prepare the restored database before any process uses it.
+"""Restore a backup, and prepare the database before any process uses it.
 
-The backup is older than what people have seen: since then, messages were answered and others were
-forgotten. They must not be answered again, or come back.
+After the backup was created, messages were answered and others were forgotten. They must not be
+answered again, or come back.
 """
 
 import contextlib
@@ -40,14 +40,14 @@ _FORGET_CHANNEL = (
 async def prepare_restored(
     database: Database, tombstones: Sequence[Tombstone], answered_until: float, now: float
 ) -> tuple[int, int]:
-    """Prepare a restored database; repeatable until a process uses it.
+    """Prepare a restored database; may be repeated until a process uses it.
 
-    The tombstones cover all deletions, even before the backup. Processes answered on the lost
-    database until `answered_until`, in Unix seconds: messages before that are assumed to be
-    answered.
+    The tombstones contain all deletions, even before the backup. Until `answered_until`, in Unix
+    seconds, processes used the lost database, so that earlier messages are assumed to be answered.
 
-    Returns the number of messages of unknown outcome, which are looked up on the platforms, and the
-    number of unanswered messages, which become context.
+
+    Return the number of sent messages with unknown outcome, which are looked up on the platforms,
+    and the number of unanswered messages, which become context.
     """
 
     def unit() -> Unit[tuple[int, int]]:
@@ -98,11 +98,11 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
 
 
 _MATTERS_SECONDS = 30 * 86_400.0
-"""No platform delivers older messages."""
+"""Platforms do not deliver messages older than this."""
 
 
 async def read_restore(database: Database, now: float) -> Restore | None:
-    """Return the newest restore from a backup; None if none still matters."""
+    """Return the most recent restore, or None if there was none in the last 30 days."""
     return await database.run_reading(lambda: _newest_restore(now))
 
 
@@ -119,18 +119,18 @@ def _newest_restore(now: float) -> Unit[Restore | None]:
 
 
 _CLOCKS_DIFFER_SECONDS = 2.0
-"""Platforms write whole seconds, and their clocks are not ours."""
+"""The tolerance for platforms' clocks, which count whole seconds."""
 
 
 def last_written(database: Path) -> float | None:
-    """Return when a process last used a database; None if there is no file."""
+    """Return when an SQLite database was last written, or None if there is no file."""
     files = [database, Path(f"{database}-wal")]
     times = [file.stat().st_mtime for file in files if file.is_file()]
     return max(times) + _CLOCKS_DIFFER_SECONDS if times else None
 
 
 def copy_backup(backup: Path, database: Path) -> Path:
-    """Copy a backup next to the database; return the copy; raises `StoreError` if damaged."""
+    """Copy a backup to a file next to the database, and return it; raises `StoreError`."""
     part = Path(f"{database}.restoring")
     try:
         copy_file(backup, part, is_written=False)
@@ -146,10 +146,10 @@ def copy_backup(backup: Path, database: Path) -> Path:
 
 
 def replace_database(part: Path, database: Path, answered_until: float) -> Path:
-    """Replace the database by the prepared copy; return the old one's new name.
+    """Replace the database by the prepared copy, and return the old database's new name.
 
-    The copy gets the lost database's last write time, so that `last_written` returns it again if
-    the copy is itself replaced before the service starts.
+    The copy gets the modification time of the lost database, so that `last_written` returns the
+    same time if the restore is repeated before the service starts.
 
     Raises `StoreError` if the files cannot be renamed.
     """
@@ -170,7 +170,7 @@ def replace_database(part: Path, database: Path, answered_until: float) -> Path:
 
 
 def _unused_name(database: Path) -> Path:
-    """Return an unused name for the old database, as an earlier one may be the only intact one."""
+    """Return an unused name for the old database, to keep all earlier copies."""
     name = Path(f"{database}.replaced")
     numbers = count(2)
     while name.exists():

@@ -1,4 +1,4 @@
-"""Delete old rows: messages, outbox rows, receipts, usage, leases and, if configured, turns."""
+"""Delete expired rows: messages, outbox rows, receipts, usage, leases and, if configured, turns."""
 
 import json
 import math
@@ -13,22 +13,22 @@ from bot.storage.statements import SQL, Rows, Statement, Unit
 
 _DAY = 86_400.0
 INBOX_SECONDS = 14 * _DAY
-"""As long as a platform may deliver a message again: the row is what recognizes a repetition."""
+"""Longer than a platform may deliver a message again, which its row detects."""
 OUTBOX_SECONDS = 7 * _DAY
 USAGE_SECONDS = 400 * _DAY
-"""A year, and the current month."""
+"""A year and the current month."""
 _NODE_SECONDS = 7 * _DAY
-"""How long operators see that a process died."""
+"""The time for which operators see a dead process."""
 FORGOTTEN_SECONDS = 30 * _DAY
-"""How long a process may be offline and still learn what it must delete."""
+"""The time a process may be offline without missing deletions."""
 _ROWS_PER_PAGE = 500
-"""Few enough that no worker waits long for the transaction that deletes them."""
+"""Few enough that workers do not wait long for the transaction."""
 
 _IS_FINAL = "state IN ('sent', 'dead')"
 
 
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
-    """Delete old rows that nothing needs any more; return their number."""
+    """Delete expired rows in all tables but turns; return their number."""
     now = await database.now(clock)
     receipt_seconds = receipt_days * _DAY
     deleted = 0
@@ -50,7 +50,7 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
 
 
 async def _empty_receipts(database: Database, until: float) -> int:
-    """Delete old receipts' content, page by page; their usage stays."""
+    """Delete the content of old receipts, page by page; their usage stays."""
     emptied, since = 0, 0.0
     while True:
         [[end]] = await database.fetch(SQL["end_of_receipt_page"], since=since, until=until)
@@ -66,7 +66,7 @@ async def _empty_receipts(database: Database, until: float) -> int:
 async def _delete_old(
     database: Database, table: str, time: str, moment: float, condition: str
 ) -> int:
-    """Read a possibly large table page by page, from its oldest row to the first recent one."""
+    """Delete old rows that meet a condition, page by page, up to the first recent row."""
     page = Statement(f"""
         SELECT id, {time}, {time} < :moment AND {condition} FROM {table}
         WHERE id > :last ORDER BY id LIMIT {_ROWS_PER_PAGE}
@@ -98,13 +98,13 @@ def _list_values(ids: Iterable[int]) -> dict[str, object]:
 
 
 def _of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
-    """Return the rows of completely sent turns; a pending edit still needs its message's id."""
+    """Return the ids of rows whose turns are complete, so that no edit needs them any more."""
     rows = yield SQL["turns_of_rows"].query(_list_values(ids))
     turns = {row[1] for row in rows}
     unsent = yield SQL["unsent_turns"].query(turns=json.dumps(list(turns)))
     incomplete = {row[0] for row in unsent}
     for platform, bot_id in {(row[2], row[3]) for row in rows}:
-        source = f"{source_name(platform, bot_id)}:"  # as `InboxMessage.turn` spells it
+        source = f"{source_name(platform, bot_id)}:"  # as in `InboxMessage.turn`
         keys = json.dumps([one.removeprefix(source) for one in turns if one.startswith(source)])
         asked = {"platform": platform, "bot_id": bot_id, "keys": keys}
         incomplete.update(
@@ -114,7 +114,7 @@ def _of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
 
 
 def retention_start(clock: Clock, days: float | None) -> float:
-    """Return since when messages are kept: 00:00 UTC some days ago, or -inf for always."""
+    """Return the time since which messages are kept: 00:00 UTC `days` ago, or -inf for None."""
     return -math.inf if days is None else _start_of_day(clock.now(), days)
 
 
@@ -123,10 +123,10 @@ def _start_of_day(now: float, days_before: float) -> float:
 
 
 async def delete_expired_turns(database: Database, clock: Clock, days: float) -> int:
-    """Delete turns more than `days` days older than today (UTC); return their number.
+    """Delete turns that are more than `days` days older than today (UTC); return their number.
 
-    A summary that covers a deleted turn is deleted, so histories are trimmed only once a day. A
-    conversation that is being answered is skipped until the next time.
+    Summaries that cover deleted turns are deleted, so histories are trimmed only once a day.
+    Conversations that are being answered are skipped until the next time.
     """
     now = await database.now(clock)
     moment = _start_of_day(now, days)
@@ -137,7 +137,7 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
             deleted += await database.run(
                 lambda key=key, old=expired: _delete_turns_of(key, old, now)  # type: ignore[misc]
             )
-        # Ids grow with time: what follows on a row that is young is younger.
+        # Ids grow with time, so that all rows after a recent row are recent.
         if not rows or rows[-1][3] >= moment:
             return deleted
         last = rows[-1][0]

@@ -1,7 +1,7 @@
-"""Re-encode all texts with the current settings: with the newest key, or unencrypted.
+"""Re-encode all stored texts by the current settings: with the newest key, or unencrypted.
 
-Each page is a transaction that locks its rows, and rows that are already correct are skipped. So
-the service can keep running, and an interrupted run can be resumed.
+Each page of rows is locked and changed in one transaction, and rows that are already correct are
+skipped. So the service can keep running, and an interrupted run can be resumed.
 """
 
 from typing import Any
@@ -15,14 +15,14 @@ from bot.storage.statements import Query, Statement, Unit
 from bot.storage.tables import metadata
 
 _ROWS_PER_PAGE = 200
-"""Few enough that no worker waits long for the transaction that changes them."""
+"""Few enough that workers do not wait long for the transaction."""
 
 
 async def rewrite_texts(database: Database, report: Report) -> int:
-    """Re-encode all texts like new ones; return the number of rows changed.
+    """Re-encode all texts like new texts, and return the number of changed rows.
 
-    Each table is reported with its number of changed rows. After a `StoreError`, such as for a text
-    that cannot be decrypted, earlier changes stay.
+    `report` is called with each table and its number of changed rows. Changes before a
+    `StoreError`, such as for a text that cannot be decrypted, are kept.
     """
     total = 0
     for table in metadata.sorted_tables:
@@ -37,7 +37,7 @@ async def rewrite_texts(database: Database, report: Report) -> int:
 async def _rewrite_table(database: Database, table: Table) -> int:
     keys = [one.name for one in table.primary_key]
     columns = [one.name for one in encryptable_columns(table)]
-    # Under names like `stored_text`, values are neither decoded nor encoded.
+    # Columns called `stored_text` etc. are neither decoded nor encoded.
     names = [*keys, *(f"stored_{name}" for name in columns)]
     selected = ", ".join([*keys, *(f"{name} AS stored_{name}" for name in columns)])
     key, last = ", ".join(keys), ", ".join(f":{name}" for name in keys)
@@ -50,7 +50,7 @@ async def _rewrite_table(database: Database, table: Table) -> int:
     )
 
     def rewrite(query: Query) -> Unit[tuple[dict[str, Any] | None, int]]:
-        """Return the last row of a page, and the number of rows changed."""
+        """Return the last row of a page, and the number of changed rows."""
         row, changed = None, 0
         for found in (yield query):
             row = dict(zip(names, found, strict=True))

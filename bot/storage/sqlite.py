@@ -1,12 +1,12 @@
-"""SQLite: one writer thread, and several reader threads.
+"""SQLite connections: one writer thread, and several reader threads.
 
-SQLite has no network to wait for, so a unit runs in a thread from its first statement to its
-commit. An asynchronous driver would switch threads at each cursor call: some 75 times per message,
-which cost more than all the SQL.
+A unit of work runs in a thread from its first statement to its commit, because SQLite does not wait
+for a network. An asynchronous driver would switch threads at each cursor call, about 75 times per
+message, which costs more than the SQL.
 
-A commit costs an fsync, so twenty units in one transaction cost about as much as one; and waking
-the event loop once for all is cheaper than once each. So while units arrive together, the next ones
-wait for others; units that follow each other, each after the last commit, do not.
+A commit costs an fsync, so that twenty units in one transaction cost about as much as one; and
+waking the event loop once for all is cheaper than once per unit. So while units arrive together,
+the next ones wait for others. Units that each follow the previous commit do not wait.
 """
 
 import asyncio
@@ -35,22 +35,22 @@ from bot.storage.statements import DialectName, Query, Rows, StartUnit, decode_r
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], T]
-"""Runs in the writer's thread, inside a transaction that it neither begins nor ends."""
+"""A function that runs in the writer's thread inside an open transaction."""
 
 _MAX_UNITS_IN_A_COMMIT = 200
 _SECONDS_BETWEEN_COMMITS = 0.015
-"""After a commit of several units; each of the three units of an answer waits this long."""
+"""The pause after a commit of several units."""
 
 
 _Job: TypeAlias = tuple[Work[Any], asyncio.Future[Any]]
 _Outcome: TypeAlias = tuple[asyncio.Future[Any], Any, BaseException | None]
-"""What waits for a unit, its value, and its error."""
+"""The future of a unit, and its result or error."""
 
 
 class SqliteWriter:
-    """Runs units in transactions in its own thread.
+    """Runs units of work in transactions, in its own thread.
 
-    `connect` opens the connection, in that thread; `isolation_level` must be None.
+    `connect` opens the connection in that thread, with the `isolation_level` None.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class SqliteWriter:
         self._thread.start()
 
     async def run(self, start: StartUnit[T]) -> T:
-        """Run a unit and commit it; raises as `commit` does."""
+        """Run a unit of work and commit it; raises as `commit` does."""
         return await self.commit(lambda connection: run_unit(connection, start, self._codec))
 
     def commit(self, work: Work[T]) -> asyncio.Future[T]:
-        """Commit some work, which may run twice; if it raises, nothing is written."""
+        """Run a function, which may run twice, and commit; if it raises, nothing is written."""
         if self._closed:
             raise sqlite3.ProgrammingError("the database is closed")
         done: asyncio.Future[T] = self._loop.create_future()
@@ -92,7 +92,7 @@ class SqliteWriter:
                 try:
                     connection = connection or self._connect()
                     outcomes = _commit_together(connection, batch)
-                except sqlite3.Error as error:  # it cannot even be opened
+                except sqlite3.Error as error:  # the database cannot be opened
                     outcomes = [(done, None, error) for _, done in batch]
                 if outcomes:
                     self._loop.call_soon_threadsafe(_deliver, outcomes)
@@ -103,7 +103,7 @@ class SqliteWriter:
                 connection.close()
 
     def _next_batch(self, begins_at: float) -> tuple[list[_Job], bool]:
-        """Wait for units until a time; return them, and whether they are the last."""
+        """Collect units until a time; return them, and whether they are the last ones."""
         batch: list[_Job] = []
         job = self._jobs.get()
         if (seconds := begins_at - time.monotonic()) > 0:
@@ -117,10 +117,10 @@ class SqliteWriter:
 
 
 def _commit_together(connection: sqlite3.Connection, batch: Sequence[_Job]) -> list[_Outcome]:
-    """Commit all units in one transaction; if one fails, commit each separately."""
+    """Commit all units in one transaction; if one fails, commit each unit separately."""
     try:
         values = _transaction(connection, [work for work, _ in batch])
-    except Exception as error:  # noqa: BLE001 -- a unit's own error belongs to who asked for it
+    except Exception as error:  # noqa: BLE001 -- the error belongs to the unit's caller
         if len(batch) == 1:
             return [(batch[0][1], None, error)]
         return [outcome for job in batch for outcome in _commit_together(connection, [job])]
@@ -128,7 +128,7 @@ def _commit_together(connection: sqlite3.Connection, batch: Sequence[_Job]) -> l
 
 
 def _transaction(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> list[Any]:
-    # With a plain BEGIN, two processes that read and then write lose an update or fail at once.
+    # With a plain BEGIN, two processes that read and then write would lose an update or fail.
     connection.execute("BEGIN IMMEDIATE")
     try:
         values = [work(connection) for work in works]
@@ -141,7 +141,7 @@ def _transaction(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> 
 
 
 def run_unit(connection: sqlite3.Connection, start: StartUnit[T], codec: TextCodec) -> T:
-    """Run one unit inside the transaction that is open."""
+    """Run a unit of work inside the open transaction."""
     cursor = connection.cursor()
     unit = start()
     try:
@@ -174,7 +174,7 @@ def _deliver(outcomes: Sequence[_Outcome]) -> None:
 
 
 def _wake_caller(done: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if done.done():  # its caller was cancelled meanwhile
+    if done.done():  # the caller was cancelled in the meantime
         return
     if error is not None:
         done.set_exception(error)
@@ -197,32 +197,32 @@ _SQLITE_READERS = 4
 
 
 class ConnectionPool(Protocol):
-    """Runs units of work; the driver's errors pass through unchanged."""
+    """Runs units of work on connections; raises the driver's errors unchanged."""
 
     dialect: DialectName
 
     async def run(self, start: StartUnit[T]) -> T:
-        """Run a unit of queries directly on the driver, and commit it."""
+        """Run a unit of work directly on the driver, and commit it."""
 
     async def run_reading(self, start: StartUnit[T]) -> T:
-        """Run a read-only unit of queries."""
+        """Run a read-only unit of work."""
         return await self.run(start)
 
     async def read(self, unit: UnitOfWork[T]) -> T:
-        """Run a read-only function."""
+        """Run a read-only SQLAlchemy function."""
 
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        """Run a function in a separate transaction and commit it."""
+        """Run a SQLAlchemy function in a separate transaction, and commit it."""
 
     async def maintain(self, unit: UnitOfWork[T]) -> T:
-        """Like `commit`, but without a statement timeout."""
+        """Run like `commit`, but without a statement timeout."""
         return await self.commit(unit)
 
     async def close(self) -> None: ...
 
 
 class SqliteThreadPool(ConnectionPool):
-    """One writer thread, and several reader threads."""
+    """A SQLite file with one writer thread and several reader threads."""
 
     dialect: DialectName = "sqlite"
 
@@ -276,13 +276,13 @@ class SqliteThreadPool(ConnectionPool):
             return unit(connection)
 
     def _open(self) -> sqlite3.Connection:
-        # The thread that opens it is the only one that uses it, but for the last close.
+        # Only the thread that opens the connection uses it, except for the last close.
         connection = sqlite3.connect(self._file, check_same_thread=False)
         _prepare(connection)
         return connection
 
     def _with_core(self, connection: sqlite3.Connection, unit: UnitOfWork[T]) -> T:
-        """Run a SQLAlchemy function inside the driver's open transaction."""
+        """Run a SQLAlchemy function inside the driver's open transaction, and return its result."""
         engine = self._engines.get(id(connection))
         if engine is None:
             engine = self._engines[id(connection)] = _borrow_connection(connection)
@@ -292,15 +292,15 @@ class SqliteThreadPool(ConnectionPool):
 
 
 def _create_for_owner(file: Path) -> None:
-    """Create the database for its owner only; its log file gets the same mode."""
-    with contextlib.suppress(OSError):  # opening it reports the fault
+    """Create the database readable by its owner only; the log file gets the same mode."""
+    with contextlib.suppress(OSError):  # opening the database reports the problem
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
         for one in (file, *file.parent.glob(f"{file.name}-*")):
             restrict_to_owner(one, 0o600)
 
 
 def _borrow_connection(connection: sqlite3.Connection) -> Engine:
-    """Wrap a connection whose transactions are begun and ended by the writer."""
+    """Return an engine for a connection whose transactions the writer begins and ends."""
     engine = create_engine(
         "sqlite://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None
     )
@@ -314,8 +314,8 @@ def _do_nothing(_connection: object) -> None:
 
 
 def _prepare(connection: Any, _entry: ConnectionPoolEntry | None = None) -> None:
-    connection.isolation_level = None  # BEGIN is ours to say
-    # Leniently, so that invalid UTF-8 does not fail a statement for other rows.
+    connection.isolation_level = None  # so that we run BEGIN ourselves
+    # Replace invalid UTF-8, so that a statement does not fail because of one row.
     connection.text_factory = operator.methodcaller("decode", errors="replace")
     cursor = connection.cursor()
     for pragma in _PRAGMAS:
@@ -325,7 +325,7 @@ def _prepare(connection: Any, _entry: ConnectionPoolEntry | None = None) -> None
 
 
 def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
-    """Turn on WAL mode; retry, since SQLite fails at once if another connection is doing so."""
+    """Turn on WAL mode; retry while another connection is doing so, because SQLite fails."""
     for _ in range(_TRIES_FOR_LOG):
         try:
             cursor.execute(_WRITE_AHEAD_LOG)

@@ -1,4 +1,4 @@
-"""Stories in SQL, searched with numpy by their vectors, which are cached by revision."""
+"""Stories in SQL, searched by vector with numpy; vectors are cached by revision."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ _MAX_CACHE_BYTES = 128 * 1024 * 1024  # 80,000 stories of the default model
 
 @value_class
 class _CachedVectors:
-    """A character's vectors of one revision, in story order."""
+    """The vectors of a character's stories at one revision, in story order."""
 
     revision: int
     model_id: str
@@ -32,7 +32,7 @@ class _CachedVectors:
 
 
 class SqlStories(Store, Stories):
-    """Serializes writes for the same character, so that workers starting together agree."""
+    """Stores stories; writes for a character are serialized, so that starting workers agree."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -48,7 +48,7 @@ class SqlStories(Store, Stories):
         known = yield from _load_known(character)
         if {key: place for key, (place, _) in known.items()} != places:
             yield SQL["raise_story_revision"].query(of=character)
-            known = yield from _load_known(character)  # which others may have changed until now
+            known = yield from _load_known(character)  # another process may have changed them
             for key in known.keys() - wanted.keys():
                 yield SQL["delete_story"].query(of=character, key=key)
             for key, place in places.items():
@@ -101,7 +101,7 @@ class SqlStories(Store, Stories):
     def _read_vectors(
         self, character: str, model_id: str, known: _CachedVectors | None
     ) -> Unit[tuple[int, Rows | None]]:
-        """Return the revision and its vectors, or None for the vectors if `known` is up to date."""
+        """Return the revision, and its vectors or, if `known` is up to date, None."""
         found = yield SQL["story_revision"].query(of=character)
         revision = found[0][0] if found else 0
         if known and (known.revision, known.model_id) == (revision, model_id):
@@ -117,7 +117,7 @@ class SqlStories(Store, Stories):
 
 
 def _load_known(character: str) -> Unit[dict[str, tuple[int, str | None]]]:
-    """Return each story's position, and the model of its vector."""
+    """Return each story's position and the model of its vector, by story key."""
     rows = yield SQL["known_stories"].query(of=character)
     return {key: (place, model) for key, place, model in rows}
 
@@ -127,7 +127,7 @@ def _key(text: str) -> str:
 
 
 def _pack(revision: int, model_id: str, rows: Rows, vector_bytes: int) -> _CachedVectors:
-    # A service may change the length of its vectors without renaming its model.
+    # A service may change the length of vectors without renaming the model.
     fitting = [(key, vector) for key, vector in rows if len(vector) == vector_bytes]
     numbers = np.frombuffer(b"".join(vector for _, vector in fitting), dtype="<f4")
     matrix = numbers.reshape(len(fitting), vector_bytes // numbers.itemsize)

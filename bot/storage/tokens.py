@@ -1,4 +1,4 @@
-"""The console's tokens and sessions, in SQL."""
+"""Tokens and sessions of the console, in SQL."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ _LOGIN, _SESSION, _API = "login", "session", "api"
 
 
 class ConsoleTokens(ClockStore):
-    """The console's tokens, stored only as SHA-256 hashes."""
+    """Stores the console's tokens, only as SHA-256 hashes."""
 
     async def add_login(self, digest: str, expires_at: float) -> None:
         """Store a one-time login token."""
         await self._add(digest, _LOGIN, expires_at)
 
     async def use_login(self, digest: str) -> bool:
-        """Delete a one-time token; return whether it existed and had not expired."""
+        """Delete a one-time token; return whether it was valid."""
         return await self._use_token(digest, _LOGIN)
 
     async def add_session(self, digest: str, expires_at: float) -> None:
@@ -33,13 +33,13 @@ class ConsoleTokens(ClockStore):
 
     @transaction
     def end_all_sessions(self) -> Unit[int]:
-        """End all sessions and delete all one-time tokens; return the number of sessions."""
+        """End all sessions, delete all one-time tokens, and return the number of sessions."""
         now, ended = self._clock.now(), (yield SQL["end_sessions"].query())
         return sum(kind == _SESSION and expires_at > now for kind, expires_at in ended)
 
     @transaction
     def add_api_token(self, digest: str, token: ApiToken) -> Unit[bool]:
-        """Store a token; return False if its name is taken."""
+        """Store an API token; return False if its name is already used."""
         scopes, channels = " ".join(sorted(token.scopes)), " ".join(token.channels)
         row = {"name": token.name, "scopes": scopes, "channels": channels}
         values = {"digest": digest, "created_at": token.created_at, **row}
@@ -52,12 +52,12 @@ class ConsoleTokens(ClockStore):
 
     @reading
     def api_tokens(self) -> Unit[Sequence[ApiToken]]:
-        """Return all tokens by name."""
+        """Return all API tokens, ordered by name."""
         return [_api_token(*row) for row in (yield SQL["api_tokens"].query_alone())]
 
     @transaction
     def revoke_api_token(self, name: str) -> Unit[bool]:
-        """Delete a token; return False if there is none with this name."""
+        """Delete an API token; return False if no token has this name."""
         return bool((yield SQL["revoke_token"].query(name=name)))
 
     @transaction

@@ -1,4 +1,4 @@
-"""Spending in SQL: budgets, usage of requests without a receipt, and totals."""
+"""Spending in SQL: budgets, usage of requests without receipts, and totals."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ from bot.storage.statements import SQL, Unit, to_dict
 
 
 class Budgets(Store):
-    """Budgets in millionths of a dollar; reserved money counts as spent.
+    """Stores spending per budget in millionths of a US dollar; reserved money counts as spent.
 
-    If a process dies, its reservations count as spent, since the model may have been paid.
+    If a process dies, its reservations stay, because the model may have been paid.
     """
 
     @transaction
     def reserve(self, caps: Sequence[BudgetCap], amount: int) -> Unit[BudgetCap | None]:
-        """Charge an amount to all caps or, if it exceeds one, return that cap and charge none."""
+        """Reserve an amount in all budgets; if it exceeds one, reserve none and return this one."""
         keys = _keys(caps)
         yield SQL["ensure_budget"].query_many(
             [{"key": key} for key in sorted(cap.key for cap in caps)]
@@ -34,7 +34,7 @@ class Budgets(Store):
         return None
 
     async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
-        """Replace the reserved amount by the amount spent."""
+        """Replace a reserved amount by the amount actually spent."""
         if spent != reserved:
             await self._add(caps, spent - reserved)
 
@@ -45,7 +45,7 @@ class Budgets(Store):
 
     @transaction
     def spent(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
-        """Return the money spent or reserved, by cap key."""
+        """Return the amounts spent or reserved, by `BudgetCap.key`."""
         return to_dict((yield SQL["budgets"].query(keys=_keys(caps))))
 
 
@@ -54,15 +54,15 @@ def _keys(caps: Sequence[BudgetCap]) -> str:
 
 
 class UsageLog(ClockStore):
-    """Usage of requests without receipts, such as summaries."""
+    """Records the usage of requests without receipts, such as summaries."""
 
     @transaction
     def record(
         self, conversation: str, preset: str, provider: str, charge: AnswerCharge, usage: Usage
     ) -> Unit[None]:
-        """Count a request in the usage totals, but not as an answer."""
+        """Record a request, which counts in the usage totals but not as an answer."""
         of = {"conversation": conversation, "turn": "", "at": self._clock.now(), "content": b""}
-        shown = "character" if OWNER_SEPARATOR in preset else preset  # it has no content to go with
+        shown = "character" if OWNER_SEPARATOR in preset else preset  # hides its name
         spent = usage_columns(shown, provider, charge, usage)
         yield SQL["add_receipt"].query({**of, **spent})
 
@@ -71,7 +71,7 @@ _DAY_SECONDS = 86_400
 
 
 class UsageTotals(Store):
-    """The total costs of answers."""
+    """Reads the total usage and cost of answers."""
 
     @reading
     def of_person(self, person: str, since: datetime) -> Unit[UsageTotal]:
@@ -80,7 +80,7 @@ class UsageTotals(Store):
 
     @reading
     def by_day(self, since: datetime, until: datetime) -> Unit[Sequence[UsageRow]]:
-        """Return a row for each day, person, channel, preset and model, oldest first."""
+        """Return the usage per day, person, channel, server, preset and model, oldest first."""
         times = {"since": since.timestamp(), "until": until.timestamp()}
         return [_usage_row(*row) for row in (yield SQL["usage_by_day"].query_alone(times))]
 

@@ -1,12 +1,12 @@
-"""Keep conversations' newest turns in memory while nobody else can change them.
+"""Cache conversations' newest turns, called windows, while no other process can change them.
 
-Only the holder of a claim writes to a history. So a process's knowledge under one epoch is still
-valid under the next, if the process made both claims; a gap between the epochs means that another
-process had the conversation in between.
+Only the holder of a claim writes to a history. So a window cached under one epoch is still valid
+under the next epoch if the same process made both claims. A gap between the epochs means that
+another process had the conversation in between.
 
-With Redis, a window is shared with other processes when its claim ends, under that claim's epoch:
-only the claim with the next epoch may use it. So a late or lost window is never wrong, only
-missing.
+With Redis, a window is shared with other processes when its claim ends, together with the epoch.
+Only the claim with the next epoch may use it. So a late or lost window never causes errors.
+
 """
 
 from collections import OrderedDict
@@ -23,7 +23,7 @@ from bot.value_class import value_class
 _MAX_CONVERSATIONS = 10_000
 _MAX_TURNS = 400  # of one conversation
 _MAX_CHARS = 20_000_000  # of all conversations
-_CHARS_PER_TURN = 400  # what a turn takes besides its text, about
+_CHARS_PER_TURN = 400  # approximate memory of a turn besides its text
 
 
 @value_class
@@ -35,12 +35,12 @@ class SessionWindow:
     is_whole: bool
     """Whether the session has no older turns."""
     size: int
-    """Characters that it takes, about."""
+    """The approximate memory, in characters."""
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    """That of its sessions."""
+    """The `Session.memo` of the session."""
 
     def newest(self, max_turns: int) -> Session | None:
-        """Return the newest turns; None if the window contains too few."""
+        """Return the newest turns, or None if the window contains too few."""
         if len(self.turns) < max_turns and not self.is_whole:
             return None
         newest = self.turns[-max_turns:] if max_turns > 0 else ()
@@ -60,7 +60,7 @@ class SessionWindow:
 
 
 def create_window(session: Session, max_turns: int) -> SessionWindow:
-    """Create the window of a session from which at most `max_turns` turns were read."""
+    """Create the window of a session that was loaded with at most `max_turns` turns."""
     is_whole = len(session.turns) < max_turns
     return _make_window(session.number, session.turns, 0, session.turns, is_whole, session.memo)
 
@@ -83,16 +83,16 @@ def _size(turn: Turn) -> int:
 
 
 class SharedWindows(Protocol):
-    """Windows that processes leave for each other; any may be lost at any time."""
+    """Windows shared between processes; any window may be lost at any time."""
 
     def keep(self, claim: Claim, window: SessionWindow) -> None:
-        """Queue an ended claim's window for sharing; never waits or fails."""
+        """Queue the window of an ended claim for sharing; never waits or fails."""
 
     async def find(self, claim: Claim) -> SessionWindow | None:
-        """Return the window shared by the previous claim, if found quickly."""
+        """Return the window shared by the previous claim, or None if not found quickly."""
 
     async def drop(self, claim: Claim) -> None:
-        """Delete a shared window, even one not written yet; if that fails, it expires."""
+        """Delete a shared window, even if still queued; on failure, it expires by itself."""
 
 
 @dataclass(slots=True)
@@ -104,8 +104,8 @@ class _Entry:
 class SessionWindows(ConversationMemory):
     """The windows of the most recently claimed conversations.
 
-    A window belongs to a claim. `take` it before writing anything, and `put` its successor back
-    after the commit; in between, and after a failure, there is none.
+    A window belongs to a claim. Before writing anything, `take` the window, and `put` the new
+    window after the commit. In between, and after a failure, there is no window.
     """
 
     def __init__(self, max_chars: int = _MAX_CHARS) -> None:
@@ -115,7 +115,7 @@ class SessionWindows(ConversationMemory):
 
     @override
     async def end_session(self, conversation: str) -> None:
-        """Do nothing, because writing the session's end dropped the window."""
+        """Do nothing, because ending the session already dropped the window."""
 
     @override
     async def forget(self, conversation: str) -> None:
@@ -124,10 +124,10 @@ class SessionWindows(ConversationMemory):
             self._chars -= entry.window.size
 
     def move_to(self, claim: Claim) -> None:
-        """Move the previous claim's window to this claim; drop any older one."""
+        """Assign the previous claim's window to this claim, or drop an older window."""
         before = self._entries.get(claim.conversation)
         if before is not None and before.epoch >= claim.epoch:
-            return  # a later claim was made already
+            return  # there is already a later claim
         window = before.window if before and before.epoch == claim.epoch - 1 else None
         self._set(claim, window)
         self._entries.move_to_end(claim.conversation)
@@ -138,14 +138,14 @@ class SessionWindows(ConversationMemory):
         return entry.window if entry is not None and entry.epoch == claim.epoch else None
 
     def take(self, claim: Claim) -> SessionWindow | None:
-        """Return a claim's window and drop it."""
+        """Remove and return a claim's window, or None."""
         window = self.get(claim)
         if window is not None:
             self._set(claim, None)
         return window
 
     def put(self, claim: Claim, window: SessionWindow) -> None:
-        """Keep a window, unless the claim has a successor or was evicted."""
+        """Cache a claim's window, unless there is a later claim or the entry was evicted."""
         entry = self._entries.get(claim.conversation)
         if entry is not None and entry.epoch == claim.epoch:
             self._set(claim, window)
