@@ -1,1 +1,1 @@
-"""The running service: its container, its life cycle, and platform supervision."""
+"""The running service: its components, life cycle, background jobs and platform supervision."""

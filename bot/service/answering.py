@@ -1,4 +1,4 @@
-"""The container's answering part: commands, the stages of a turn, the worker."""
+"""The part of the container that creates the components for answering messages."""
 
 import random
 from abc import ABC
@@ -42,12 +42,12 @@ from bot.turn.signals import CONVERSATIONS
 from bot.turn.worker import ConversationWorker
 
 _EMBEDDING = "bot.prompting.embedding"
-_COMMANDS_BESIDE = 32  # conversations in which a command waits
+_COMMANDS_BESIDE = 32  # further conversations, if a command is waiting in them
 _IDLE_POLL_SECONDS = 0.02
 
 
 class AnsweringContainer(MessagingContainer, ABC):
-    """Commands, the stages of a turn, and the worker that runs them."""
+    """Creates command handlers, the stages of a turn, and the worker that runs them."""
 
     # commands
 
@@ -121,7 +121,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     @cached_property
     def stages(self) -> TurnStages:
         admits_voice = self.answer_limits.admits_voice if self.answer_limits else None
-        settings = self.chat_settings  # tells the other processes itself
+        settings = self.chat_settings  # informs other processes itself
         kept = [settings] if isinstance(settings, ConversationMemory) else []
         web = ForgottenWebMessages(
             self.web_channels, self.conversations, self.history_index, self.inbox
@@ -252,7 +252,7 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def conversation_pool(self) -> KeyedWorkerPool[ClaimedMessage]:
-        """Processes conversations' inboxes."""
+        """The pool that processes the messages of conversations."""
         return KeyedWorkerPool(
             CONVERSATIONS,
             signals=self.signals,
@@ -266,12 +266,12 @@ class AnsweringContainer(MessagingContainer, ABC):
         )
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
-        # The signals of all processes arrive here, also those for bots that only others serve.
+        # Signals also arrive for bots that only other processes serve.
         served = [key for key in keys if source_of(key) in self.platforms]
         return await self.worker.claim(served) if served else {}
 
     async def wait_until_idle(self) -> None:
-        """Wait until all received messages are answered and all answers sent."""
-        # In the order of the path: what leaves the first pool is in the second by then.
+        """Wait until all received messages are answered and all answers are sent."""
+        # In this order, because messages move from the first pool to the second.
         while not (await self.conversation_pool.is_idle() and await self.lane_pool.is_idle()):
             await self.clock.sleep(_IDLE_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Create the presets' backends, and check the presets against them."""
+"""Create the backends that presets use, and check presets against providers and settings."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from bot.templates.renderer import Renderer
 from bot.texts.text import join_texts, translatable
 
 _MODEL_FILE = re.compile(r"^(/|~|\.{1,2}[/\\]|[a-z]:[/\\])|\.gguf$", re.IGNORECASE)
-"""A file's path instead of a model's name at a server."""
+"""Matches a model file's path, as opposed to the name of a model on a server."""
 
 
 def add_backends(
@@ -26,13 +26,13 @@ def add_backends(
     renderer: Renderer,
     session_key: bytes = b"",
 ) -> None:
-    """Create missing backends of providers; raises `PresetError` and `SettingsError`."""
+    """Add the backends that presets need and that are missing; raises `PresetError`."""
     presets = list(presets)
     if refused := refused_presets(presets, settings):
         raise PresetError(join_texts(describe_refusals(refused)))
     used = [name for preset in presets for name, _ in used_models(preset)]
     for name, one in settings.providers.items():
-        if isinstance(one, OpenAISettings) and one.moderation_model:  # for all answers
+        if isinstance(one, OpenAISettings) and one.moderation_model:  # moderates all answers
             used.append(name)
     for name in dict.fromkeys(used):
         if name not in backends:
@@ -42,13 +42,13 @@ def add_backends(
 
 
 def refused_presets(presets: Iterable[Preset], settings: Settings) -> dict[str, str]:
-    """Return the presets that these settings cannot run, with reasons, one per line."""
+    """Return the reasons, one per line, of presets that cannot run with these settings."""
     found = {preset.name: preset_refusals(preset, settings) for preset in presets}
     return {name: join_texts(reasons) for name, reasons in found.items() if reasons}
 
 
 def describe_refusals(refused: Mapping[str, str]) -> Sequence[str]:
-    """Return a line for each unusable preset."""
+    """Return a line with the reasons for each unusable preset."""
     return [
         translatable("preset {preset}: {problem}", preset=repr(name), problem=reason)
         for name, reason in refused.items()
@@ -56,7 +56,7 @@ def describe_refusals(refused: Mapping[str, str]) -> Sequence[str]:
 
 
 def preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List a preset's problems: missing providers or prices, unsupported parameters or tools."""
+    """Return a preset's problems: missing providers or prices, unsupported parameters or tools."""
     is_limited = settings.budgets.has_any or preset.budget is not None
     missing: dict[str, str] = {}
     unpriced = []
@@ -82,7 +82,7 @@ def preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def missing_for(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List what a new preset needs before it can answer, including its models."""
+    """Return what a new preset lacks before it can answer, including model files."""
     lacks = list(preset_refusals(preset, settings))
     for name, model in used_models(preset):
         provider = settings.providers.get(name)
@@ -103,7 +103,7 @@ def missing_for(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List a preset's parameters and tools that its providers do not support."""
+    """Return problems with parameters and tools that the preset's providers do not support."""
     unsupported = [
         problem
         for one in preset.with_fallbacks
@@ -114,7 +114,7 @@ def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List why a preset's model cannot call its tools; fallbacks may answer without them."""
+    """Return the reasons why a preset's model cannot call its tools; ignores fallbacks."""
     problems = []
     for name in preset.mcp_servers:
         if name not in settings.mcp_servers:
@@ -143,7 +143,7 @@ def tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def used_models(preset: Preset) -> list[tuple[str, str]]:
-    """Return a (provider, model) pair for a preset, each of its fallbacks, and its summaries."""
+    """Return the pairs (provider, model) of a preset, its fallbacks and its summaries."""
     models = [(one.provider, one.model) for one in preset.with_fallbacks]
     summary = preset.summary
     if summary and (summary.provider or summary.model):

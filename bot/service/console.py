@@ -1,4 +1,4 @@
-"""The container of the console's pages, imported only where the console is served."""
+"""Creates the console's pages; imported only in processes that serve the console."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
@@ -46,14 +46,14 @@ from bot.telemetry.logs import RECENT_EVENTS
 
 
 class ConsoleContainer:
-    """The console's pages, and the services that they use."""
+    """Creates the console's pages and the services that they use."""
 
     def __init__(self, container: Container) -> None:
         self._c = container
         self._state = ServiceState(container.database, container.clock)
 
     def make_console(self, probes: Mapping[str, Probe]) -> Console:
-        """Create the console; `probes` are the checks for /readyz."""
+        """Return the console; `probes` are the checks for /readyz."""
         c, home = self._c, first_page(self._c.settings)
         policy = PolicyPage(lambda: describe_policy(c.settings, c.resolver.presets.values()))
         pages = [*self._pages(probes), policy]
@@ -192,7 +192,7 @@ class ConsoleContainer:
 
     @property
     def _provider_rows(self) -> list[Mapping[str, object]]:
-        """The configured providers, with the presets that use each."""
+        """A row per configured provider, with the presets that use the provider."""
         presets = self._c.resolver.presets.values()
         return [
             {
@@ -225,7 +225,7 @@ def make_console(
     home: str | None = None,
     names: Names | None = None,
 ) -> Console:
-    """Create the console with these pages; after login, it opens `home` or the first page."""
+    """Return a console with these pages; after login, it shows `home` or the first page."""
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
     gate = RequestGate(settings, logins)
     groups = [*pages, AccessPage(tokens, AuditLog(database), clock, EventLog(database, clock))]
@@ -235,5 +235,5 @@ def make_console(
 
 
 def first_page(settings: Settings) -> str | None:
-    """Return the page after login: setup until a platform is configured; None for the default."""
+    """Return the setup page if no platform is configured, otherwise None: the default page."""
     return None if settings.configured_platforms else SETUP_PATH

@@ -1,7 +1,7 @@
-"""The composition root: all components of a process, each created when first needed.
+"""The composition root: creates all components of a process, each when first needed.
 
-Only this class knows the platforms; its base classes (answering.py, messaging.py, stores.py) know
-no plug-ins. Nothing here does I/O: resources.py opens resources, run.py runs components.
+Only this class imports the platforms; its base classes (answering.py, messaging.py, stores.py)
+import no plug-ins. Nothing here does I/O: resources.py opens resources, and run.py runs components.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from bot.telemetry.logs import RECENT_EVENTS
 from bot.turn.signals import MissedSignals
 
 _DRAIN_SECONDS = 10.0
-"""How long the work in progress of one role may go on after a signal."""
+"""The maximum time for one role's work in progress after a termination signal."""
 _DRAIN_POLL_SECONDS = 0.05
 _SECONDS_BETWEEN_MEASUREMENTS = 10.0
 
@@ -87,7 +87,7 @@ class Container(AnsweringContainer):
 
     @cached_property
     def role_parts(self) -> Sequence[RolePart]:
-        """This process's jobs besides its platforms, in the order of a message's path."""
+        """The jobs of this process's roles, in the order of a message's path."""
         roles = self.options.roles
         names = ",".join(role for role in Role if role in roles)
         jobs: list[Job] = [partial(measure_loop_lag, self.clock)]
@@ -127,7 +127,7 @@ class Container(AnsweringContainer):
         lanes = self.lane_pool
 
         async def drain() -> None:
-            """Send the queue if no other process will; otherwise only finish what was started."""
+            """Send queued messages if no other process will; otherwise finish the current ones."""
             if not self.is_alone:
                 await lanes.drain(_DRAIN_SECONDS)
                 return
@@ -150,5 +150,5 @@ class Container(AnsweringContainer):
 
     @cached_property
     def provider_notices(self) -> ProviderNotices:
-        """The state of the presets' providers, for /readyz."""
+        """Reports the state of the presets' providers for /readyz."""
         return ProviderNotices(self.resolver.presets.values, self.backends, self.options.roles)

@@ -1,7 +1,7 @@
-"""The deletion drill: store data of a made-up person, forget them, and search for traces.
+"""The deletion drill: store data of a fictitious person, forget the person, search for traces.
 
-Their messages take the normal path through the configured database and Redis. Only the platform and
-the model are fake, so nothing is sent anywhere else.
+The messages take the normal path through the configured database and Redis. Only the platform and
+the model are fake, so that nothing is sent to other services.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ PLACES = (
     *("feedback.person", "choice.value", "preset_version.content", "message_note.content"),
     *("summary.text", "memory.text", "file slots", "memory"),
 )
-"""Where the person must be found before they are forgotten."""
+"""Where the person's data must be found before the deletion."""
 _PERSON, _WORDS = Person(f"drill:{MARK}-person", f"{MARK}-name"), f"{MARK}-words"
 _REFUSED = f"{_WORDS} that the platform refuses"
 _NEEDLES = {"id": _PERSON.id, "name": _PERSON.name, "words": _WORDS}
@@ -110,11 +110,11 @@ class _DrillSurface(PrintingSurface):
 
     @override
     def _show(self, message_id: str, text: str) -> None:
-        """Do nothing, because nobody reads here."""
+        """Do nothing, because nobody reads the messages."""
 
     @override
     def print_plain(self, text: str) -> None:
-        """Do nothing, because nobody reads here."""
+        """Do nothing, because nobody reads the messages."""
 
 
 class _DrillPlatform(LocalPlatform):
@@ -126,7 +126,7 @@ class _DrillPlatform(LocalPlatform):
 
     @override
     async def run(self, intake: Intake) -> None:
-        """Do nothing, because the drill receives its messages itself."""
+        """Do nothing, because the drill passes its messages to the intake itself."""
 
 
 class _DrillContainer(Container):
@@ -138,17 +138,17 @@ class _DrillContainer(Container):
 
 @value_class
 class DrillResult:
-    """How often the person was found, by place: a column, Redis, memory, or a file."""
+    """How often the person was found, by place: a table column, Redis, memory or a file."""
 
     before: Mapping[str, int]
     after: Mapping[str, int]
-    """After they were forgotten."""
+    """The counts after the deletion."""
     kept: Mapping[str, int]
-    """Ids that stay on purpose."""
+    """Ids that are kept on purpose."""
 
 
 async def run_drill(settings: Settings) -> DrillResult:
-    """Store and forget a person; raises `StoreError` if some place stored nothing to begin with."""
+    """Run the drill; raises `StoreError` if one of `PLACES` contained no data beforehand."""
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         settings = _drill_settings(settings, folder)
@@ -168,7 +168,7 @@ async def run_drill(settings: Settings) -> DrillResult:
 
 
 def _drill_settings(settings: Settings, folder: Path) -> Settings:
-    """Return settings with the same database and Redis, and no other external services."""
+    """Return the settings with the same database and Redis, but no other services."""
     presets = folder / "presets"
     presets.mkdir()
     for preset in _PRESETS:
@@ -192,9 +192,9 @@ def _drill_settings(settings: Settings, folder: Path) -> Settings:
 class _Drill:
     container: _DrillContainer
     redis: Any
-    """None: none is configured."""
+    """The Redis client; None: Redis is not configured."""
     first_ids: dict[str, int] = field(default_factory=dict)
-    """By table: rows with lower ids are older than the drill."""
+    """By table, the first id that a row of the drill can have."""
     events: int = 0
 
     async def run(self) -> DrillResult:
@@ -236,7 +236,7 @@ class _Drill:
         return surface.newest if isinstance(surface, _DrillSurface) else ("", "")
 
     async def _store_all_data(self) -> None:
-        """Do everything that stores data about a person."""
+        """Store every kind of data about the person."""
         name, private = f"{_PERSON.name} Ida", (_PRIVATE.lane,)
         card = f"{name} | Ida paints {_WORDS}. | Ida greets {_WORDS}."
         lines = (f"/me I am {_WORDS}", "/settings me server", f"/character add {card}")
@@ -294,7 +294,7 @@ class _Drill:
         await self.container.wait_until_idle()
 
     async def _search(self) -> tuple[Counter[str], Counter[str]]:
-        """Count places where the person is found and, separately, ids kept on purpose."""
+        """Count where the person is found and, separately, the ids that are kept on purpose."""
         found, kept = Counter[str](_find_in_memory(self.container)), Counter[str]()
         async for place, text in self._stored():
             for needle in _needles_in(text):
@@ -302,7 +302,7 @@ class _Drill:
         return found, kept
 
     async def _stored(self) -> AsyncIterator[tuple[str, str]]:
-        """Yield everything that the drill may have stored, with its place."""
+        """Yield all texts that the drill may have stored, with their places."""
         for table in metadata.sorted_tables:
             async for row in self._rows(table):
                 for column, value in row.items():
@@ -337,7 +337,7 @@ class _Drill:
             last = [rows[-1][one.name] for one in table.primary_key]
 
     def _plain(self, stored: Any) -> str:
-        with contextlib.suppress(StoreError):  # encrypted for somebody else with a key we lack
+        with contextlib.suppress(StoreError):  # another row, encrypted with an unknown key
             stored = self._database.codec.decode(stored)
         if isinstance(stored, bytes):
             with contextlib.suppress(zlib.error):  # a receipt is compressed
@@ -346,7 +346,7 @@ class _Drill:
         return str(stored)
 
     async def clean_up(self) -> None:
-        """Delete everything that the drill stored."""
+        """Delete all data that the drill stored."""
         await self._database.write(_delete_rows)
         await self._database.truncate_log()
         async for key in self.redis.scan_iter(f"*{MARK}*") if self.redis else _nothing():
@@ -377,7 +377,7 @@ def _needles_in(text: str) -> list[str]:
 
 
 def _find_in_memory(container: Container) -> Iterator[str]:
-    """Yield the classes of cached objects that hold the person's name or words."""
+    """Yield the classes of objects in memory that contain the person's name or words."""
     cache = type(functools.lru_cache(_now))
     stack: list[tuple[Any, str]] = [(one, "") for one in gc.get_objects() if type(one) is cache]
     stack.append((container, ""))

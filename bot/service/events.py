@@ -22,19 +22,19 @@ _REQUEST_SECONDS = 15.0
 _MAX_BACKOFF_SECONDS = 300.0
 _MAX_ROWS = 1000
 _UNACCEPTABLE = {400, 413, 422}
-"""Statuses after which an event is not sent again."""
+"""HTTP statuses after which an event is not sent again."""
 
 
 @dataclass(eq=False)
 class EventSender:
-    """Sends each kind of event in order; only one process of an installation runs it at a time."""
+    """Sends webhook events, each kind in order; runs in one process at a time."""
 
     settings: EventSettings
     events: EventLog
     clock: Clock
     _positions: dict[EventKind, float] = field(default_factory=dict)
     _sent: set[str] = field(default_factory=set)
-    """The keys of events sent after these positions."""
+    """The keys of sent events after these positions."""
 
     async def run(self) -> None:
         """Send events until cancelled."""
@@ -67,7 +67,7 @@ class EventSender:
             await self._advance(kind, rows)
 
     async def _advance(self, kind: EventKind, rows: Sequence[EventRow]) -> None:
-        """Store the position up to which all is sent and no transaction can commit earlier rows."""
+        """Store the position up to which all events are sent and committed."""
         done: list[EventRow] = []
         for row in rows:
             is_settled = self.events.is_settled(row)
@@ -100,6 +100,6 @@ class EventSender:
 
 
 def sign(key: bytes, event_id: str, at: str, body: bytes) -> str:
-    """Return the signature in the symmetric scheme of Standard Webhooks."""
+    """Return an event's signature by the symmetric scheme of Standard Webhooks."""
     signed = f"{event_id}.{at}.".encode() + body
     return f"v1,{base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()}"

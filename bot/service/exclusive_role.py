@@ -1,6 +1,6 @@
-"""Work that only one process of an installation does at a time, while others stand by.
+"""Do work in only one process of an installation at a time, while others stand by.
 
-Only one process at a time receives from a platform or, if it is sharded, from a shard.
+Receiving from a platform, or from a shard of a sharded platform, is such work.
 """
 
 import asyncio
@@ -21,32 +21,32 @@ _log = structlog.get_logger(__name__)
 _LEASE_SECONDS = 10.0
 _RENEW_SECONDS = 3.0
 _ASK_SECONDS = 1.0
-"""How often a standby asks for the lease, and processes count who shares the shards."""
+"""The interval at which standbys try to take the lease, and processes recount their shares."""
 _MEMBER_SECONDS = 10.0
 
 
 @dataclass(eq=False, repr=False)
 class ExclusiveRole:
-    """Holds a lease while its work runs, and stops the work once the lease is in doubt."""
+    """Runs work while holding a lease, and stops the work when the lease may be lost."""
 
     name: str
     leases: SqlRoleLeases
     clock: Clock
     may_take: Callable[[], bool] = lambda: True
-    """Whether `run` competes for the lease now."""
+    """Returns whether this process should try to take the lease."""
     counted_as: str | None = None
-    """The name in metrics, which several roles may share."""
+    """The name in metrics, which several roles may share; None: `name`."""
     is_standby: bool = field(default=False, init=False)
-    """Whether another process does the work now."""
+    """Whether another process is doing the work."""
     is_held: bool = field(default=False, init=False)
-    """Whether this process does it."""
+    """Whether this process is doing the work."""
 
     def __post_init__(self) -> None:
         self._held_count = HELD_ROLES.labels(self.counted_as or self.name)
         self._held_until = 0.0  # of the monotonic clock
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do the work while holding the lease, until it ends or raises."""
+        """Do the work whenever this process holds the lease, until the work ends or raises."""
         try:
             while True:
                 await self._wait_for_turn()
@@ -58,7 +58,7 @@ class ExclusiveRole:
                     self._held_count.dec()
         finally:
             self.is_standby = self.is_held = False
-            with contextlib.suppress(StoreError):  # then it expires
+            with contextlib.suppress(StoreError):  # the lease expires then
                 await self.leases.release(self.name)
 
     async def _wait_for_turn(self) -> None:
@@ -73,7 +73,7 @@ class ExclusiveRole:
         self._held_count.inc()
 
     async def _work_while_held(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do the work; return False if the lease was lost first."""
+        """Do the work; return False if the lease was lost before the work ended."""
         working = asyncio.ensure_future(work())
         renewing = asyncio.create_task(self._renew_until_lost())
         try:
@@ -92,12 +92,12 @@ class ExclusiveRole:
         while (left := self._held_until - self.clock.monotonic()) > 0:
             await self.clock.sleep(min(_RENEW_SECONDS, left))
             if self.clock.monotonic() >= self._held_until:
-                return  # this process stood still, or the database did not answer
+                return  # this process was paused, or the database down
             if await self._take() is False:
                 return
 
     async def _take(self) -> bool | None:
-        """Take or renew the lease; None if the database failed, so the holder is unknown."""
+        """Take or renew the lease; return whether it is held, or None if the database failed."""
         asked = self.clock.monotonic()
         try:
             is_taken = await self.leases.take(self.name, _LEASE_SECONDS)
@@ -119,7 +119,7 @@ class ExclusiveReceiver:
 
     @property
     def connection_error(self) -> str | None:
-        """Why nothing is being received; None for a process on standby."""
+        """Why nothing is being received; None: all is well, or this process is a standby."""
         return None if self._role.is_standby else self._platform.connection_error
 
     async def run(self, intake: Intake) -> None:
@@ -128,14 +128,15 @@ class ExclusiveReceiver:
 
 @dataclass(eq=False, repr=False)
 class ShardReceiver:
-    """Receives on this process's share of the shards, one lease each; releases the others.
+    """Receives from this process's share of the shards, with a lease per shard.
 
-    The next holder resumes the session, so that neither a session nor a message is lost.
+    When processes come and go, shards change hands; the next holder resumes the session, so that
+    no message is lost.
     """
 
     platform: ShardedPlatform
     source: str
-    """The bot, as in `Address.source`."""
+    """The bot's name, as in `Address.source`."""
     owner: str
     """The unique name of this process."""
     leases: SqlRoleLeases
@@ -149,7 +150,7 @@ class ShardReceiver:
 
     @property
     def connection_error(self) -> str | None:
-        """Why nothing is being received; None for a process on standby."""
+        """Why nothing is being received; None: all is well, or this process is a standby."""
         roles = self._roles.values()
         is_standby = any(one.is_standby for one in roles) and not any(one.is_held for one in roles)
         return None if is_standby else self.platform.connection_error
@@ -173,16 +174,16 @@ class ShardReceiver:
                 finally:
                     await cancel_and_wait([pause])
                 for job in ended - {pause}:
-                    await job  # raises what ended it
+                    await job  # raises the error that ended it
                     return
         finally:
             await cancel_and_wait(jobs.values())
             self._roles.clear()
-            with contextlib.suppress(StoreError):  # then it expires
+            with contextlib.suppress(StoreError):  # the lease expires then
                 await self.leases.release(member)
 
     async def _count_share(self, member: str, shards: int) -> int:
-        """Return how many shards this process should take; unchanged if the database is down."""
+        """Return the number of shards for this process; unchanged if the database is down."""
         try:
             await self.leases.take(member, _MEMBER_SECONDS)
             members = await self.leases.held(self._members)

@@ -1,4 +1,4 @@
-"""Background jobs of a process: retention, metrics, health reports."""
+"""Background jobs of a process: retention, metrics, heartbeat, outages, reports."""
 
 import contextlib
 import itertools
@@ -22,11 +22,11 @@ from bot.telemetry.logs import RecentEvents
 from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
 from bot.value_class import value_class
 
-_DELETE_AFTER_SECONDS = 300.0  # less than an hour: it may be restarted every hour
+_DELETE_AFTER_SECONDS = 300.0  # less than an hour, in case of hourly restarts
 _DELETE_EVERY_SECONDS = 3600.0
 _SECONDS_BETWEEN_LAGS = 0.5
 _SECONDS_BETWEEN_LOOKS = 2.0
-_LOOKS_AT_START = 4  # that a part may fail which has never worked: it may be connecting
+_LOOKS_AT_START = 4  # checks without a warning, while parts are connecting
 _log = structlog.get_logger(__name__)
 
 Job = Callable[[], Awaitable[None]]
@@ -38,18 +38,18 @@ async def _nothing() -> None:
 
 @value_class
 class RolePart:
-    """A role's jobs, with their setup and cleanup."""
+    """The jobs of a role, with their setup and cleanup."""
 
     jobs: Sequence[Job] = ()
-    """Run until the process ends."""
+    """Jobs that run until the process ends."""
     start: Job = _nothing
-    """Release what an earlier run of this process held."""
+    """Runs before the jobs, such as to release claims of a previous run."""
     drain: Job = _nothing
-    """Finish work in progress and start no more."""
+    """Finishes work in progress without starting new work."""
 
 
 async def repeat(job: Job, clock: Clock, seconds_between: float) -> None:
-    """Repeat a job until cancelled; database failures are logged."""
+    """Repeat a job until cancelled, and log database failures."""
     while True:
         try:
             await job()
@@ -66,7 +66,7 @@ async def delete_expired_rows(database: Database, settings: Settings, clock: Clo
 
 
 async def delete_expired_once(database: Database, settings: Settings, clock: Clock) -> None:
-    """Delete expired rows; raises `StoreError`."""
+    """Delete expired rows once; raises `StoreError`."""
     rows = await delete_expired(database, clock, settings.kept_receipt_days)
     if settings.history_days is not None:
         rows += await delete_expired_turns(database, clock, settings.history_days)
@@ -74,7 +74,7 @@ async def delete_expired_once(database: Database, settings: Settings, clock: Clo
 
 
 async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
-    """Set the gauges for these roles' queues; raises `StoreError`."""
+    """Update the metrics of these roles' queues; raises `StoreError`."""
     conversations, lanes = await state.queue_ages()
     if Role.WORKER in roles:
         QUEUE_AGE.labels("conversations").set(conversations)
@@ -83,7 +83,7 @@ async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
 
 
 def heartbeat(nodes: NodeRegistry, owner: str, roles: str, version: str, clock: Clock) -> RolePart:
-    """Report this process as alive, for `troupe nodes`; delete its row when it ends."""
+    """Return the jobs that register this process for `troupe nodes` while it runs."""
 
     async def run() -> None:
         await clock.sleep(HEARTBEAT_SECONDS)
@@ -97,7 +97,7 @@ def heartbeat(nodes: NodeRegistry, owner: str, roles: str, version: str, clock: 
 
 
 async def measure_loop_lag(clock: Clock) -> None:
-    """Measure twice a second how late a timer fires because the event loop is busy."""
+    """Measure twice per second how late a timer fires because the event loop is busy."""
     while True:
         due_at = clock.monotonic() + _SECONDS_BETWEEN_LAGS
         await clock.sleep(_SECONDS_BETWEEN_LAGS)
@@ -105,7 +105,7 @@ async def measure_loop_lag(clock: Clock) -> None:
 
 
 async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
-    """Log when a component stops or starts being "ok"; `look` returns all states."""
+    """Log when a part stops or starts being "ok"; `look` returns the states by part."""
     began: dict[str, float] = {}
     has_worked: set[str] = set()
     for looks in itertools.count(1):
@@ -123,18 +123,18 @@ async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: C
 
 @value_class
 class ProviderNotices:
-    """Reports providers whose circuit breakers are open, without sending requests."""
+    """Reports providers with open circuit breakers, without sending requests."""
 
     presets: Callable[[], Collection[Preset]]
     backends: Mapping[str, Backend]
     roles: Collection[Role]
 
     def find(self) -> Sequence[str]:
-        """Return a line for each unreachable provider."""
+        """Return a line per unreachable provider."""
         return [f"provider {name!r} does not answer this worker" for name in self._unreachable()]
 
     def states(self) -> Mapping[str, str]:
-        """Return "ok" or the problem for each provider that this process uses."""
+        """Return "ok" or the problem of each provider that this process uses."""
         unreachable = self._unreachable()
         return {
             f"provider {name}": "it does not answer" if name in unreachable else "ok"
@@ -142,7 +142,7 @@ class ProviderNotices:
         }
 
     def worker_problem(self) -> str | None:
-        """Return why a process that is only a worker cannot answer; None if it can."""
+        """Return the problem if this process is only a worker and no provider works, or None."""
         unreachable = self._unreachable()
         if self.roles != {Role.WORKER} or not unreachable or unreachable != self._served():
             return None
@@ -153,7 +153,7 @@ class ProviderNotices:
         return sorted({one.provider for one in self.presets()}) if is_worker else []
 
     def _unreachable(self) -> list[str]:
-        """Return the providers for which all called models have an open breaker."""
+        """Return the providers whose models all have open circuit breakers."""
         healths = {
             name: self.backends[name].model_health()
             for name in self._served()
@@ -169,7 +169,7 @@ async def share_reports(
     events: RecentEvents,
     clock: Clock,
 ) -> None:
-    """Share this process's report whenever it changes, until cancelled."""
+    """Publish this process's report whenever it changes, until cancelled."""
     told = ProcessReport()
 
     async def share() -> None:

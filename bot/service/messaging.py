@@ -1,4 +1,4 @@
-"""The container's messaging part: platforms, intake, queues, the outbox."""
+"""The part of the container that creates the components for receiving and sending."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -51,11 +51,11 @@ from bot.texts.text import Text, supported_language, to_translatable, translatab
 from bot.turn.claims import LeaseKeeper
 from bot.turn.signals import CONVERSATIONS, StopRequests
 
-_MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
+_MAX_SCOPE_AGE_SECONDS = 3.0  # changes in other processes are only signaled over Redis
 _PICTURES_SECONDS = 60.0
 _LANES = "lanes"
-_MAX_LANES = 4000  # at once in one process
-_URGENT_BESIDE = 32  # lanes in which a native command is responded to
+_MAX_LANES = 4000  # concurrently in one process
+_URGENT_BESIDE = 32  # further lanes, for responses to native commands
 _EDIT_TEXTS = translatable("Edit a message"), translatable("New text")
 _TOO_LONG_TO_EDIT = translatable("That text is too long to be changed in a form.")
 _CHARACTER = translatable("A character of your own")
@@ -68,20 +68,20 @@ def _make_form(texts: tuple[Text, Text], text: str, language: str) -> EditableTe
 
 
 class MessagingContainer(StorageContainer, ABC):
-    """Platforms, permissions and intake before an answer; queues and surfaces after it."""
+    """Creates platforms, permissions and intake, and the queues and surfaces for sending."""
 
     @property
     @abstractmethod
     def platforms(self) -> Mapping[str, Platform]:
-        """The platforms by `Address.source`, which names the bot if there are several."""
+        """The platforms by `Address.source`, one per bot."""
 
-    # calls to the platform of an address besides sending
+    # other calls to platforms than sending
 
     async def is_platform_admin(self, incoming: Request) -> bool:
         return await self.platforms[incoming.address.source].is_admin(incoming)
 
     async def explain_silence(self, message: IncomingMessage, explanation: Text) -> None:
-        """Tell the author privately why nobody answers, if the platform supports it."""
+        """Tell the author privately why no character answers, if the platform supports this."""
         platform = self.platforms[message.address.source]
         if isinstance(platform, SilenceExplainer):
             text = translate(explanation, supported_language(message.locale))
@@ -89,14 +89,14 @@ class MessagingContainer(StorageContainer, ABC):
                 await platform.explain_silence(message, text)
 
     async def download(self, address: Address, item: MediaItem, max_bytes: int) -> bytes:
-        """Return the content of a message's file; raises `Refused`."""
+        """Return the content of an attachment; raises `Refused`."""
         platform = self.platforms[address.source]
         if not isinstance(platform, FileSource):
-            raise Refused(f"{platform.name} keeps no files")
+            raise Refused(f"{platform.name} does not store files")
         return await platform.download(item, max_bytes)
 
     async def host_picture(self, address: Address, png: bytes) -> str | None:
-        """Return a picture's public URL; None if the chat's platform hosts no pictures."""
+        """Upload a picture and return its URL, or None if the platform hosts no pictures."""
         platform = self.platforms[address.source]
         return await platform.host_picture(png) if isinstance(platform, PictureHost) else None
 
@@ -106,23 +106,23 @@ class MessagingContainer(StorageContainer, ABC):
         while True:
             await self.clock.sleep(_PICTURES_SECONDS)
             for host in hosts:
-                with suppress(PlatformError, StoreError):  # retried next time
+                with suppress(PlatformError, StoreError):  # repeated the next time
                     await host.delete_unused_pictures(await self.preset_versions.pictures())
 
     async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
-        """Return earlier messages, if the platform stores them and the preset may read them."""
+        """Return earlier messages of a channel that the bot may read, oldest first."""
         history = await self._history_of(message)
         found = () if history is None else await history.read_before(message, limit)
         return [one for one in found if await self.access.refusal(one) is None]
 
     async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
-        """Return the message that started a thread, if the preset may read it."""
+        """Return the message that started a thread, or None if unknown or not readable."""
         history = await self._history_of(message)
         found = None if history is None else await history.read_thread_starter(message)
         return None if found is None or await self.access.refusal(found) is not None else found
 
     async def read_author_roles(self, asked: Request) -> tuple[str, ...] | None:
-        """Return the ids of the author's roles; None if the platform does not say."""
+        """Return the ids of the author's roles, or None if the platform cannot tell."""
         platform = self.platforms[asked.address.source]
         with suppress(PlatformError):
             return (
@@ -138,7 +138,7 @@ class MessagingContainer(StorageContainer, ABC):
         return platform if isinstance(platform, HistoryReader) and observes else None
 
     async def is_refused(self, message: IncomingMessage) -> bool:
-        """Return whether a message's author may not use the bot, or that is not known."""
+        """Return whether a message's author may not use the bot, or if this is unknown."""
         try:
             return await self.access.refusal(message) is not None
         except StoreError:
@@ -158,7 +158,7 @@ class MessagingContainer(StorageContainer, ABC):
         return _make_form(_EDIT_TEXTS, text, language)
 
     async def press_form(self, pressed: Pressed) -> EditableText | None:
-        """Return the form that a button opens; None if it opens none."""
+        """Return the form that a button opens, or None if it opens no form."""
         data = parse_button(pressed)
         if data is None or data.action not in FORM_ACTIONS:
             return None
@@ -167,7 +167,7 @@ class MessagingContainer(StorageContainer, ABC):
             return EditableText(refusal=refusal)
         text = ""
         if data.action is ButtonAction.ABOUT:
-            with suppress(StoreError):  # the form is empty then
+            with suppress(StoreError):  # the form stays empty then
                 found = await self.personas.find(pressed.author.id, pressed.scopes)
                 text = found[0] if found is not None else ""
         return _make_form(FORM_TEXTS[data.action], text, supported_language(pressed.locale))
@@ -182,7 +182,7 @@ class MessagingContainer(StorageContainer, ABC):
         )
 
     async def command_form(self, message: IncomingMessage) -> EditableText:
-        """Return the form of a command that is called without a file."""
+        """Return the form of a command that was called without a file."""
         language = supported_language(message.locale)
         called = parse_command(message.text)
         name = f"{called.name} {called.text.partition(' ')[0]}" if called else ""
@@ -208,12 +208,12 @@ class MessagingContainer(StorageContainer, ABC):
         )
 
     async def suggest(self, message: IncomingMessage, typed: str) -> Sequence[str]:
-        """Return the names that complete what is typed; none while the database fails."""
+        """Return suggestions for a partly typed command; none while the database fails."""
         with suppress(StoreError):
             return await self.characters.suggest(message, typed)
         return ()
 
-    # judging requests
+    # permissions
 
     @cached_property
     def admins(self) -> AdminCheck:
@@ -243,7 +243,7 @@ class MessagingContainer(StorageContainer, ABC):
     @cached_property
     def history_scopes(self) -> HistoryScopes:
         settings = self.chat_settings
-        if not isinstance(settings, CachedChatSettings):  # asked for each received event
+        if not isinstance(settings, CachedChatSettings):  # read for every received event
             age = _MAX_SCOPE_AGE_SECONDS
             settings = CachedChatSettings(settings, self.signals, self.clock, age)
         return HistoryScopes(settings, self.resolver)
@@ -264,11 +264,11 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def receivers(self) -> Mapping[str, Receiver]:
-        """The platforms' receivers by source; each is active in one process at a time."""
+        """The platforms' receivers by source; each receives in one process at a time."""
         if Role.GATEWAY not in self.options.roles:
             return {}
         if self.is_alone or self.is_in_terminal:
-            for source in self.platforms:  # nobody else can hold it
+            for source in self.platforms:  # no other process can hold the role
                 HELD_ROLES.labels(f"receive {source}").set(1)
             return self.platforms
         return {
@@ -293,28 +293,28 @@ class MessagingContainer(StorageContainer, ABC):
 
     @property
     def webhook_routes(self) -> AddRoutes:
-        """The webhook routes; a process on standby serves them, too."""
+        """The webhook routes, which standby processes serve, too."""
         platforms = [self.platforms[source] for source in self.receivers]
         called = [one for one in platforms if isinstance(one, WebhookReceiver)]
         return webhook_routes(called, self._intake)
 
     async def receive(self, events: Sequence[Incoming]) -> None:
-        """Store events that this process creates for other conversations."""
+        """Store events that this process created itself."""
         intake = InboxIntake(self.inbox, self._wake, router=self.history_router)
         await intake.receive(events, {})
 
     def _wake(self, keys: Sequence[str]) -> None:
-        """Tell all processes that conversations have unanswered messages."""
+        """Signal to all processes that conversations have unanswered messages."""
         self.signals.publish(CONVERSATIONS, keys)
 
     def _announce_urgent(self, messages: Sequence[Incoming]) -> None:
-        """Announce urgent messages to all processes, before the conversations are woken."""
+        """Signal urgent messages to all processes, before waking the conversations."""
         self.stops.announce(messages)
         keys = [one.address.conversation for one in messages if _is_urgent(one)]
         if keys:
             self.signals.publish(urgent_topic(CONVERSATIONS), keys)
 
-    # stops
+    # stopping answers
 
     @cached_property
     def stops(self) -> StopRequests:
@@ -324,7 +324,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def lane_pool(self) -> KeyedWorkerPool[OutboxRow]:
-        """Delivers the outbox's lanes."""
+        """The pool that delivers the lanes of the outbox."""
         return KeyedWorkerPool(
             _LANES,
             signals=self.signals,
@@ -351,7 +351,7 @@ class MessagingContainer(StorageContainer, ABC):
         )
 
     def _announce_sent(self, row_id: int, external_id: str | None) -> None:
-        """Announce a sent row to other processes' workers, unless this process is a worker."""
+        """Signal a sent row to the workers in other processes, unless this one is a worker."""
         if Role.WORKER not in self.options.roles:
             publish_sent_row(self.signals, row_id, external_id)
 
@@ -366,7 +366,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def replies(self) -> LiveReplies:
-        """Shows answers while they are generated."""
+        """Creates live replies, which show answers during generation."""
         surfaces = self.rate_limited_surfaces(best_effort=True)
         return LiveReplies(
             self.conversations, surfaces, self._delivery, self.clock, self.leases.is_surely_held
@@ -374,7 +374,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def leases(self) -> LeaseKeeper:
-        """The claims of this process; it shows answers only while they are certain to be held."""
+        """Renews the claims of this process."""
         return LeaseKeeper(self.conversations, self.clock)
 
     @property
@@ -384,7 +384,7 @@ class MessagingContainer(StorageContainer, ABC):
         return {name: one for name, one in found if isinstance(one, PrivateChats)}
 
     def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
-        """Return the surfaces by `Address.source`; with `best_effort`, they yield to others."""
+        """Return surfaces by `Address.source`; calls with `best_effort` yield to others."""
         return {
             name: RateLimitedSurface(
                 platform.surface,

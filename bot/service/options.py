@@ -1,4 +1,4 @@
-"""The roles of a process, by default all of them (see `troupe run --role`), and its options."""
+"""The roles of a process (see `troupe run --role`), and the options of a run."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -13,19 +13,19 @@ from bot.value_class import value_class
 
 
 class Role(StrEnum):
-    """A role in the service; any number of processes can share it."""
+    """A part of the service's work, which any number of processes can share."""
 
     GATEWAY = "gateway"
-    """Receives from the platforms and stores what it receives; loads no model."""
+    """Receives events from the platforms and stores them."""
 
     WORKER = "worker"
-    """Answers what is stored; keeps no connection to a platform, and edits growing answers."""
+    """Answers stored messages, and shows unfinished answers."""
 
     SENDER = "sender"
-    """Sends what is queued, reconciles unknown outcomes, deletes expired rows."""
+    """Sends queued messages, reconciles unknown outcomes, and deletes expired rows."""
 
     CONSOLE = "console"
-    """Serves the web pages of the operators."""
+    """Serves the operators' web pages."""
 
 
 ALL_ROLES = frozenset(Role)
@@ -35,28 +35,28 @@ _NOT_SET_UP = "is not set up (docs/settings.md); set up are"
 
 @value_class
 class RunOptions:
-    """The options of a run; by default, they change no settings."""
+    """The options of a run of the service."""
 
     has_port: bool = True
-    """Whether to serve the health endpoints."""
+    """Whether to serve HTTP: health, and in consoles the pages."""
     answers_messages: bool = True
-    """Whether it works on messages; if not, it only sends the operator's prompts, beside a service:
-    it locks no data directory and prepares no model."""
+    """Whether to process messages. If not, this process runs beside a service to send operators'
+    prompts: it neither locks the data directory nor prepares models."""
     preset: str | None = None
-    """The preset that answers in this run, in a chat of its own."""
+    """The preset that answers in this run, in a separate chat; None: the default."""
     model: str | None = None
-    """The model that all presets use in this run, as "model" or "provider/model"."""
+    """The model for all presets in this run, "model" or "provider/model"; None: their own."""
     roles: frozenset[Role] = ALL_ROLES
     """The roles of this process."""
 
     @property
     def shares_work(self) -> bool:
-        """Whether other processes share the work."""
+        """Whether other processes have the remaining roles."""
         return self.roles != ALL_ROLES
 
 
 def parse_roles(names: str) -> frozenset[Role]:
-    """Parse the value of --role: names separated by commas, or `all`; raises `SettingsError`."""
+    """Parse --role: role names separated by commas, or `all`; raises `SettingsError`."""
     roles: set[Role] = set()
     for name in _split_names(names):
         if name == _ALL:
@@ -71,7 +71,7 @@ def parse_roles(names: str) -> frozenset[Role]:
 
 
 def select_platforms(names: str, configured: Sequence[PlatformSpec]) -> Sequence[PlatformSpec]:
-    """Return the platforms selected by --platforms; raises `SettingsError`."""
+    """Return the configured platforms that --platforms lists; raises `SettingsError`."""
     specs = {spec.kind: spec for spec in configured}
     selected = _split_names(names)
     for name in selected:
@@ -96,7 +96,7 @@ def _describe_unknown(name: str, known: Sequence[str], problem: str = "is not on
 def replace_model(
     presets: Mapping[str, Preset], model: str | None, settings: Settings
 ) -> Mapping[str, Preset]:
-    """Return the presets with another model, "model" or "provider/model", and no fallbacks."""
+    """Return the presets with another model ("model" or "provider/model"), without fallbacks."""
     if model is None:
         return presets
     provider, slash, name = model.partition("/")

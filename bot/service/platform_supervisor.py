@@ -1,4 +1,4 @@
-"""Keep all platforms connected until a signal stops the service or all input ends."""
+"""Keep all platforms connected until a signal stops the service or all platforms end."""
 
 import asyncio
 import random
@@ -17,12 +17,12 @@ from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
 _log = structlog.get_logger(__name__)
 _MIN_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 30.0
-_GOOD_RUN_SECONDS = 60.0  # after it the pause starts over from the shortest
-_POLL_SECONDS = 0.5  # of the connection, until it was up once
+_GOOD_RUN_SECONDS = 60.0  # after such a run, the pause is the shortest again
+_POLL_SECONDS = 0.5  # until the platform is connected
 
 
 Receiver: TypeAlias = Platform | ExclusiveReceiver | ShardReceiver
-"""What receives from a platform: itself, or what shares it with other processes."""
+"""A platform, or a receiver that shares the platform with other processes."""
 
 
 @dataclass(eq=False, repr=False)
@@ -33,20 +33,20 @@ class PlatformSupervisor:
     intake: Intake
     clock: Clock
     announce: Callable[[str], None]
-    """Tells the operator that a platform is connected."""
+    """Shows the operator that a platform is connected."""
     companions: Collection[str] = ()
-    """The names of platforms that end last."""
+    """The names of platforms that do not keep the service running."""
     _failed: dict[str, str] = field(default_factory=dict, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def problem(self, platform: Receiver) -> str | None:
-        """Return why a platform is receiving nothing; None if it works."""
+        """Return why a platform is not receiving, or None if it is."""
         return self._failed.get(platform.name) or platform.connection_error
 
     async def until_stopped(self) -> None:
-        """Run the platforms until a signal or until all have ended; raises `PlatformFatal`.
+        """Run the platforms until a signal arrives or all have ended; raises `PlatformFatal`.
 
-        After a signal they stay connected until `close`, as some send answers that way.
+        After a signal they stay connected until `close`, because some need this to send answers.
         """
         stop = asyncio.Event()
         call_on_termination(asyncio.get_running_loop(), stop.set)
@@ -54,7 +54,7 @@ class PlatformSupervisor:
         tasks = {one.name: asyncio.create_task(self._keep_running(one)) for one in self.platforms}
         self._tasks = set(tasks.values())
         running = {task for name, task in tasks.items() if name not in self.companions}
-        running = running or set(self._tasks)  # nothing else runs that they could accompany
+        running = running or set(self._tasks)  # there are only companions
         try:
             while (running or not self.platforms) and not stop.is_set():
                 done, _ = await asyncio.wait(
@@ -62,7 +62,7 @@ class PlatformSupervisor:
                 )
                 running -= done
                 for task in done - {stopped}:
-                    await task  # raises what it ended with
+                    await task  # raises the error that ended it
         finally:
             await cancel_and_wait([stopped])
 
@@ -83,7 +83,7 @@ class PlatformSupervisor:
                         await self._announce_platform(platform)
             finally:
                 await cancel_and_wait([run])
-            # A library may cancel its own tasks; that is a failure like any other.
+            # A library may cancel its own tasks, which is a failure like any other.
             error = (
                 ConnectionError("the platform's library cancelled its own task")
                 if run.cancelled()
@@ -100,9 +100,9 @@ class PlatformSupervisor:
             else:
                 _log.error("platform_failed", platform=platform.name, exc_info=error)
             if is_fatal:
-                return  # the others continue; /readyz names the problem
+                return  # other platforms continue; /readyz shows the problem
             if self.clock.monotonic() - started >= _GOOD_RUN_SECONDS:
-                pause = _MIN_PAUSE_SECONDS  # this failure is not one of a series
+                pause = _MIN_PAUSE_SECONDS  # not one of a series of failures
             await self.clock.sleep(pause + random.uniform(0, 1))  # noqa: S311
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             self._failed.pop(platform.name, None)

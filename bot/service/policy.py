@@ -1,4 +1,4 @@
-"""What this installation stores about people, given its settings."""
+"""Describe what data this installation stores about people, given its settings."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,7 +13,7 @@ from bot.storage.tables import metadata
 
 
 def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[PolicySection]:
-    """Return a section for each kind of data."""
+    """Return a section per kind of stored data."""
     recipients = ", ".join(_recipients(settings, list(presets))) or "nobody"
     seconds = {"inbox": INBOX_SECONDS, "outbox": OUTBOX_SECONDS, "usage": USAGE_SECONDS}
     days = {name: each / 86_400 for name, each in seconds.items()}
@@ -39,7 +39,7 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
 
 
 def _recipients(settings: Settings, presets: Sequence[Preset]) -> list[str]:
-    """Return the providers and tool servers that receive messages."""
+    """Return the providers and tool servers that receive people's messages."""
     providers = settings.providers
     names = [name for preset in presets for name, _ in used_models(preset)]
     for model in ("transcription_model", "moderation_model"):

@@ -23,50 +23,50 @@ from bot.texts.text import error_text
 _log = structlog.get_logger(__name__)
 _PUBLISHED_PRESETS = "presets"
 _ROW = "published preset "
-"""The prefix of rows, one per preset, that change with each publishing."""
+"""The prefix of cursor rows, one per preset, whose values change with each new version."""
 _LOOK_SECONDS = 2.0
 
 
 class PublishedPresets:
-    """Loads and announces published versions of presets."""
+    """Loads new versions of presets, and announces them to other processes."""
 
     def __init__(self, container: StorageContainer) -> None:
         self._container = container
         self._resources = resources = container.resources
         self._resolver = resources.resolver
         self._file_contents = _contents(resources.folder.presets)
-        """The files of the presets folder as this process knows them, by preset name."""
+        """The last known contents of the presets folder, by preset name."""
         self._stamps = resources.file_stamps
         self._last_names: Mapping[Path, str] = resources.folder.names
-        """The presets in its files, also in those that are broken now."""
+        """The preset name of each file, including files that are now broken."""
         self._reported: Mapping[str, str] = dict(self._resolver.disabled)
-        """The problems that were logged already, by preset name."""
+        """The problems that were already logged, by preset name."""
         self._seen: Mapping[str, str] | None = None
-        """The rows of the last poll; None: there was none."""
+        """The rows of the last poll; None: no poll yet."""
         self._resolver.load_published_with(self._load)
         resources.signals.subscribe(_PUBLISHED_PRESETS, self._resolver.mark_stale)
 
     async def announce(self, names: Sequence[str]) -> None:
-        """Tell all processes that presets have new versions; raises `StoreError`."""
+        """Announce new versions of presets to all processes; raises `StoreError`."""
         presets = self._resolver.presets
-        for name in names:  # its file was written, or deleted, by this process
+        for name in names:  # this process wrote or deleted the file
             self._file_contents.pop(name, None)
             if name in presets:
                 self._file_contents |= _contents({name: presets[name]})
         await self._publish_names(names)
 
     async def _publish_names(self, names: Sequence[str]) -> None:
-        """Write a row for processes that miss the signal, then send the signal."""
+        """Store a row for processes that miss the signal, then send the signal."""
         rows = {f"{_ROW}{name}": secrets.token_hex(4) for name in names}
         await self._container.inbox.receive((), rows)
         self._resources.signals.publish(_PUBLISHED_PRESETS, names)
 
     async def watch(self) -> None:
-        """Poll every two seconds for presets whose signal was missed, until cancelled."""
+        """Poll for new versions whose signals were missed, until cancelled."""
         await repeat(self.look, self._container.clock, _LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Mark presets published since the last poll as stale."""
+        """Mark presets with a new version since the last poll as stale."""
         rows = await self._container.inbox.cursors(_ROW)
         seen = rows if self._seen is None else self._seen
         new = [name.removeprefix(_ROW) for name in rows if rows[name] != seen.get(name)]
@@ -74,7 +74,7 @@ class PublishedPresets:
         self._seen = rows
 
     async def watch_files(self) -> None:
-        """Poll the presets folder for changes every two seconds, until cancelled."""
+        """Publish changes in the presets folder every two seconds, until cancelled."""
         while True:
             folder = presets_folder(self._container.settings.presets_dir)
             stamps = await asyncio.to_thread(file_stamps, folder)
@@ -85,8 +85,8 @@ class PublishedPresets:
     async def reload_files(self) -> bool:
         """Publish changes in the presets folder; return False if they could not be stored.
 
-        Unchanged files are left alone, as a console on another machine may have published a newer
-        version. A preset whose file is now invalid stays as it is, and so does the default preset
+        Unchanged files are ignored, because a console on another machine may have published a newer
+        version. A preset whose file is now invalid stays as it was, and so does the default preset
         if its file is gone; the log explains why.
         """
         try:
@@ -103,7 +103,7 @@ class PublishedPresets:
         return True
 
     async def _use_changes(self, found: ReadPresets) -> list[str]:
-        """Store and activate presets whose files have changed; return their names."""
+        """Store and activate presets with changed files; return the names."""
         resolver = self._resolver
         problems = {
             self._last_names.get(file, found.names[file]): reason
@@ -153,7 +153,7 @@ class PublishedPresets:
         self._reported = problems
 
     def prepare(self, preset: Preset) -> Preset:
-        """Create a preset's backends, if used by this process; return it with this run's model."""
+        """Create a preset's missing backends; return the preset with this run's model."""
         settings, models = self._container.settings, self._resources.models
         if models is None:
             return preset
@@ -164,7 +164,7 @@ class PublishedPresets:
         return presets[preset.name]
 
     async def _load(self, name: str) -> tuple[Preset, int] | None:
-        """Load a preset's newest version from another process; None if it was deleted."""
+        """Return a preset's newest version and number, or None if it was deleted."""
         newest = await self._container.preset_versions.newest(name)
         if newest is None or not newest.content:
             return None

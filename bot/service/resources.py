@@ -47,23 +47,23 @@ _log = structlog.get_logger(__name__)
 
 @value_class
 class Models:
-    """The components that generate answers."""
+    """Open components that generate answers."""
 
     renderer: Renderer
     backends: dict[str, Backend]
-    """By provider; a preset that is published later may add one."""
+    """Backends by provider; presets published later may add some."""
     retrieve_stories: RetrieveStories | None = None
-    """None: no preset has stories."""
+    """Retrieves stories; None: no preset has stories."""
     memory_embedder: Embedder | None = None
-    """None: no preset has memories, or what the embedder needs is not installed."""
+    """Finds memories; None: no preset has memories, or the embedder is not installed."""
     tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
-    """By the names in presets."""
+    """Tool servers by the names in presets."""
     session_key: bytes = b""
-    """The key with which backends hash conversation names; the same in all processes."""
+    """The key for hashing conversation names in backends; the same in all processes."""
 
 
 async def _close_all(backends: Mapping[str, Backend]) -> None:
-    async with contextlib.AsyncExitStack() as stack:  # each, also if another one fails
+    async with contextlib.AsyncExitStack() as stack:  # closes each, even if another one fails
         for backend in backends.values():
             stack.push_async_callback(backend.close)
 
@@ -71,7 +71,7 @@ async def _close_all(backends: Mapping[str, Backend]) -> None:
 async def prepare_models(
     settings: Settings, default: Preset, progress: Callable[[str], None]
 ) -> None:
-    """Check or download the default preset's local models; raises `SettingsError`."""
+    """Check or download the local models of the default preset; raises `SettingsError`."""
     for one in default.with_fallbacks:
         provider = settings.providers.get(one.provider)
         if provider is not None:
@@ -79,10 +79,10 @@ async def prepare_models(
 
 
 async def _preload(backend: Backend, default: Preset) -> None:
-    """Load the default preset's model while the rest starts."""
+    """Load the default preset's model while other components start."""
     try:
         await backend.preload(default.model)
-    except BackendUnavailable as error:  # the first message gets the error
+    except BackendUnavailable as error:  # reported when the first message arrives
         _log.warning("preload_failed", preset=default.name, reason=str(error))
 
 
@@ -90,7 +90,7 @@ async def _preload(backend: Backend, default: Preset) -> None:
 async def open_story_retriever(
     embedder: Embedder, stories_by_character: Mapping[str, Sequence[str]], database: Database
 ) -> AsyncIterator[RetrieveStories]:
-    """Index presets' stories while the block runs; raises `SettingsError`."""
+    """Index the stories of presets during the block; raises `SettingsError`."""
     stories: Stories = import_extra("bot.storage.stories", "a preset with stories").SqlStories(
         database
     )
@@ -103,7 +103,7 @@ async def open_story_retriever(
 
 
 def _make_embedder(settings: Settings, *, has_stories: bool) -> Embedder | None:
-    """Create the embedder; raises `SettingsError` only if stories need it."""
+    """Return the embedder or, if it fails and no stories need it, None."""
     try:
         return make_embedder(settings.embedding, settings.data_dir)
     except SettingsError as error:
@@ -124,29 +124,29 @@ def stories_by_preset(
     }
 
 
-_MAX_SETTING_AGE_SECONDS = 3.0  # where the signal of a change may be lost
+_MAX_SETTING_AGE_SECONDS = 3.0  # where signals of changes may be lost
 
 
 @value_class
 class Resources:
-    """Everything that is opened before the container is created."""
+    """Resources that are opened before the container is created."""
 
     database: Database
     bot_ids: Mapping[str, str]
-    """What the addresses of each platform carry as their bot's id."""
+    """By platform, the `Address.bot_id` of its bot."""
     signals: Signals
     chat_settings: ChatSettings
     resolver: PresetResolver
     models: Models | None
-    """None: this process neither makes nor shows answers."""
+    """None: this process neither generates nor shows answers."""
     shared_windows: SharedWindows | None = None
-    """None: each process reads histories itself."""
+    """Shared session windows; None: Redis is not configured."""
     rate_limits: RateLimits | None = None
-    """None: each process has its own."""
+    """Shared rate limits; None: each process counts separately."""
     folder: ReadPresets = field(default_factory=ReadPresets)
-    """The presets folder as it was read at the start."""
+    """The presets folder as read at the start."""
     file_stamps: FileStamps = field(default_factory=dict)
-    """Of that folder, before it was read."""
+    """The presets folder's file stamps before it was read."""
 
 
 @contextlib.asynccontextmanager
@@ -205,14 +205,14 @@ def _usable_presets(
     options: RunOptions,
     progress: Callable[[str], None],
 ) -> tuple[Mapping[str, Preset], Mapping[str, str]]:
-    """Return the usable presets, and the reasons why others are disabled, by name."""
+    """Return the usable presets, and the reasons why other presets are disabled, by name."""
     presets = replace_model(read.presets, options.model, settings)
     needs_providers = options.roles & {Role.WORKER, Role.CONSOLE}
     refused = refused_presets(presets.values(), settings) if needs_providers else {}
     disabled = {**read.disabled, **refused}
     default = options.preset or settings.default_preset
     for name, reason in disabled.items():
-        if preset_id(name) != preset_id(default):  # that is an error
+        if preset_id(name) != preset_id(default):  # otherwise it is an error
             progress(f"the preset {name} is disabled: {reason}")
     return {name: one for name, one in presets.items() if name not in refused}, disabled
 
@@ -227,7 +227,7 @@ async def _open_models(
     progress: Callable[[str], None],
     options: RunOptions,
 ) -> AsyncIterator[Models | None]:
-    """Open the components that generate answers, or only describe them in a console; else None."""
+    """Open the components of a worker or console; yield None in other processes."""
     is_worker = Role.WORKER in options.roles
     if not is_worker and Role.CONSOLE not in options.roles:
         yield None
@@ -249,7 +249,7 @@ async def _open_models(
             if told:
                 opening_stories = open_story_retriever(embedder, told, database)
                 retrieve_stories = await stack.enter_async_context(opening_stories)
-        servers = settings.mcp_servers if is_worker else {}  # presets that come later name them
+        servers = settings.mcp_servers if is_worker else {}  # later presets may use them
         opening_servers = open_tool_servers(servers, settings.data_dir)
         tool_servers = await stack.enter_async_context(opening_servers)
         if is_worker and options.answers_messages:
@@ -260,11 +260,11 @@ async def _open_models(
 
 
 def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) -> bool:
-    """Return whether other processes may use the data directory; raises `SettingsError`."""
+    """Return whether other processes may use the data directory, too."""
     has_own_database = settings.sqlalchemy_url.startswith("sqlite")
     if options.shares_work and has_own_database:
         raise SettingsError(
-            "--role divides the work among processes, which SQLite cannot: set"
+            "--role divides the work among processes, which SQLite does not support: set"
             " TROUPE_DATABASE_URL to postgresql+asyncpg://user:password@host/name, or run without"
             " --role"
         )
@@ -274,7 +274,7 @@ def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) ->
 def make_chat_settings(
     database: Database, signals: Signals, *, has_remote_signals: bool
 ) -> ChatSettings:
-    """Return the chat settings, cached unless other processes may change them unnoticed."""
+    """Return the chat settings, cached unless changes by other processes may go unnoticed."""
     clock = SystemClock()
     stored = SqlChatSettings(database, clock)
     if not (database.is_sqlite or has_remote_signals):
@@ -284,7 +284,7 @@ def make_chat_settings(
 
 
 def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
-    """Return how a process with these platforms uses the data directory."""
+    """Return how a process with these platforms locks the data directory."""
     in_terminal = all(spec.uses_terminal or spec.is_companion for spec in specs)
     return DataDirUse.TERMINAL if in_terminal else DataDirUse.SERVICE
 
@@ -304,7 +304,7 @@ async def _resolve_bot_ids(
 async def _open_coordination(
     settings: Settings, database: Database
 ) -> AsyncIterator[tuple[Signals, SharedWindows | None, RateLimits | None]]:
-    """Open the channels between processes of one database: Redis if configured."""
+    """Open signals, shared windows and shared rate limits, over Redis if configured."""
     if settings.redis_url is None:
         yield InProcessSignals(), None, None
         return
@@ -324,7 +324,7 @@ async def _open_coordination(
 
 
 async def with_stored_keys(settings: Settings) -> Settings:
-    """Add the API keys in the database to their providers; raises `SettingsError`, `StoreError`."""
+    """Return the settings with stored API keys added; raises `SettingsError`, `StoreError`."""
     named = {
         name: provider
         for name, provider in settings.providers.items()

@@ -1,4 +1,4 @@
-"""Run the service: open, start, serve until a signal, drain, close."""
+"""Run the service: open resources, start, serve until a signal, drain, close."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ _PROBE_SECONDS = 2.0
 
 
 class Service:
-    """The life cycle of a process; `running` opens one."""
+    """The life cycle of a process of the service; created by `running`."""
 
     def __init__(self, container: Container) -> None:
         self.container = container
@@ -41,7 +41,7 @@ class Service:
         self._is_stopping = False
 
     async def serve(self) -> None:
-        """Run until a signal or the end of input, then drain; raises `PlatformFatal`."""
+        """Run until a signal or until all platforms end, then drain; raises `PlatformFatal`."""
         container, role_parts = self.container, self.container.role_parts
         for part in role_parts:
             await part.start()
@@ -58,7 +58,7 @@ class Service:
             try:
                 ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
                 for job in ended:
-                    await job  # only the supervisor ends by itself: others raise what broke them
+                    await job  # raises the error of a failed job
             finally:
                 await self._drain()
                 await container.supervisor.close()
@@ -66,7 +66,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def _http_server(self) -> AsyncIterator[None]:
-        """Serve health and the console during the block, unless this process has no port."""
+        """Serve health and the console during the block, if this process has a port."""
         container, settings = self.container, self.container.settings
         if not container.options.has_port:
             yield
@@ -91,7 +91,7 @@ class Service:
                     await self.console.setup_steps.close()
 
     def http_routes(self) -> Sequence[AddRoutes]:
-        """Return the routes of everything that this process serves over HTTP."""
+        """Return all HTTP routes of this process."""
         container, probes = self.container, self._probes()
         notices = container.provider_notices.find
         routes = [health_routes(probes, notices=notices), container.webhook_routes]
@@ -101,24 +101,24 @@ class Service:
 
     @cached_property
     def console(self) -> Any:
-        """The container of the console's pages."""
+        """The container of the console's pages, imported on first use."""
         return _import_console(self.container)
 
     async def _tell_login(self) -> None:
-        """Print a login link if a person reads the output; logs must not contain one."""
+        """Print a login link if a person reads the output, because logs must not contain it."""
         container = self.container
         if container.is_in_terminal or sys.stderr.isatty():
             link = await container.console_links.make_login_link()
             container.progress(f"console, by a link that works once, for 10 minutes:\n{link}")
 
     async def _drain(self) -> None:
-        """Finish work in progress: first answers, then queued messages."""
+        """Finish the work in progress: first answers, then queued messages."""
         self._is_stopping = True
         for part in self.container.role_parts:
             await part.drain()
 
     def _probes(self) -> dict[str, Probe]:
-        """Return the probes for /readyz; a stopping process's roles are not ready."""
+        """Return the probes for /readyz; while stopping, no role is ready."""
         roles = sorted(self.container.options.roles)
         return {
             **self._server_probes(),
@@ -136,7 +136,7 @@ class Service:
         }
 
     async def _check_parts(self) -> Mapping[str, str]:
-        """Return "ok" or the problem for each server that this process depends on."""
+        """Return "ok" or the problem of each server that this process depends on."""
         servers = await run_probes(self._server_probes(), _PROBE_SECONDS)
         return {**servers, **self.container.provider_notices.states()}
 
@@ -150,7 +150,7 @@ class Service:
 
 
 def _import_console(container: Container) -> Any:
-    """Return the console's container; only processes that serve it import its pages."""
+    """Import and return the console's container, only in processes that serve it."""
     return import_module("bot.service.console").ConsoleContainer(container)
 
 
@@ -161,8 +161,8 @@ async def running(
     platforms: Sequence[PlatformSpec] | None = None,
     options: RunOptions = _AS_SET,
 ) -> AsyncIterator[Service]:
-    """Open the configured platforms or the terminal, and the rest; raises as `open_resources`."""
-    if not sys.stderr.isatty():  # where a terminal was closed, it ends the process
+    """Open a service with the platforms or the terminal; raises as `open_resources`."""
+    if not sys.stderr.isatty():  # in a terminal, a hang-up ends the process
         ignore_hang_up(asyncio.get_running_loop())
     specs = platforms or settings.configured_platforms or terminal_platforms()
     async with contextlib.AsyncExitStack() as stack:
@@ -179,7 +179,7 @@ async def running(
 async def open_replay(
     settings: Settings, progress: Callable[[str], None]
 ) -> AsyncIterator[PromptReplay]:
-    """Open the replay of stored answers, alongside a service; raises as `open_resources` does."""
+    """Open the replay of stored answers, beside a service; raises as `open_resources`."""
     options = RunOptions(has_port=False, answers_messages=False)
     async with open_resources(settings, (), progress, options) as resources:
         container = Container(settings, resources, (), progress, options)

@@ -1,4 +1,4 @@
-"""The container's lowest part: settings, open resources, tables and limits."""
+"""The lowest part of the container: settings, open resources, tables and limits."""
 
 import os
 import secrets
@@ -49,12 +49,12 @@ from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
 from bot.turn.signals import ArrivalSignals
 
-_SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an answer's own limit
+_SLOT_MARGIN_SECONDS = 60.0  # for retries and pauses beyond an answer's time limit
 
 
 @dataclass(eq=False, repr=False)
 class StorageContainer:
-    """A process's settings and open resources, its tables and limits."""
+    """Creates the components that access tables, and the limits."""
 
     settings: Settings
     resources: Resources
@@ -63,10 +63,10 @@ class StorageContainer:
     options: RunOptions
     clock: Clock = field(default_factory=SystemClock)
     owner: str = ""
-    """The name that this process holds leases under; by default, one that suits its database."""
+    """The name under which this process holds leases; by default created for the database."""
 
     def __post_init__(self) -> None:
-        """Create components without dependencies; the others are created on first use."""
+        """Create the simple components; others are created on first use."""
         settings, resources, clock = self.settings, self.resources, self.clock
         self.owner = self.owner or _lease_owner(settings, data_dir_use(self.specs))
         self.database = database = resources.database
@@ -109,18 +109,18 @@ class StorageContainer:
     @property
     def models(self) -> Models:
         models = self.resources.models
-        assert models is not None  # noqa: S101 -- only who needs them asks
+        assert models is not None  # noqa: S101 -- only processes with models ask
         return models
 
     @property
     def backends(self) -> Mapping[str, Backend]:
-        """The backends by provider; empty if this process does not answer."""
+        """The backends by provider; empty: this process does not answer."""
         models = self.resources.models
         return models.backends if models is not None else {}
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other process uses this database; SQLite's data directory is locked."""
+        """Whether no other process uses this database, as with SQLite."""
         return self.database.is_sqlite
 
     @property
@@ -130,7 +130,7 @@ class StorageContainer:
 
     @property
     def may_take_any_port(self) -> bool:
-        """Whether any free port will do; consoles must stay at their known address."""
+        """Whether the HTTP server may use any free port; consoles need a known address."""
         serves_pages = self.options.shares_work and Role.CONSOLE in self.options.roles
         return not (self.is_alone or serves_pages)
 
@@ -140,7 +140,7 @@ class StorageContainer:
         return self.settings.console.pages and Role.CONSOLE in self.options.roles
 
     def announce(self, text: str) -> None:
-        """Show the operator a line, unless a chat is using the terminal."""
+        """Show the operator a line of text, unless a chat uses the terminal."""
         if not any(spec.uses_terminal for spec in self.specs):
             self.progress(text)
 
@@ -160,17 +160,17 @@ class StorageContainer:
         return ExclusiveRole(name, self.role_leases, self.clock)
 
     async def delete_expired_rows(self) -> None:
-        """Delete expired rows every hour, until cancelled, in one of the processes."""
+        """Delete expired rows every hour in one process, until cancelled."""
         job = partial(jobs.delete_expired_rows, self.database, self.settings, self.clock)
         await (job() if self.is_alone else self.exclusive_role("delete expired rows").run(job))
 
     async def send_events(self) -> None:
-        """Send webhook events from one process, until cancelled."""
+        """Send webhook events in one process, until cancelled."""
         sender = EventSender(self.settings.events, EventLog(self.database, self.clock), self.clock)
         await (sender.run() if self.is_alone else self.exclusive_role("events").run(sender.run))
 
     async def database_problem(self) -> str | None:
-        """Return why the database does not respond; None if it does."""
+        """Return why the database does not respond, or None if it does."""
         try:
             await self.database.ping()
         except StoreError as error:
@@ -181,14 +181,14 @@ class StorageContainer:
 
     @cached_property
     def answer_limits(self) -> AnswerLimits | None:
-        """None in the terminal, where the operator may ask without limits."""
+        """The rate limits of answers; None in the terminal, which has no limits."""
         if self.is_in_terminal:
             return None
         return AnswerLimits(self.rate_limits, self.clock, self.settings.limits)
 
     @cached_property
     def command_limits(self) -> CommandLimits | None:
-        """None in the terminal, and if answers are unlimited."""
+        """The rate limits of commands; None in the terminal, or if answers are unlimited."""
         limits = self.settings.limits
         if self.is_in_terminal or not limits.answers_per_person:
             return None
@@ -215,14 +215,14 @@ class StorageContainer:
 
 
 def _lease_owner(settings: Settings, use: DataDirUse) -> str:
-    """Return this process's name for leases; on SQLite it is the same after a restart."""
+    """Return this process's name for leases; on SQLite, the same after a restart."""
     if settings.sqlalchemy_url.startswith("sqlite"):
         return "embedded" if use is DataDirUse.SERVICE else "terminal"
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def _budget_rules(budgets: BudgetSettings, resolver: PresetResolver) -> BudgetRules:
-    """Return the budgets from the settings; raises `SettingsError`."""
+    """Return the rules for budgets from the settings; raises `SettingsError`."""
     limits = {
         (kind, period): round(dollars * MICROS)
         for kind in BudgetKind
