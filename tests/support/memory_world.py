@@ -257,7 +257,7 @@ class MemoryWorld:
     async def _forget_person(self, person: str) -> None:
         for where in PLACES:
             claim = Claim(self.key(where), 1, "me")
-            gone = await self.conversations.find_said_by(claim, person)
+            gone = await self.conversations.find_turns_of_person(claim, person)
             change = HistoryChange(deleted=gone)
             await self.database.run(partial(histories.apply, claim.conversation, change, 1))
             self._drop(turns=gone)
@@ -272,7 +272,7 @@ class MemoryWorld:
         key = self.key(self.turns[changed][0])
         change = HistoryChange({changed: "other"} if kind == "edit" else {})
         change = change if kind == "edit" else HistoryChange(deleted=[changed])
-        await self.database.run(lambda: histories.apply(key, change, 1))
+        await self.database.run(lambda: histories.apply_change(key, change, 1))
         self._drop(turns=[changed])
         if kind == "delete":
             del self.turns[changed]
