@@ -259,7 +259,7 @@ class MemoryWorld:
             claim = Claim(self.key(where), 1, "me")
             gone = await self.conversations.find_turns_of_person(claim, person)
             change = HistoryChange(deleted=gone)
-            await self.database.run(partial(histories.apply, claim.conversation, change, 1))
+            await self.database.run(partial(histories.apply_change, claim.conversation, change, 1))
             self._drop(turns=gone)
             self.turns = {id_: one for id_, one in self.turns.items() if id_ not in gone}
         await self.data.forget_outside_histories(person)
