@@ -356,7 +356,7 @@ async def test_command_that_runs_again_is_noted_once(setup: Setup) -> None:
     assert [one[1] for one in await read_audit(setup)] == ["set preset"]
 
 
-async def test_what_is_refused_or_said_of_oneself_is_not_noted(setup: Setup) -> None:
+async def test_refused_actions_and_self_descriptions_are_not_recorded(setup: Setup) -> None:
     await setup.run_command("/me A tall knight.")
     setup.admin = False
     for line in ("/preset use nova", "/settings overhear off", "/forget channel"):

@@ -288,8 +288,7 @@ OURS: Mapping[str, Scenario] = {
 }
 ELSEWHERE = {
     "button pressed by another user": (
-        "tests/turn/test_pressed_buttons.py::"
-        "test_press_of_others_is_refused_in_words_and_changes_nothing"
+        "tests/turn/test_pressed_buttons.py::test_press_by_another_person_is_refused_with_a_notice"
     )
 }
 

@@ -69,7 +69,9 @@ async def feed(check: AnswerCheck, pieces: Sequence[str]) -> list[str]:
         ("*\n ", "*", False),
     ],
 )
-def test_words_are_found_as_people_mean_them(words: str, text: str, *, is_found: bool) -> None:
+def test_banned_words_match_whole_words_and_phrases(
+    words: str, text: str, *, is_found: bool
+) -> None:
     found = read_word_list(words)
     assert bool(found and found.is_found_in(text)) is is_found
 
@@ -119,7 +121,7 @@ async def test_failed_moderation_is_asked_once_and_the_setting_decides(
     assert check.note.startswith("withheld: " if withholds else "shown unchecked")
 
 
-async def test_text_that_was_reasoning_is_taken_back() -> None:
+async def test_text_that_was_reasoning_is_retracted() -> None:
     shown: list[str] = []
     check = AnswerCheck(read_word_list("bad"))
     show, replace_shown = check.wrap_shows(

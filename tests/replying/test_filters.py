@@ -143,7 +143,7 @@ def test_endless_repetition_is_kept_once(lead: str, unit: list[str], piece: int)
 @pytest.mark.parametrize(
     "unit", ["of the balcony ", "la ", "Il capo di Roma, il capo di Napoli.\n"]
 )
-async def test_answer_that_runs_away_is_cut_and_the_model_stopped(unit: str) -> None:
+async def test_endless_answer_is_cut_and_the_model_is_stopped(unit: str) -> None:
     backend = FakeBackend(["It is set in the park. ", *[unit] * 3000])
     shown: list[str] = []
 
@@ -165,13 +165,15 @@ async def test_answer_that_runs_away_is_cut_and_the_model_stopped(unit: str) -> 
         ("".join(f"{word} is a word. " for word in "abcdefgh"), FinishReason.LENGTH),
     ],
 )
-async def test_loop_ended_by_the_limit_is_a_loop(text: str, reason: FinishReason) -> None:
+async def test_truncated_answer_with_repeated_sentences_counts_as_repetition(
+    text: str, reason: FinishReason
+) -> None:
     backend = FakeBackend([text, Finish(FinishReason.LENGTH)])
     answer = await generate_answer(backend, PROMPT, lambda _: None, lambda _: None, FakeClock())
     assert answer.reason is reason
 
 
-async def test_thinking_that_runs_away_is_ended() -> None:
+async def test_endless_reasoning_is_ended() -> None:
     backend = FakeBackend([ReasoningDelta("Wait, but maybe I am wrong. ")] * 3000)
 
     answer = await generate_answer(backend, PROMPT, lambda _: None, lambda _: None, FakeClock())

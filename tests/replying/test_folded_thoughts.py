@@ -46,7 +46,7 @@ def test_thoughts_always_fit(limits: Limits, answer: int, thoughts: str, times: 
     assert len({one.part for one in folded}) == len(folded)
 
 
-def test_thoughts_get_a_message_of_their_own_where_the_last_one_is_full() -> None:
+def test_thoughts_get_a_separate_message_if_the_last_one_is_full() -> None:
     parts = parts_of("x" * 1900, ON_DISCORD)
     thoughts = "hm " * 500
     assert fold_thoughts(parts, thoughts, ON_DISCORD, may_add_message=False) == tuple(parts)

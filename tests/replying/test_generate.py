@@ -61,7 +61,7 @@ async def test_prompt_cached_and_answer_tokens_are_counted() -> None:
         [*"Once upon a time."],
     ],
 )
-async def test_cut_stream_goes_on_behind_what_was_written(rest: list[str]) -> None:
+async def test_cut_stream_continues_after_the_text_so_far(rest: list[str]) -> None:
     backend = FakeRemoteBackend(["Once ", "upon ", CUT], rest)
     answer, shown = await generate(backend)
     assert (answer.text, shown) == ("Once upon a time.",) * 2
@@ -73,7 +73,7 @@ async def test_cut_stream_goes_on_behind_what_was_written(rest: list[str]) -> No
 @pytest.mark.parametrize(
     "second", [[CUT], ["a ", CUT], [BackendUnavailable("no budget")]], ids=["cut", "text", "none"]
 )
-async def test_second_cut_is_final_and_keeps_what_was_written(second: list[ScriptStep]) -> None:
+async def test_second_cut_is_final_and_keeps_the_text_so_far(second: list[ScriptStep]) -> None:
     backend = FakeRemoteBackend(["Once upon ", CUT], second)
     answer, shown = await generate(backend)
     assert answer.reason is None

@@ -240,7 +240,7 @@ async def test_part_that_is_full_is_not_edited_while_the_next_one_grows() -> Non
     assert len(edited) > 4
 
 
-async def test_answer_that_may_be_another_workers_by_now_is_not_edited(setup: Setup) -> None:
+async def test_answer_is_not_edited_if_its_claim_may_be_lost(setup: Setup) -> None:
     async with setup.live() as live:
         live.feed(ENOUGH)
         await setup.clock.advance(2)
@@ -255,7 +255,7 @@ async def test_answer_that_may_be_another_workers_by_now_is_not_edited(setup: Se
     assert setup.texts == [f"{ENOUGH} More words. The rest."]
 
 
-async def test_edit_that_waited_for_too_long_does_not_leave(setup: Setup) -> None:
+async def test_edit_that_waited_too_long_is_not_sent(setup: Setup) -> None:
     written = 0
 
     class WaitingSurface(FakeSurface):
@@ -396,7 +396,9 @@ def test_final_parts_are_numbered() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.1, 5])
-async def test_answer_before_is_whole_when_the_next_begins(setup: Setup, seconds: float) -> None:
+async def test_previous_answer_is_complete_before_the_next_starts(
+    setup: Setup, seconds: float
+) -> None:
     async with setup.live() as first:
         first.feed("Nora begins")
         await setup.clock.advance(seconds)
@@ -430,7 +432,7 @@ class DraftedSurface(FakeSurface, DraftingSurface):
         self.drafts.append((draft_id, content.text))
 
 
-async def test_growing_answer_is_a_draft_where_there_are_drafts(setup: Setup) -> None:
+async def test_unfinished_answer_is_a_draft_on_platforms_with_drafts(setup: Setup) -> None:
     setup.surface = surface = DraftedSurface()
     async with setup.live() as live:
         for more in (ENOUGH, "", " It goes on", " for quite a while."):

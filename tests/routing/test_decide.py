@@ -88,12 +88,12 @@ def test_word_in_a_forwarded_message_wakes_nobody() -> None:
             assert type(decision) is expected
 
 
-def test_pattern_that_needs_too_long_does_not_wake() -> None:
+def test_slow_wake_pattern_does_not_match() -> None:
     slow = preset(wake={"words": ["/(a|aa)+$/"]})
     assert outcome("a" * 5000 + "b", None, slow) is Ignore
 
 
-def test_pattern_that_is_none_is_refused() -> None:
+def test_invalid_wake_pattern_is_rejected() -> None:
     with pytest.raises(ValidationError, match="cannot be used"):
         preset(wake={"words": ["/(/"]})
 
@@ -155,7 +155,7 @@ def test_message_for_others_wakes_nobody(mentions: tuple[str, ...], quote: Quote
         (True, True, False, Ignore),
     ],
 )
-def test_thread_in_which_it_has_answered_needs_no_mention(
+def test_thread_where_the_character_answered_needs_no_mention(
     in_thread: bool, spoke: bool, sticky: bool, expected: type[Decision]
 ) -> None:
     message = replace(make_incoming("and then?", wake=None), in_thread=in_thread)
@@ -203,7 +203,7 @@ def test_ask_is_a_command_unless_a_preset_has_a_form() -> None:
     assert "ask" not in [spec.name for spec in COMMANDS]
 
 
-def test_answer_carries_the_speakers_in_order_and_the_reasons_of_all() -> None:
+def test_answer_carries_the_speakers_in_order_and_all_reasons() -> None:
     nora, marlowe, lan = preset(), preset(name="marlowe"), preset(name="lan")
     decision = decided("lan? nora?", WakeReason.DM, nora, marlowe, lan)
     assert isinstance(decision, Answer)
@@ -215,7 +215,7 @@ def test_answer_carries_the_speakers_in_order_and_the_reasons_of_all() -> None:
     ]
 
 
-def test_message_that_nobody_answers_carries_the_reasons_of_all() -> None:
+def test_unanswered_message_carries_the_reasons_of_all_characters() -> None:
     decision = decided("hello", None, preset(context="all"), preset(name="marlowe"))
     assert isinstance(decision, Observe)
     assert {one.reasons for one in decision.candidates} == {("was not addressed",)}

@@ -117,7 +117,9 @@ def test_complete_suggests_names_in_order(database: Database, typed: str, names:
     assert list(resolver(database).complete(typed)) == names
 
 
-async def test_preset_published_elsewhere_answers_next(database: Database) -> None:
+async def test_preset_published_by_another_process_answers_the_next_message(
+    database: Database,
+) -> None:
     one = resolver(database)
     loaded: list[str] = []
 
@@ -134,7 +136,7 @@ async def test_preset_published_elsewhere_answers_next(database: Database) -> No
     assert one.default.system == "New."
 
 
-async def test_preset_that_cannot_be_read_again_goes_on_answering(database: Database) -> None:
+async def test_preset_that_cannot_be_reloaded_keeps_answering(database: Database) -> None:
     one = resolver(database)
 
     async def fail(name: str) -> tuple[Preset, int] | None:

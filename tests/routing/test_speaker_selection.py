@@ -67,7 +67,9 @@ def chosen(candidates: Sequence[SpeakerCandidate]) -> list[str]:
         ("hello all", {"dice": 0.4}, ["nora", "marlowe"]),
     ],
 )
-def test_who_is_called_answers_in_order(text: str, given: dict[str, Any], names: list[str]) -> None:
+def test_characters_called_by_name_answer_in_order(
+    text: str, given: dict[str, Any], names: list[str]
+) -> None:
     assert chosen(asked(text, **given)) == names
 
 
@@ -77,7 +79,7 @@ def test_character_that_is_replied_to_answers(quote: str) -> None:
     assert chosen(asked("why?", wake=WakeReason.REPLY, quote=quote, recent=recent)) == ["marlowe"]
 
 
-def test_addressed_message_is_always_answered_rather_by_the_last_speaker() -> None:
+def test_addressed_message_is_always_answered_preferably_by_the_last_speaker() -> None:
     assert chosen(asked("go on", recent=[said("nora"), said("marlowe")])) == ["marlowe"]
     assert len(chosen(asked("hello"))) == 1
 

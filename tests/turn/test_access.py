@@ -93,7 +93,7 @@ async def test_blocked_person_is_neither_answered_nor_remembered(group: Group) -
     assert len(group.backend.prompts) == 1
 
 
-async def test_blocked_person_hears_it_once_in_private(group: Group) -> None:
+async def test_blocked_person_is_told_once_in_private(group: Group) -> None:
     await group.hears("/access block telegram:2", ALICE)
     for text in ("hello", "hello again"):
         assert await group.hears(text) == []
@@ -129,7 +129,7 @@ async def test_channel_that_is_off_answers_nobody_until_it_is_on(group: Group) -
 
 
 @pytest.mark.parametrize(("scope", "is_said"), [("telegram:5", False), ("telegram:6", True)])
-async def test_program_says_nothing_where_the_bot_is_switched_off(
+async def test_api_sends_nothing_to_a_channel_where_the_bot_is_off(
     group: Group, scope: str, *, is_said: bool
 ) -> None:
     await group.container.chat_settings.set(scope, "access off", "on", "web:console")
@@ -141,7 +141,7 @@ async def test_program_says_nothing_where_the_bot_is_switched_off(
     assert group.texts == (["The washer is done."] if is_said else [])
 
 
-async def test_switching_a_channel_off_opens_no_way_around_the_operators_rules(
+async def test_switching_a_channel_off_does_not_bypass_operators_rules(
     group: Group,
 ) -> None:
     await group.hears("/access block telegram:1 everywhere", OPERATOR)
@@ -152,7 +152,7 @@ async def test_switching_a_channel_off_opens_no_way_around_the_operators_rules(
     assert await group.hears("hello", ALICE) == []
 
 
-async def test_edit_of_a_refused_person_is_not_kept(group: Group) -> None:
+async def test_edit_by_a_refused_person_is_not_stored(group: Group) -> None:
     first = group.said("hello")
     await group.say(first)
     await group.hears("/access block telegram:2", ALICE)
@@ -161,7 +161,7 @@ async def test_edit_of_a_refused_person_is_not_kept(group: Group) -> None:
     assert [text for role, text in await group.history() if role == "user"] == ["hello"]
 
 
-async def test_level_that_allows_somebody_refuses_the_others_but_no_admins(group: Group) -> None:
+async def test_scope_with_an_allow_rule_refuses_everybody_else_except_admins(group: Group) -> None:
     [saved] = await group.hears("/access allow role 7 server", ALICE)
     assert (
         saved
@@ -182,7 +182,7 @@ async def test_level_that_allows_somebody_refuses_the_others_but_no_admins(group
     assert await group.hears("hello", author_roles=("telegram:7",)) == ["Hi."]
 
 
-async def test_platform_is_seldom_asked_about_an_admin_under_an_allow_list(group: Group) -> None:
+async def test_allow_list_rarely_asks_the_platform_who_is_an_admin(group: Group) -> None:
     await group.hears("/access allow telegram:3", ALICE)
     asked = group.asked_about_admins
     for _ in range(3):
@@ -204,7 +204,7 @@ async def test_admins_follow_the_rules_of_operators(group: Group) -> None:
     assert await group.hears("hello", OPERATOR) == ["Hi."]
 
 
-async def test_target_is_the_author_of_the_message_replied_to(group: Group) -> None:
+async def test_access_command_targets_the_author_of_the_replied_to_message(group: Group) -> None:
     quote = Quote(CAROL, "4", "spam")
     assert await group.hears("/access block server", ALICE, quote=quote) == [
         "Saved: block person telegram:3."
@@ -224,19 +224,21 @@ async def test_target_is_the_author_of_the_message_replied_to(group: Group) -> N
         ("channel discord@77:3", "channel discord@77:3"),
     ],
 )
-async def test_target_is_written_in_many_ways(group: Group, words: str, target: str) -> None:
+async def test_access_command_accepts_targets_in_many_forms(
+    group: Group, words: str, target: str
+) -> None:
     line = f"/access block {words} everywhere"
     assert await group.hears(line, OPERATOR) == [f"Saved: block {target}."]
 
 
-async def test_refusal_is_named_to_admins_without_the_words(group: Group) -> None:
+async def test_admins_see_refusals_without_the_message_texts(group: Group) -> None:
     await group.hears("/access block telegram:2", ALICE)
     await group.hears("a secret")
     [why] = await group.hears("/settings why", ALICE)
     assert why.splitlines()[-1] == "Bob may not use me here: block person telegram:2 (telegram:5)"
 
 
-async def test_refused_people_press_no_buttons_and_change_no_answers(group: Group) -> None:
+async def test_refused_people_cannot_press_buttons_or_change_answers(group: Group) -> None:
     asked = group.said("hello")
     await group.say(asked)
     await group.hears("/access block telegram:2", ALICE)
@@ -255,7 +257,7 @@ async def test_only_admins_see_and_change_rules(group: Group) -> None:
 ROLE = ("telegram:7",)
 
 
-async def test_role_runs_the_commands_that_it_was_given(group: Group) -> None:
+async def test_role_may_run_the_admin_commands_granted_to_it(group: Group) -> None:
     use = "/preset use nova"
     assert await group.hears(use, author_roles=ROLE) == [
         "⚠ Only an admin can change who answers here."
@@ -271,12 +273,14 @@ async def test_role_runs_the_commands_that_it_was_given(group: Group) -> None:
 
 
 @pytest.mark.parametrize("name", ["access block", "access", "settings anonymous", "fly"])
-async def test_what_would_widen_itself_is_given_to_no_role(group: Group, name: str) -> None:
+async def test_commands_that_grant_permissions_cannot_be_granted_to_a_role(
+    group: Group, name: str
+) -> None:
     [reply] = await group.hears(f"/access command {name} role 7", ALICE)
     assert reply.startswith("⚠ Which command, and for which role?")
 
 
-async def test_only_a_role_has_tools_called_for_it(database: Database) -> None:
+async def test_tools_are_called_only_for_people_with_the_role(database: Database) -> None:
     group = Group(database, tools=["dice"])
     await group.hears("/access tools role 7 server", ALICE)
     await group.hears("roll", author_roles=ROLE)
@@ -284,7 +288,9 @@ async def test_only_a_role_has_tools_called_for_it(database: Database) -> None:
     assert [bool(prompt.tools) for prompt in group.backend.prompts] == [True, False]
 
 
-async def test_only_a_role_is_answered_by_the_own_model(database: Database) -> None:
+async def test_only_people_with_the_role_are_answered_by_the_presets_model(
+    database: Database,
+) -> None:
     group = Group(database, fallbacks=[{"provider": "p", "model": "small"}])
     await group.hears("/access model role 7", ALICE)
     await group.hears("hello", author_roles=ROLE)
@@ -293,7 +299,7 @@ async def test_only_a_role_is_answered_by_the_own_model(database: Database) -> N
     assert [prompt.model for prompt in group.backend.prompts] == ["m", "small", "m"]
 
 
-async def test_model_without_a_fallback_answers_only_its_role(group: Group) -> None:
+async def test_preset_without_a_fallback_answers_only_people_with_the_role(group: Group) -> None:
     await group.hears("/access model telegram:2", ALICE)
     assert await group.hears("hello") == ["Hi."]
     [refusal] = await group.hears("hello", CAROL)
@@ -321,7 +327,7 @@ def private(database: Database) -> PrivateChat:
     return PrivateChat(database)
 
 
-async def test_closed_private_chats_answer_operators_and_who_is_allowed(
+async def test_closed_private_chats_answer_operators_and_allowed_people(
     private: PrivateChat,
 ) -> None:
     assert (await private.writes(BOB, "/access dm closed")).startswith("⚠ Only the operators")
@@ -351,7 +357,7 @@ async def test_paired_person_is_answered(private: PrivateChat) -> None:
     assert "your code" in await private.writes(BOB)
 
 
-async def test_approval_that_a_kill_interrupted_runs_again(private: PrivateChat) -> None:
+async def test_approval_interrupted_by_a_crash_runs_again(private: PrivateChat) -> None:
     await private.chooses("/access dm pairing")
     code = (await private.writes(BOB)).rpartition(": ")[2]
     private.conversations.full = True
@@ -386,7 +392,7 @@ async def test_ten_wrong_codes_lock_out_for_an_hour(private: PrivateChat) -> Non
     assert "may write to me" in await private.chooses(f"/access approve {code}")
 
 
-async def test_operators_choose_in_the_environment(database: Database) -> None:
+async def test_environment_sets_who_may_write_in_private(database: Database) -> None:
     access = AccessSettings(block="telegram:2, role discord:9", dm="closed", tell=False)
     private = PrivateChat(database, access=access)
     assert await private.writes(CAROL) == ""

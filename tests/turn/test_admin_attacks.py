@@ -25,7 +25,7 @@ MALLORY = Person("telegram:6", "Mallory")
 """An admin of the group that Bob has asked something in: the fake platform says so."""
 
 
-async def test_answering_again_is_charged_to_who_wants_it(database: Database) -> None:
+async def test_retry_is_charged_to_the_person_who_asked_for_it(database: Database) -> None:
     """Else an admin of a small group could use up the budget of everybody who asks there."""
     setup = make_setup(database, *[["Hi.", DONE]] * 5, budgets={PERSON_A_DAY: 8_100})
     await setup.say(make_incoming("hello", author=BOB))
@@ -41,7 +41,9 @@ async def test_answering_again_is_charged_to_who_wants_it(database: Database) ->
     assert len(setup.backend.prompts) == 5
 
 
-async def test_answering_again_counts_against_the_rate_of_who_wants_it(database: Database) -> None:
+async def test_retry_counts_against_the_rate_limit_of_the_person_who_asked_for_it(
+    database: Database,
+) -> None:
     clock = FakeClock()
     settings = LimitSettings(answers_per_person=2, seconds=3600)
     limits = AnswerLimits(InProcessRateLimits(clock), clock, settings)
@@ -54,7 +56,7 @@ async def test_answering_again_counts_against_the_rate_of_who_wants_it(database:
     assert len(setup.backend.prompts) == 4
 
 
-async def test_budget_of_a_group_counts_in_its_topics_and_outside(database: Database) -> None:
+async def test_budget_of_a_group_covers_its_topics_too(database: Database) -> None:
     """Else whoever is out of money in the topics goes on beside them."""
     setup = make_setup(
         database, *[["Hi.", DONE]] * 4, budgets={(BudgetKind.SERVER, Period.DAY): 4_100}
@@ -117,7 +119,7 @@ REACHING_COMMANDS = (
 )
 
 
-async def test_command_in_private_reaches_no_channel_that_it_names(database: Database) -> None:
+async def test_command_in_private_cannot_change_another_channel(database: Database) -> None:
     setup = Setup(database)
     await setup.say(SECRET)
     history = await setup.history()
@@ -130,7 +132,7 @@ async def test_command_in_private_reaches_no_channel_that_it_names(database: Dat
     assert SECRET not in repr([setup.texts, setup.surface.files])
 
 
-async def test_reply_with_the_id_of_a_message_elsewhere_finds_nothing(database: Database) -> None:
+async def test_reply_to_a_message_id_of_another_chat_finds_nothing(database: Database) -> None:
     setup = Setup(database)
     await setup.say(SECRET)
     [answer] = setup.surface.messages
@@ -146,7 +148,7 @@ async def test_reply_with_the_id_of_a_message_elsewhere_finds_nothing(database: 
     assert len(setup.backend.prompts) == 1
 
 
-async def test_button_of_another_chat_is_not_known_in_ones_own(database: Database) -> None:
+async def test_button_of_another_chat_is_unknown_in_a_private_chat(database: Database) -> None:
     setup = Setup(database)
     await setup.say(SECRET)
     before, own = await settings(database), Address("telegram", OWN_CHAT)
@@ -161,7 +163,7 @@ async def test_button_of_another_chat_is_not_known_in_ones_own(database: Databas
     assert set(setup.texts) == {"Hello.", f"⚠ Bob: {gone}"}
 
 
-async def test_data_of_a_menu_under_an_own_answer_gives_no_rights(database: Database) -> None:
+async def test_menu_data_under_ones_own_answer_grants_no_rights(database: Database) -> None:
     setup = Setup(database, others=[{"name": "nova"}])
     await setup.say(make_incoming("hello", author=BOB))
     for action, value in itertools.product(sorted(MENU_ACTIONS), ("on", "nova", "\0\n/forget")):
@@ -191,7 +193,9 @@ async def test_malformed_button_is_refused(database: Database, scope: HistorySco
     assert await setup.history() == [("user", SECRET), ("assistant", "Hello.")]
 
 
-async def test_reply_to_another_ends_nobody_elses_conversation(database: Database) -> None:
+async def test_new_in_reply_to_another_person_does_not_end_their_conversation(
+    database: Database,
+) -> None:
     setup = Setup(database)
     await setup.history_scopes.set(CHAT, HistoryScope.USER, ALICE.id)
     await elsewhere(setup, make_incoming(SECRET))
@@ -206,7 +210,7 @@ async def test_reply_to_another_ends_nobody_elses_conversation(database: Databas
     assert [turn.text for turn in session.turns] == [SECRET, "Hello."]
 
 
-async def test_stop_that_is_forged_in_another_chat_stops_nothing(database: Database) -> None:
+async def test_stop_forged_from_another_chat_stops_nothing(database: Database) -> None:
     setup = Setup(database)
     own = Address("telegram", OWN_CHAT)
     press = pressed(ButtonAction.STOP, by=BOB)
@@ -219,7 +223,7 @@ async def test_stop_that_is_forged_in_another_chat_stops_nothing(database: Datab
         assert stop.requested
 
 
-async def test_deletion_in_ones_own_chat_withdraws_nothing_elsewhere(database: Database) -> None:
+async def test_deletion_in_a_private_chat_withdraws_nothing_elsewhere(database: Database) -> None:
     setup = Setup(database)
     own, waiting = from_own_chat("mine", 1), make_incoming(SECRET)
     ids = (waiting.message_id or "",)

@@ -60,7 +60,7 @@ FOR_ADMINS_ALONE: dict[str, tuple[Request, str]] = {
 
 @pytest.mark.parametrize("platform", ["telegram", "discord"])
 @pytest.mark.parametrize("act", [*ACTS, *FOR_ADMINS_ALONE])
-async def test_act_of_an_admin_is_noted(database: Database, platform: str, act: str) -> None:
+async def test_admin_action_is_recorded(database: Database, platform: str, act: str) -> None:
     answers = FakeBackend(["One.", CUT], ["Two."])
     setup = Setup(database, backend=answers, preset={"system": "You are Nora."})
     event, action = {**ACTS, **FOR_ADMINS_ALONE}[act]
@@ -70,7 +70,9 @@ async def test_act_of_an_admin_is_noted(database: Database, platform: str, act: 
 
 
 @pytest.mark.parametrize("act", ACTS)
-async def test_what_is_refused_or_ones_own_is_not_noted(database: Database, act: str) -> None:
+async def test_refused_actions_and_actions_on_ones_own_messages_are_not_recorded(
+    database: Database, act: str
+) -> None:
     setup = Setup(database, ["One.", CUT], ["Two."])
     event, _ = ACTS[act]
     await say(setup, question(ADMIN))
@@ -81,7 +83,9 @@ async def test_what_is_refused_or_ones_own_is_not_noted(database: Database, act:
 
 
 @pytest.mark.parametrize(("by", "system"), [(BOB, "You are Nora."), (ADMIN, "")])
-async def test_public_preset_is_not_noted(database: Database, by: Person, system: str) -> None:
+async def test_use_of_a_public_preset_is_not_recorded(
+    database: Database, by: Person, system: str
+) -> None:
     setup = Setup(database, preset={"system": system})
     await say(setup, replace(command("/preset show"), author=by))
     assert "instructions" not in setup.texts[-1]
@@ -90,7 +94,7 @@ async def test_public_preset_is_not_noted(database: Database, by: Person, system
 
 @pytest.mark.parametrize("by", [ADMIN, BOB])
 @pytest.mark.parametrize("form", ["/stop", "Stop"])
-async def test_stop_by_an_admin_is_noted_once(database: Database, form: str, by: Person) -> None:
+async def test_stop_by_an_admin_is_recorded_once(database: Database, form: str, by: Person) -> None:
     setup = Setup(database, ["Once", asyncio.Event()])
     first, again = (
         (replace(command("/stop"), author=by, external_key=f"5:9{number}") for number in (1, 2))
@@ -101,7 +105,7 @@ async def test_stop_by_an_admin_is_noted_once(database: Database, form: str, by:
     assert await actions(setup) == (["stop answer"] if by == ADMIN else [])
 
 
-async def test_answer_is_stopped_also_where_that_cannot_be_noted(database: Database) -> None:
+async def test_answer_is_stopped_even_if_this_cannot_be_recorded(database: Database) -> None:
     setup = Setup(database, ["Once", asyncio.Event()])
     await database.write(lambda connection: connection.execute(DropTable(audit)).rowcount)
     await stop_while_answering(setup, question(BOB), command("/stop"))

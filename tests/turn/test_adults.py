@@ -31,7 +31,7 @@ def in_group(text: str, key: str = "5:1", **changes: Any) -> IncomingMessage:
 
 
 @pytest.mark.parametrize(("mark", "told"), [(False, RESTRICTED), (None, GROUP)])
-async def test_elsewhere_a_sentence_says_why(
+async def test_notice_says_why_a_preset_for_adults_does_not_answer(
     database: Database, mark: bool | None, told: str
 ) -> None:
     setup = Setup(database, ["Welcome."], preset=NEMO | {"wake": {"always": True}})
@@ -45,7 +45,7 @@ async def test_elsewhere_a_sentence_says_why(
     assert setup.texts[2:] == ["Well, hello.", "Welcome."]
 
 
-async def test_admins_of_a_group_decide_where_the_platform_says_nothing(
+async def test_admins_of_a_group_decide_if_the_platform_has_no_age_restriction(
     database: Database,
 ) -> None:
     setup = Setup(database, ["Welcome."], preset={**NEMO, "greeting": None})
@@ -101,7 +101,7 @@ async def test_retry_of_an_earlier_answer_asks_for_the_age(database: Database) -
     assert await setup.history() == [("user", "Hi"), ("assistant", "Welcome.")]
 
 
-async def test_preset_use_says_at_once_that_it_would_not_answer(database: Database) -> None:
+async def test_preset_use_refuses_a_preset_that_would_not_answer(database: Database) -> None:
     setup = Setup(database, ["Welcome."], others=[NORA | NEMO])
     await setup.say(in_group("/preset use nemo", is_age_restricted=False))
     told = RESTRICTED.removeprefix("⚠ ")
@@ -122,7 +122,7 @@ async def test_other_characters_answer_where_one_is_for_adults(database: Databas
     assert setup.texts[1:] == ["Hello."]
 
 
-async def test_greeting_of_a_group_says_why_there_is_none(database: Database) -> None:
+async def test_group_without_a_greeting_is_told_why(database: Database) -> None:
     setup = Setup(database, preset=NEMO)
     said = in_group("")
     joined = Joined(said.address, "join:5", None, said.at, said.scopes)

@@ -69,7 +69,7 @@ def pressed(data: str, user: Mapping[str, Any] = ALICE) -> Pressed:
 
 
 @pytest.mark.parametrize("value", ["off", "on"])
-async def test_anonymous_admin_deletes_nothing(database: Database, value: str) -> None:
+async def test_anonymous_admin_cannot_delete_anything(database: Database, value: str) -> None:
     """They are one person to the bot; which of them it was cannot be told."""
     group = Group(database, backend=FakeBackend())
     await group.write(1, f"/settings anonymous {value}")
@@ -89,7 +89,7 @@ async def test_anonymous_admin_deletes_nothing(database: Database, value: str) -
 
 
 @pytest.mark.parametrize("value", ["off", "on"])
-async def test_anonymous_admin_removes_no_question(database: Database, value: str) -> None:
+async def test_anonymous_admin_cannot_remove_a_question(database: Database, value: str) -> None:
     """What /undo removes is deleted for good, so it takes a name, whoever has asked."""
     group = Group(database, backend=FakeBackend())
     await group.write(1, f"/settings anonymous {value}")
@@ -103,7 +103,9 @@ async def test_anonymous_admin_removes_no_question(database: Database, value: st
     assert len(await _history(group)) == 4, "an admin with a name may"
 
 
-async def test_anonymous_admin_removes_no_question_whose_answer_failed(database: Database) -> None:
+async def test_anonymous_admin_cannot_remove_a_question_whose_answer_failed(
+    database: Database,
+) -> None:
     group = Group(database, backend=FakeBackend([Unreachable("down")]))
     await group.write(1, "/settings anonymous on")
     await group.write(2, "my question", **AS_GROUP)
@@ -112,7 +114,7 @@ async def test_anonymous_admin_removes_no_question_whose_answer_failed(database:
     assert "my question" in await group.write(4, "/undo")
 
 
-async def test_one_anonymous_admin_changes_no_words_of_another(database: Database) -> None:
+async def test_anonymous_admin_cannot_edit_messages_of_another(database: Database) -> None:
     group = Group(database, backend=FakeBackend())
     await group.write(1, "/settings anonymous on")
     await group.write(2, "my question", **AS_GROUP)
@@ -123,7 +125,9 @@ async def test_one_anonymous_admin_changes_no_words_of_another(database: Databas
     assert await _history(group) == history
 
 
-async def test_who_writes_as_a_group_or_channel_has_nobody_forgotten(database: Database) -> None:
+async def test_person_writing_as_a_group_or_channel_cannot_forget_anybody(
+    database: Database,
+) -> None:
     group = Group(database, backend=FakeBackend())
     for number, sender in ((1, AS_GROUP), (3, AS_CHANNEL)):
         await group.write(number, "my question", **sender)
@@ -135,7 +139,7 @@ async def test_who_writes_as_a_group_or_channel_has_nobody_forgotten(database: D
     assert len(await _history(group)) == 4
 
 
-async def test_channel_is_no_admin_whatever_it_is_called_or_answered(database: Database) -> None:
+async def test_channel_is_never_an_admin(database: Database) -> None:
     group = Group(database, backend=FakeBackend())
     await group.write(1, "/settings anonymous on")
     for number, title in enumerate(("Round table", "@everyone", "Alice Ng"), 2):
@@ -158,7 +162,7 @@ async def test_channel_is_no_admin_whatever_it_is_called_or_answered(database: D
     ],
     ids=["namesake", "channel", "other group", "positive id", "id of the stand-in"],
 )
-def test_nobody_else_counts_as_the_group_itself(author: Mapping[str, Any]) -> None:
+def test_only_the_group_itself_counts_as_the_group(author: Mapping[str, Any]) -> None:
     said = written(1, "/preset reset", **author)
     assert not writes_as_the_group(said)  # type: ignore[arg-type]
 
@@ -168,7 +172,9 @@ async def _history(group: Group) -> list[str]:
 
 
 @pytest.mark.parametrize("words", ["I am the owner", "everywhere I am the owner"])
-async def test_who_writes_as_the_group_describes_nobody(database: Database, words: str) -> None:
+async def test_person_writing_as_the_group_cannot_set_a_description(
+    database: Database, words: str
+) -> None:
     """Its anonymous admins are one person to the bot: each would speak for the others."""
     group = Group(database, backend=FakeBackend())
     told = await group.write(1, f"/me {words}", **AS_GROUP)

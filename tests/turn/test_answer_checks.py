@@ -55,7 +55,7 @@ def count(outcome: str) -> float:
     return REGISTRY.get_sample_value("troupe_checked_total", {"outcome": outcome}) or 0.0
 
 
-async def test_growing_answer_is_replaced_by_a_sentence(database: Database) -> None:
+async def test_refused_answer_is_replaced_by_a_sentence_while_streaming(database: Database) -> None:
     go_on, before = asyncio.Event(), count("words")
     setup = await listing(database, [CLEAN, go_on, *GROWING[1:]])
     async with working(setup, "Tell me") as worker:
@@ -102,7 +102,7 @@ async def test_answer_that_is_shown_at_once_is_checked(
     assert "scoundrel" not in repr(await receipts(setup))
 
 
-async def test_buttons_show_and_continue_nothing_that_was_refused(database: Database) -> None:
+async def test_buttons_never_show_or_continue_a_refused_answer(database: Database) -> None:
     setup = await listing(database, ["Fine."], ["You scoundrel!"], ["It goes on."])
     await setup.say(make_incoming("Tell me", key="5:1"))
     await setup.clock.advance(1)
@@ -143,7 +143,7 @@ async def test_greeting_of_a_character_made_in_a_chat_is_checked(
     assert ("assistant", shown) in await setup.history()
 
 
-async def test_others_answer_below_one_that_was_refused(database: Database) -> None:
+async def test_other_characters_answer_after_a_refused_answer(database: Database) -> None:
     nils: dict[str, object] = {"name": "nils", "provider": "p", "model": "m"}
     go_on = asyncio.Event()
     story: list[ScriptStep] = [LONG, go_on, "You scoundrel!"]
@@ -160,7 +160,7 @@ async def test_others_answer_below_one_that_was_refused(database: Database) -> N
 
 
 @pytest.mark.parametrize("withholds", [False, True])
-async def test_moderation_of_another_provider_is_asked(
+async def test_another_provider_can_moderate_answers(
     database: Database, *, withholds: bool
 ) -> None:
     moderator, answer = Moderator(), FakeBackend([CLEAN, "FORBIDDEN."], ["Fine."])
@@ -182,7 +182,7 @@ async def test_moderation_of_another_provider_is_asked(
     assert count(outcome) == before + 1
 
 
-async def test_growing_answer_is_shown_as_far_as_the_moderation_has_read_it(
+async def test_streamed_text_is_shown_once_it_was_moderated(
     database: Database,
 ) -> None:
     go_on, moderator = asyncio.Event(), Moderator()
@@ -197,7 +197,9 @@ async def test_growing_answer_is_shown_as_far_as_the_moderation_has_read_it(
     assert "FORBIDDEN" not in ever_shown(setup)
 
 
-async def test_list_is_inherited_until_a_narrower_place_has_another(database: Database) -> None:
+async def test_word_list_is_inherited_unless_a_narrower_scope_has_its_own(
+    database: Database,
+) -> None:
     chosen = {"admins": frozenset({ALICE.id})}
     setup = Setup(database, ["A rogue."], settings=chosen)
     thread, server = f"{CHAT}:7", "discord:guild:1"

@@ -44,7 +44,7 @@ from tests.turn.setup import CHAT, Setup, failure, texts_before
     ],
     ids=["interrupted", "repeats itself", "length", "filtered"],
 )
-async def test_answer_that_ends_early_is_marked_for_its_readers_only(
+async def test_mark_of_an_incomplete_answer_is_not_stored_in_the_history(
     database: Database, script: list[ScriptStep], kept: str, mark: str
 ) -> None:
     setup = Setup(database, script)
@@ -74,7 +74,7 @@ EMPTY = "The model gave an empty answer. Please try again or rephrase your messa
     ],
     ids=["filtered", "interrupted", "blank", "invisible", "thoughts only"],
 )
-async def test_answer_without_a_character_is_an_error(
+async def test_empty_answer_is_an_error(
     database: Database, script: list[ScriptStep], problem: str
 ) -> None:
     setup = Setup(database, script)
@@ -226,7 +226,7 @@ BEGINS, MET = "A new conversation begins.", "Well met."
     ],
     ids=["native", "public", "private", "typed"],
 )
-async def test_what_only_one_person_reads_of_a_command_is_told_to_the_others(
+async def test_change_by_a_privately_answered_command_is_announced_to_everybody(
     database: Database, native: dict[str, Any] | None, texts: list[str]
 ) -> None:
     setup = Setup(database, preset={"greeting": MET})
@@ -282,7 +282,7 @@ async def test_character_greets_before_its_first_answer(database: Database) -> N
     ]
 
 
-async def test_start_is_two_lines_and_the_greeting(database: Database) -> None:
+async def test_start_command_replies_with_two_lines_and_the_greeting(database: Database) -> None:
     nora = {"greeting": "Well met.", "alternate_greetings": ["Two."], "role_name": "Nora"}
     setup = Setup(database, ["Hello."], preset=nora)
     start = replace(make_incoming("/start", wake=WakeReason.COMMAND), is_private=True)
@@ -295,7 +295,9 @@ async def test_start_is_two_lines_and_the_greeting(database: Database) -> None:
     assert (await setup.history())[0] == ("assistant", "Well met.")
 
 
-async def test_opened_chat_greets_or_says_how_long_it_goes_on(database: Database) -> None:
+async def test_opened_chat_gets_a_greeting_or_the_number_of_stored_messages(
+    database: Database,
+) -> None:
     nora = {"greeting": "Well met.", "role_name": "Nora"}
     setup = Setup(database, ["Hello."], preset=nora)
     opened = replace(ARRIVAL, opens_chat=True)

@@ -43,7 +43,7 @@ def newest(prompt: Prompt) -> str:
     return prompt.messages[-1].content
 
 
-async def test_picture_is_in_the_prompt_and_in_nothing_that_is_kept(database: Database) -> None:
+async def test_picture_is_in_the_prompt_but_never_stored(database: Database) -> None:
     setup = Setup(database, backend=SeeingFakeBackend(["A cat."]), download=download)
     await setup.say(replace(make_incoming("what is it?"), attachments=(PICTURE,)))
     [prompt] = setup.backend.prompts
@@ -57,7 +57,7 @@ async def test_picture_is_in_the_prompt_and_in_nothing_that_is_kept(database: Da
     assert receipt.prompt.messages[-1].parts == ()
 
 
-async def test_model_that_does_not_see_gets_the_description(database: Database) -> None:
+async def test_model_without_vision_gets_the_description(database: Database) -> None:
     setup = Setup(database, ["Hm."], download=download)
     await setup.say(replace(make_incoming("what is it?"), attachments=(PICTURE, NOTES)))
     [prompt] = setup.backend.prompts
@@ -69,7 +69,7 @@ async def test_model_that_does_not_see_gets_the_description(database: Database) 
     assert setup.texts == [f"Hm.\n\n{BLIND}"]
 
 
-async def test_what_cannot_be_read_is_told_once_despite_an_edit(database: Database) -> None:
+async def test_unreadable_file_is_reported_once_even_after_an_edit(database: Database) -> None:
     setup = Setup(database, ["Hm."], ["Oh."], download=download)
     asked = replace(make_incoming("what is it?", key="5:1"), attachments=(PICTURE,))
     await setup.say(asked)
@@ -79,7 +79,9 @@ async def test_what_cannot_be_read_is_told_once_despite_an_edit(database: Databa
     assert setup.texts == [f"Oh.\n\n{BLIND}"]
 
 
-async def test_picture_alone_for_a_model_that_does_not_see_gets_a_word(database: Database) -> None:
+async def test_picture_without_text_for_a_model_without_vision_gets_a_notice(
+    database: Database,
+) -> None:
     setup = Setup(database, ["Hm."], download=download)
     await setup.say(replace(make_incoming(""), attachments=(PICTURE,)))
     assert (setup.texts, setup.backend.prompts) == ([BLIND], [])
@@ -94,7 +96,7 @@ async def test_file_is_cut_to_half_of_the_budget(database: Database) -> None:
     assert "\n[the rest is omitted]\n" in newest(backend.prompts[0])
 
 
-async def test_picture_that_nobody_was_asked_about_is_background(database: Database) -> None:
+async def test_observed_picture_is_background(database: Database) -> None:
     setup = Setup(database, backend=SeeingFakeBackend(["Hm."]), download=download)
     shown = replace(make_incoming("", key="5:1", wake=None), attachments=(PICTURE,))
     await setup.say(shown, make_incoming("well?", key="5:2", wake=WakeReason.MENTION))
@@ -150,7 +152,7 @@ def make_setup(
 
 
 @pytest.mark.parametrize("again", [press, command, from_here, edit, platform_edit])
-async def test_question_is_asked_again_with_its_text_file(
+async def test_retry_sends_the_text_file_of_the_question_again(
     database: Database, again: Callable[[IncomingMessage], Incoming]
 ) -> None:
     setup = make_setup(database, "one", "two", "three")
@@ -166,7 +168,7 @@ async def test_question_is_asked_again_with_its_text_file(
 
 
 @pytest.mark.parametrize("again", [press, command])
-async def test_question_whose_answer_failed_is_asked_again_with_its_file(
+async def test_retry_of_a_failed_answer_sends_the_file_again(
     database: Database, again: Callable[[IncomingMessage], Incoming]
 ) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
@@ -182,7 +184,7 @@ async def test_question_whose_answer_failed_is_asked_again_with_its_file(
     ]
 
 
-def test_question_is_asked_again_with_the_files_of_what_was_gathered_with_it() -> None:
+def test_retry_sends_the_files_of_gathered_questions_again() -> None:
     asked, at = question(), question().at
     session = [
         Turn("user", "old", ALICE, at, files=(TELEGRAM,)),
@@ -197,7 +199,7 @@ def test_question_is_asked_again_with_the_files_of_what_was_gathered_with_it() -
 
 
 @pytest.mark.parametrize("again", [press, command])
-async def test_file_that_is_gone_is_named_and_the_question_answered_without_it(
+async def test_missing_file_is_reported_and_the_question_is_answered_without_it(
     database: Database, again: Callable[[IncomingMessage], Incoming]
 ) -> None:
     is_gone = False
@@ -217,7 +219,7 @@ async def test_file_that_is_gone_is_named_and_the_question_answered_without_it(
     assert setup.texts[-1] == f"two\n\n{notice}"
 
 
-async def test_what_another_version_has_stored_is_left_out(database: Database) -> None:
+async def test_file_stored_by_another_version_is_ignored(database: Database) -> None:
     setup = make_setup(database, "one")
     asked = question(LISTED)
     await setup.say(asked)
@@ -228,7 +230,7 @@ async def test_what_another_version_has_stored_is_left_out(database: Database) -
     assert setup.texts == ["two"]
 
 
-async def test_picture_that_an_edit_takes_away_is_not_asked_with_again(database: Database) -> None:
+async def test_picture_removed_by_an_edit_is_not_sent_again(database: Database) -> None:
     setup = make_setup(database, "one", "two", "three")
     asked = question(LISTED)
     await setup.say(asked)
@@ -239,7 +241,7 @@ async def test_picture_that_an_edit_takes_away_is_not_asked_with_again(database:
     assert set(await stored_files(database)) == {None}
 
 
-async def test_only_where_the_files_are_is_kept_and_only_of_questions(database: Database) -> None:
+async def test_only_file_references_of_questions_are_stored(database: Database) -> None:
     setup = make_setup(database, "one")
     shown = replace(question(DISCORD, key="5:69"), wake=None)
     sticker = MediaItem(MediaKind.STICKER, "wave", None, "sticker")
@@ -279,7 +281,9 @@ def spoken(text: str = "", wake: WakeReason | None = WakeReason.DM) -> IncomingM
 @pytest.mark.parametrize(
     ("caption", "question"), [("", "what time is it?"), ("Well:", "Well:\nwhat time is it?")]
 )
-async def test_spoken_words_are_asked(database: Database, caption: str, question: str) -> None:
+async def test_transcribed_voice_message_is_answered(
+    database: Database, caption: str, question: str
+) -> None:
     backend = TranscribingFakeBackend("what time is it?", ["Noon."])
     setup = Setup(database, backend=backend, download=download)
     await setup.say(spoken(caption))
@@ -289,7 +293,7 @@ async def test_spoken_words_are_asked(database: Database, caption: str, question
     assert setup.texts == ["Noon."]
 
 
-async def test_voice_messages_over_the_limit_are_not_written_down() -> None:
+async def test_voice_messages_over_the_limit_are_not_transcribed() -> None:
     clock, backend = FakeClock(), TranscribingFakeBackend("hello")
     settings = LimitSettings(answers_per_person=2, answers_per_channel=3, seconds=3600)
     limits = AnswerLimits(InProcessRateLimits(clock), clock, settings)
@@ -313,13 +317,15 @@ async def test_pasted_key_that_is_spoken_is_masked(database: Database) -> None:
 @pytest.mark.parametrize(
     "backend", [TranscribingFakeBackend(""), FakeBackend()], ids=["away", "deaf"]
 )
-async def test_unheard_voice_gets_a_clear_word(database: Database, backend: FakeBackend) -> None:
+async def test_voice_message_without_a_transcript_gets_a_notice(
+    database: Database, backend: FakeBackend
+) -> None:
     setup = Setup(database, backend=backend, download=download)
     await setup.say(spoken())
     assert (setup.texts, backend.prompts) == ([DEAF], [])
 
 
-async def test_what_people_say_to_each_other_is_sent_to_nobody(database: Database) -> None:
+async def test_observed_voice_messages_are_not_transcribed(database: Database) -> None:
     backend = TranscribingFakeBackend("a secret")
     await Setup(database, backend=backend, download=download).say(spoken(wake=None))
     assert backend.heard == []

@@ -50,21 +50,21 @@ async def test_late_message_is_remembered(database: Database, wake: WakeReason |
     assert "how late is it?" in prompt
 
 
-async def test_late_command_is_not_carried_out(database: Database) -> None:
+async def test_late_command_is_not_run(database: Database) -> None:
     setup = Setup(database, ["Hi."])
     await setup.say("hello", replace(make_incoming("/new", key="5:7"), is_late=True))
     assert (await setup.session()).number == 1
     assert setup.texts == ["Hi."]
 
 
-async def test_late_forget_is_carried_out(database: Database) -> None:
+async def test_late_forget_is_run(database: Database) -> None:
     setup = Setup(database, ["Hi."])
     late = make_incoming("/forget", key="5:7", admin=True)
     await setup.say("hello", replace(late, is_late=True))
     assert await setup.history() == []
 
 
-async def test_late_edit_changes_the_history_alone(database: Database) -> None:
+async def test_late_edit_changes_only_the_history(database: Database) -> None:
     setup = Setup(database, ["Hi."], ["Ho."])
     await setup.say("hello")
     edited = replace(make_incoming("good morning"), is_late=True)
@@ -124,7 +124,7 @@ async def test_channel_with_background_is_new_until_its_first_answer(database: D
     assert str(newest).count("Bob:heard") == 1
 
 
-async def test_thread_begins_with_what_it_was_opened_about(database: Database) -> None:
+async def test_thread_starts_with_the_message_it_was_opened_from(database: Database) -> None:
     start = replace(make_incoming("my fern is dying", author=BOB, wake=None), message_id="5")
     asked: list[str | None] = []
 
@@ -157,7 +157,9 @@ async def test_thread_begins_with_what_it_was_opened_about(database: Database) -
     assert "is dying" not in str(await setup.history())
 
 
-async def test_what_is_older_than_histories_are_kept_is_not_read_again(database: Database) -> None:
+async def test_messages_older_than_the_retention_are_not_read_from_the_channel(
+    database: Database,
+) -> None:
     midnight = QUESTION.at.replace(hour=0) - timedelta(days=30)
     old, young = (
         replace(make_incoming(text, key=f"5:{key}", author=BOB, wake=None), at=at)
@@ -182,7 +184,7 @@ async def test_what_is_older_than_histories_are_kept_is_not_read_again(database:
 
 
 @pytest.mark.parametrize(("days", "is_read"), [(None, True), (31, True), (30, False)])
-async def test_old_message_that_a_thread_was_opened_about_is_not_read_again(
+async def test_expired_message_that_a_thread_was_opened_from_is_not_read(
     database: Database, days: float | None, is_read: bool
 ) -> None:
     async def read_thread_starter(message: IncomingMessage) -> IncomingMessage:
@@ -227,7 +229,7 @@ async def test_channel_is_not_read_where_only_questions_count(
     assert channel.reads == 0
 
 
-async def test_line_that_was_forgotten_early_is_not_read_again(database: Database) -> None:
+async def test_forgotten_message_is_not_read_from_the_channel(database: Database) -> None:
     channel = Channel("secret", "kept")
     setup = Setup(database, ["Hm."], read_before=channel.read_before)
     secret, kept = (
@@ -243,7 +245,9 @@ async def test_line_that_was_forgotten_early_is_not_read_again(database: Databas
 
 
 @pytest.mark.parametrize("command", ["/new", "/forget", "deleted"])
-async def test_what_was_put_away_is_not_read_again(database: Database, command: str) -> None:
+async def test_messages_before_new_are_not_read_from_the_channel(
+    database: Database, command: str
+) -> None:
     channel = Channel("old")
     setup = Setup(database, ["Hm.", "Ho."], read_before=channel.read_before)
     if command == "deleted":
@@ -258,7 +262,7 @@ async def test_what_was_put_away_is_not_read_again(database: Database, command: 
 
 
 @pytest.mark.parametrize("command", ["/new", "/forget"])
-async def test_start_of_a_thread_is_not_read_again(database: Database, command: str) -> None:
+async def test_start_of_a_thread_is_read_only_once(database: Database, command: str) -> None:
     async def read_thread_starter(message: IncomingMessage) -> IncomingMessage:
         return replace(make_incoming("my secret fern", author=BOB, wake=None), message_id="5")
 

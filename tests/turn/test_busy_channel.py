@@ -39,7 +39,9 @@ def make_setup(database: Database, backend: FakeBackend, **busy: object) -> Setu
 
 
 @pytest.mark.parametrize("wake", [WakeReason.DM, MENTION])
-async def test_question_during_a_rate_limit_is_apart(database: Database, wake: WakeReason) -> None:
+async def test_question_during_a_rate_limit_gets_its_own_answer(
+    database: Database, wake: WakeReason
+) -> None:
     go_on = asyncio.Event()
     setup = make_setup(database, FakeBackend([RateLimitWait(19.6), go_on, "one"], ["two"]))
     async with answering(setup, asked(1, wake=wake)) as worker:
@@ -83,7 +85,7 @@ async def test_burst_in_an_idle_group_gets_one_answer(database: Database) -> Non
     assert contents(setup)[-3:] == ["Alice:q1", "Bob:q2", "Alice:q3"]
 
 
-async def test_line_for_others_does_not_end_an_answer(database: Database) -> None:
+async def test_message_to_other_people_does_not_interrupt_an_answer(database: Database) -> None:
     go_on = asyncio.Event()
     setup = make_setup(database, FakeBackend([go_on, "one"]))
     async with answering(setup, asked(1)) as worker:
@@ -95,7 +97,9 @@ async def test_line_for_others_does_not_end_an_answer(database: Database) -> Non
     assert [text for _, text in await setup.history()] == ["q1", "one", "q2"]
 
 
-async def test_lines_between_gathered_messages_stay_in_their_places(database: Database) -> None:
+async def test_observed_messages_between_gathered_messages_keep_their_order(
+    database: Database,
+) -> None:
     setup = make_setup(database, FakeBackend(["all"]))
     async with working(
         setup, asked(1), asked(2, BOB, None), asked(3), asked(4, BOB, None)
@@ -120,7 +124,7 @@ async def test_answer_in_private_is_interrupted_by_the_next_message(database: Da
     assert await setup.history() == [("user", "q1"), ("user", "q2"), ("assistant", "both")]
 
 
-async def test_answer_dropped_unseen_leaves_its_part_to_the_next(database: Database) -> None:
+async def test_next_answer_reuses_the_part_of_an_interrupted_answer(database: Database) -> None:
     setup = make_setup(database, FakeBackend(["Words ", asyncio.Event()], ["both"]))
     async with answering(setup, private(1)) as worker:
         await setup.receive(private(2))
@@ -131,7 +135,9 @@ async def test_answer_dropped_unseen_leaves_its_part_to_the_next(database: Datab
     assert parts == [0], "after a death, parts that begin with 0 stand behind it"
 
 
-async def test_message_that_comes_before_the_model_is_asked_is_covered(database: Database) -> None:
+async def test_answer_covers_a_message_that_arrives_before_the_model_request(
+    database: Database,
+) -> None:
     go_on = asyncio.Event()
     setup = make_setup(database, FakeBackend([go_on, "both"]))
     await setup.receive(private(1))
@@ -147,7 +153,7 @@ async def test_message_that_comes_before_the_model_is_asked_is_covered(database:
     assert contents(setup) == ["q1", "q2"]
 
 
-async def test_command_ends_what_is_gathered(database: Database) -> None:
+async def test_command_ends_gathering(database: Database) -> None:
     setup = make_setup(database, FakeBackend(["one"], ["two"]))
     command = asked(3, wake=WakeReason.COMMAND, text="/preset list")
     await answer_all(setup, asked(1), asked(2), command, asked(4), asked(5))
@@ -157,7 +163,9 @@ async def test_command_ends_what_is_gathered(database: Database) -> None:
     assert history == ["q1", "q2", "one", "q4", "q5", "two"]
 
 
-async def test_answer_covers_at_most_so_many_and_counts_the_rest(database: Database) -> None:
+async def test_answer_covers_a_limited_number_of_messages_and_counts_the_rest(
+    database: Database,
+) -> None:
     go_on = asyncio.Event()
     setup = make_setup(database, FakeBackend(["one"], [go_on, "two"], ["three"]), at_most=3)
     await setup.receive(*[asked(number) for number in range(1, 9)])
@@ -214,7 +222,9 @@ async def test_failed_answer_to_several_is_retried(database: Database, again: In
     assert [text for _, text in await setup.history()] == ["q1", "q2", "now"]
 
 
-async def test_messages_in_flight_at_a_death_are_answered_alone(database: Database) -> None:
+async def test_messages_in_flight_during_a_crash_are_answered_separately(
+    database: Database,
+) -> None:
     setup = make_setup(database, FakeBackend([asyncio.Event()]))
     await setup.receive(asked(1), asked(2), asked(3))
     dying = asyncio.create_task(setup.work())
@@ -231,7 +241,7 @@ async def test_messages_in_flight_at_a_death_are_answered_alone(database: Databa
     assert other.texts == ["one", "two", "three"]
 
 
-async def test_death_counts_for_everything_that_was_gathered(database: Database) -> None:
+async def test_crash_counts_for_all_gathered_messages(database: Database) -> None:
     setup = make_setup(database, FakeBackend([asyncio.Event()]))
     await setup.receive(asked(1), asked(2), asked(3, BOB, None))
     worker = asyncio.create_task(setup.work())

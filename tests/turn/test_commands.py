@@ -59,7 +59,7 @@ async def test_settings_why_names_the_reason_of_each_message(database: Database)
     ]
 
 
-async def test_settings_why_tells_what_other_processes_decided(database: Database) -> None:
+async def test_settings_why_shows_decisions_of_other_processes(database: Database) -> None:
     setup = Setup(database, ["Hi."], ["Hello."])
     storing = asyncio.create_task(setup.decisions.run())
     await setup.say("hello")
@@ -76,7 +76,7 @@ async def test_settings_why_tells_what_other_processes_decided(database: Databas
     assert "hello" not in setup.texts[-1]
 
 
-async def test_settings_why_names_what_the_platform_refused(database: Database) -> None:
+async def test_settings_why_shows_why_the_platform_refused_a_message(database: Database) -> None:
     setup = Setup(database, ["Hi."], ["Hm."], ["Ho."])
     no_right = Refused("Telegram refused: Bad Request: not enough rights to send text messages")
     closed = Refused("Telegram refused: Bad Request: TOPIC_CLOSED")
@@ -125,7 +125,7 @@ async def test_stop_after_a_restart_keeps_the_message(database: Database, stops:
     assert await setup.history() == [("user", "a story"), ("assistant", again)]
 
 
-async def test_no_message_of_several_vanishes_by_a_stop_after_a_restart(database: Database) -> None:
+async def test_stop_after_a_restart_keeps_all_gathered_messages(database: Database) -> None:
     long, waiting = " ".join(map(str, range(900))), asyncio.Event()
     backend = FakeBackend([long, waiting], [waiting], [long])
     setup = Setup(database, backend=backend)
@@ -140,7 +140,9 @@ async def test_no_message_of_several_vanishes_by_a_stop_after_a_restart(database
     assert "delete" not in [call for call, _ in setup.surface.calls]
 
 
-async def test_stop_behind_its_question_counts_before_the_answer_begins(database: Database) -> None:
+async def test_waiting_stop_prevents_the_answer_to_the_question_before_it(
+    database: Database,
+) -> None:
     setup = Setup(database, ["Two."])
     await setup.say(said("first", key="5:1"), said("/stop", key="5:2"), said("second", key="5:3"))
     await setup.say(said("/stop", key="5:4"), said("third", key="5:5"))
@@ -157,7 +159,7 @@ async def test_stop_behind_its_question_counts_before_the_answer_begins(database
     ]
 
 
-async def test_late_signal_of_a_stop_leaves_the_next_answer_alone(database: Database) -> None:
+async def test_late_signal_of_a_stop_does_not_stop_the_next_answer(database: Database) -> None:
     go_on = asyncio.Event()
     setup = Setup(database, ["Once", go_on, " upon."])
     await setup.say(stop := said("/stop"))
@@ -169,7 +171,9 @@ async def test_late_signal_of_a_stop_leaves_the_next_answer_alone(database: Data
 
 
 @pytest.mark.parametrize("is_button", [False, True])
-async def test_stop_counts_that_waits_at_a_start(database: Database, is_button: bool) -> None:
+async def test_stop_that_waits_at_the_start_of_a_process_takes_effect(
+    database: Database, is_button: bool
+) -> None:
     backend = FakeBackend([asyncio.Event()])
     setup = Setup(database, backend=backend, limits=WITHOUT_NONCES)
     async with answering(setup, "a story"):
@@ -180,7 +184,7 @@ async def test_stop_counts_that_waits_at_a_start(database: Database, is_button: 
     assert await setup.history() == [("user", "a story")]
 
 
-async def test_no_character_speaks_after_a_stop(database: Database) -> None:
+async def test_no_further_character_answers_after_a_stop(database: Database) -> None:
     setup = Setup(database, ["I think", asyncio.Event()], ["Me too."], others=[{"name": "luna"}])
     await setup.say("/preset add luna")
     await stop_while_answering(setup, "nora and luna, hello", said("/stop"))
@@ -227,7 +231,7 @@ async def test_retry_replaces_the_newest_answer(database: Database) -> None:
 
 
 @pytest.mark.parametrize("again", ["/retry", pressed(ButtonAction.RETRY)], ids=["typed", "pressed"])
-async def test_retry_is_not_the_same_again(database: Database, again: str | Pressed) -> None:
+async def test_retry_asks_for_a_different_answer(database: Database, again: str | Pressed) -> None:
     preset = {"parameters": {"temperature": 0, "top_p": 1}}
     setup = Setup(database, preset=preset)
     await setup.say("a", again, "b")

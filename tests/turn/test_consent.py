@@ -250,7 +250,7 @@ async def open_groups() -> AsyncIterator[Groups]:
 
 @pytest.mark.slow
 @given(steps)
-async def test_nothing_of_a_person_who_is_off_is_anywhere(schedule: list[Step]) -> None:
+async def test_no_data_of_a_person_who_opted_out_is_kept_anywhere(schedule: list[Step]) -> None:
     with structlog.testing.capture_logs() as logs:
         async with open_groups() as groups:
             for step in schedule:
@@ -268,7 +268,7 @@ async def test_nothing_of_a_person_who_is_off_is_anywhere(schedule: list[Step]) 
 
 
 @pytest.mark.parametrize(("gone", "left"), [(ALICE, "b"), (BOB, "a")])
-async def test_answer_to_several_people_goes_with_each_of_them(
+async def test_answer_to_several_people_is_removed_with_each_of_them(
     database: Database, gone: Person, left: str
 ) -> None:
     setup = Setup(database, ["Both."], preset=PRESET)
@@ -314,7 +314,7 @@ async def test_notice_is_repeated_if_the_process_died(database: Database) -> Non
     assert "/privacy says more" in setup.texts[-1]
 
 
-async def test_privacy_tells_the_settings_in_force(database: Database) -> None:
+async def test_privacy_describes_the_current_settings(database: Database) -> None:
     preset = {"context": "all", "fallbacks": [{"provider": "q", "model": "m"}], "scope": "user"}
     setup = Setup(database, preset=preset, settings={"history_days": 30, "receipt_days": 7})
     await setup.receive(admin("/privacy", "1"))
@@ -333,7 +333,7 @@ async def test_privacy_tells_the_settings_in_force(database: Database) -> None:
     assert "to each other here" not in setup.texts[-1]
 
 
-async def test_admins_add_a_sentence_of_their_server(database: Database) -> None:
+async def test_admins_can_add_a_sentence_to_the_privacy_notice(database: Database) -> None:
     setup = Setup(database)
     await setup.say(make_incoming("/privacy edit Mine.", key="5:1", author=BOB))
     assert setup.texts[-1].startswith("⚠ Only an admin can change what /privacy says.")

@@ -123,7 +123,9 @@ async def test_only_the_newest_of_many_edits_asks_the_model(database: Database) 
     assert setup.texts == ["Rome.", "Oslo."]
 
 
-async def test_edits_during_answers_are_waited_for(database: Database) -> None:
+async def test_edits_during_an_answer_are_collected_before_the_next_answer(
+    database: Database,
+) -> None:
     backend = FakeBackend(["It is", asyncio.Event()], ["Oslo."])
     setup = Setup(database, backend=backend)
     async with working(setup, said("capital of France?", "5:1")) as worker:
@@ -194,7 +196,7 @@ async def test_edit_that_changes_no_text_does_not_end_the_answer(database: Datab
     ("wake", "answers"),
     [({"words": ["tea"]}, ["Yes."]), ({"chance": 0.5}, ["Yes."]), ({}, [])],
 )
-async def test_question_that_loses_its_mention_stays_where_something_else_calls(
+async def test_question_without_its_mention_keeps_its_answer_if_another_wake_rule_applies(
     database: Database, wake: dict[str, object], answers: list[str]
 ) -> None:
     setup = Setup(database, ["Yes."], preset={"wake": wake})
@@ -205,7 +207,9 @@ async def test_question_that_loses_its_mention_stays_where_something_else_calls(
     assert len(setup.backend.prompts) == 1
 
 
-async def test_edit_of_what_chance_has_answered_is_answered_again(database: Database) -> None:
+async def test_edited_message_that_was_answered_by_chance_is_answered_again(
+    database: Database,
+) -> None:
     drawn = iter([0.1, 0.9])
     backend = FakeBackend(["Tea!"], ["Tea?"])
     preset = {"wake": {"chance": 0.5}}
@@ -227,7 +231,7 @@ async def test_edited_reply_to_a_character_is_answered_again(database: Database)
     assert setup.texts == ["Hi.", "Good."]
 
 
-async def test_added_mention_asks_although_the_text_reads_the_same(database: Database) -> None:
+async def test_edit_that_only_adds_a_mention_is_answered(database: Database) -> None:
     setup = Setup(database, ["Yes?"])
     await handle(setup, said("hello?", "5:1", None))
     await handle(setup, edit("hello?", "5:1", wake=WakeReason.MENTION))
@@ -238,7 +242,7 @@ async def test_added_mention_asks_although_the_text_reads_the_same(database: Dat
     assert rows == [False, False]
 
 
-async def test_failed_second_answer_leaves_the_first_one(database: Database) -> None:
+async def test_failed_new_answer_keeps_the_old_answer(database: Database) -> None:
     down = BackendUnavailable("down", notice="The model is away.")
     setup = Setup(database, ["One."], [down])
     await handle(setup, said("hello", "5:1"), edit("hello again", "5:1"))
@@ -246,7 +250,7 @@ async def test_failed_second_answer_leaves_the_first_one(database: Database) -> 
     assert await setup.history() == [("user", "hello again"), ("assistant", "One.")]
 
 
-async def test_edit_of_a_question_that_failed_asks_again(database: Database) -> None:
+async def test_edit_of_a_question_whose_answer_failed_is_answered(database: Database) -> None:
     setup = Setup(database, [BackendUnavailable("down")], ["Hi."])
     await handle(setup, said("hello", "5:1"), edit("hello!", "5:1"))
     assert setup.texts[-1] == "Hi."
@@ -324,7 +328,7 @@ async def test_question_deleted_while_it_waits_is_not_answered(database: Databas
     assert "secret" not in str(backend.prompts)
 
 
-async def test_answer_to_several_goes_on_when_one_of_them_is_deleted(database: Database) -> None:
+async def test_answer_to_several_messages_continues_if_one_is_deleted(database: Database) -> None:
     setup = Setup(database, ["To both.", asyncio.Event()])
     async with working(setup, said("one", "5:1"), said("two", "5:2")) as worker:
         await advance_in_steps(setup.clock, 2)
@@ -373,7 +377,7 @@ async def answer(
 @pytest.mark.parametrize(
     ("cuts", "ends_shown", "edits"), [((), True, 0), ((10,), True, 1), ((40,), False, 1)]
 )
-async def test_part_is_edited_in_the_end_only_if_it_grew_behind_its_last_edit(
+async def test_part_gets_a_final_edit_only_if_it_changed_after_its_last_edit(
     database: Database, cuts: tuple[int, ...], *, ends_shown: bool, edits: int
 ) -> None:
     script: list[str | asyncio.Event] = []
@@ -383,7 +387,7 @@ async def test_part_is_edited_in_the_end_only_if_it_grew_behind_its_last_edit(
     assert (surface.edits, surface.unchanged_edits) == (edits, 0)
 
 
-async def test_edit_whose_outcome_is_unknown_is_repeated_in_the_end(database: Database) -> None:
+async def test_edit_with_unknown_outcome_is_repeated_at_the_end(database: Database) -> None:
     surface = FakeSurface(replace(LIMITS, max_units=40))
     surface.fail_next("edit", *[OutcomeUnknown("cut off")] * 3)  # then live edits end
     await answer(

@@ -64,7 +64,7 @@ async def test_everybody_shares_a_channel_until_an_admin_chooses(database: Datab
     assert "shared | user | thread | replies" in setup.texts[-1]
 
 
-async def test_new_retry_edit_and_stop_are_about_the_own_history(database: Database) -> None:
+async def test_new_retry_edit_and_stop_affect_only_ones_own_history(database: Database) -> None:
     setup = await scoped(database, "user", ["one"], ["two"], ["again"], ["edited"])
     await say(setup, asked("a", 702), asked("b", 703, BOB))
     await say(setup, asked("/retry", 704))
@@ -115,7 +115,7 @@ async def test_forget_channel_reaches_all_its_histories(database: Database) -> N
     assert {f"forget {key}" for key in (CHAT, OF_ALICE, OF_BOB)} <= set(setup.memory.calls)
 
 
-async def test_second_reply_to_an_answer_begins_a_branch(database: Database) -> None:
+async def test_second_reply_to_an_answer_starts_a_branch(database: Database) -> None:
     setup = await scoped(database, "replies", ["one"], ["left"], ["right"], ["further"])
     await say(setup, asked("a", 702))
     answer = sent(setup, "one")
@@ -161,7 +161,9 @@ async def test_edit_and_deletion_reach_the_copies_of_branches(database: Database
     assert await texts(database, f"{CHAT}#replies=704") == ["r", "right"]
 
 
-async def test_person_has_each_word_once_and_is_forgotten_in_branches(database: Database) -> None:
+async def test_export_lists_branched_messages_once_and_forget_reaches_branches(
+    database: Database,
+) -> None:
     setup = await scoped(database, "replies", ["one"], ["left"], ["right"])
     await say(setup, asked("a", 702))
     answer = sent(setup, "one")
@@ -194,7 +196,7 @@ async def test_why_shows_the_scope_and_the_messages_of_all(database: Database) -
     assert second.startswith("Bob: “b” – answered")
 
 
-async def test_preset_says_the_scope_where_nobody_chose(database: Database) -> None:
+async def test_preset_determines_the_scope_unless_an_admin_chose(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"], preset={"scope": "user"})
     await say(setup, asked("a", 701), asked("b", 702, BOB))
     assert prompt(setup) == ["b"]
@@ -202,7 +204,7 @@ async def test_preset_says_the_scope_where_nobody_chose(database: Database) -> N
     assert prompt(setup) == ["c"]
 
 
-async def test_form_of_a_command_is_about_the_history_of_its_message(database: Database) -> None:
+async def test_command_form_uses_the_history_of_its_message(database: Database) -> None:
     setup = await scoped(database, "user", ["one"], ["two"])
     await say(setup, asked("a", 702), asked("b", 703, BOB))
     command = await setup.router.route_command(asked("/retry", 704, to="703"))

@@ -74,13 +74,13 @@ async def setup() -> AsyncIterator[GateSetup]:
         yield opened
 
 
-async def test_everything_starts_again_at_once_after_one_death(setup: GateSetup) -> None:
+async def test_all_messages_restart_immediately_after_one_crash(setup: GateSetup) -> None:
     await setup.start("a", "b", "c", crashes=1)
     assert setup.in_work == ["a", "b", "c"]
     assert setup.attempts == {"a": [], "b": [], "c": []}
 
 
-async def test_message_with_one_death_is_alone_until_anything_starts(setup: GateSetup) -> None:
+async def test_message_after_one_crash_counts_as_alone_until_others_start(setup: GateSetup) -> None:
     await setup.start("a", crashes=1)
     assert setup.attempts["a"] == [ALONE]
     await setup.start("b")
@@ -88,7 +88,7 @@ async def test_message_with_one_death_is_alone_until_anything_starts(setup: Gate
     assert setup.attempts["a"] == [ALONE, BESIDE_OTHERS]
 
 
-async def test_suspects_are_processed_one_after_the_other(setup: GateSetup) -> None:
+async def test_suspects_are_processed_one_at_a_time(setup: GateSetup) -> None:
     await setup.start("a", "b", "c", crashes=2)
     for name in "abc":
         assert setup.in_work == [name]
@@ -96,7 +96,7 @@ async def test_suspects_are_processed_one_after_the_other(setup: GateSetup) -> N
         await setup.end(name)
 
 
-async def test_nothing_waits_for_a_suspect(setup: GateSetup) -> None:
+async def test_other_messages_do_not_wait_for_a_suspect(setup: GateSetup) -> None:
     await setup.start("suspect", crashes=3)
     await setup.start("a", "b")
     await setup.start("c", crashes=1)
@@ -105,7 +105,7 @@ async def test_nothing_waits_for_a_suspect(setup: GateSetup) -> None:
     assert setup.attempts["c"] == []
 
 
-async def test_suspect_with_the_most_deaths_starts_first(setup: GateSetup) -> None:
+async def test_suspect_with_the_most_crashes_starts_first(setup: GateSetup) -> None:
     await setup.start("first", crashes=4)
     await setup.start("own", crashes=3, own=1)
     await setup.clock.advance(10)
@@ -118,7 +118,9 @@ async def test_suspect_with_the_most_deaths_starts_first(setup: GateSetup) -> No
     assert order == ["first", "own", "5 deaths", "4 deaths", "3 deaths"]
 
 
-async def test_suspect_with_the_most_deaths_of_one_claim_starts_first(setup: GateSetup) -> None:
+async def test_suspect_with_the_most_crashes_among_those_claimed_together_starts_first(
+    setup: GateSetup,
+) -> None:
     names = {"a": 2, "b": 3, "c": 2}
     for name, crashes in names.items():
         setup.prepare(name, crashes=crashes)
@@ -127,7 +129,7 @@ async def test_suspect_with_the_most_deaths_of_one_claim_starts_first(setup: Gat
 
 
 @pytest.mark.parametrize(("crashes", "seconds"), [(2, 4), (3, 16), (4, 60), (9, 60)])
-async def test_suspect_starts_beside_others_that_take_long(crashes: int, seconds: int) -> None:
+async def test_suspect_starts_while_others_take_long(crashes: int, seconds: int) -> None:
     async with open_setup() as setup:
         await setup.start("long", crashes=crashes)
         await setup.start("suspect", crashes=crashes)
@@ -153,7 +155,7 @@ async def test_a_third_of_many_suspects_is_in_flight_until_others_end() -> None:
         assert len(setup.in_work) == 96  # those that take long hold up nobody for ever
 
 
-async def test_message_with_an_own_death_is_deferred(setup: GateSetup) -> None:
+async def test_message_that_alone_caused_a_crash_is_deferred(setup: GateSetup) -> None:
     await setup.start("suspect", crashes=2, own=1)
     await setup.clock.advance(9.9)
     assert setup.in_work == []
@@ -163,7 +165,7 @@ async def test_message_with_an_own_death_is_deferred(setup: GateSetup) -> None:
     assert setup.attempts["suspect"] == [Attempt.DEFERRED, ALONE]
 
 
-async def test_death_of_another_suspect_does_not_clear_a_deferred_one(setup: GateSetup) -> None:
+async def test_crash_of_another_suspect_does_not_clear_a_deferred_message(setup: GateSetup) -> None:
     await setup.start("deferred", crashes=3, own=1)
     await setup.start("other", crashes=2)
     assert setup.attempts["deferred"] == [Attempt.DEFERRED, Attempt.NONE]
@@ -184,7 +186,7 @@ async def test_cancelled_suspects_block_nobody(setup: GateSetup) -> None:
     assert setup.attempts["a"] == [ALONE]
 
 
-async def test_suspect_that_was_fenced_blocks_nobody(setup: GateSetup) -> None:
+async def test_fenced_suspect_blocks_nobody(setup: GateSetup) -> None:
     async def refuse(_: Attempt) -> None:
         raise Fenced("a newer epoch")
 
@@ -199,5 +201,7 @@ async def test_suspect_that_was_fenced_blocks_nobody(setup: GateSetup) -> None:
 @pytest.mark.parametrize(
     ("crashes", "own", "expected"), [(2, 2, False), (3, 3, True), (23, 0, False), (24, 0, True)]
 )
-def test_third_own_death_sets_a_message_aside(crashes: int, own: int, expected: bool) -> None:
+def test_third_crash_by_a_message_makes_it_a_dead_letter(
+    crashes: int, own: int, expected: bool
+) -> None:
     assert is_set_aside(InboxMessage(1, make_incoming(), crashes, own)) is expected

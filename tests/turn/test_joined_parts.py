@@ -40,7 +40,7 @@ def album_setup(database: Database, **preset: object) -> Setup:
     return Setup(database, backend=backend, download=download, preset=preset)
 
 
-async def test_album_whose_last_picture_has_the_words_is_whole(database: Database) -> None:
+async def test_album_is_complete_if_its_last_picture_has_the_caption(database: Database) -> None:
     setup = album_setup(database)
     last = picture_of(2, "@nora look", wake=WakeReason.MENTION)
     await answer_all(setup, picture_of(1), last)
@@ -50,7 +50,7 @@ async def test_album_whose_last_picture_has_the_words_is_whole(database: Databas
 
 
 @pytest.mark.parametrize(("captions", "replied_to"), [(["", "look", ""], "2"), (["", "", ""], "1")])
-async def test_answer_to_an_album_replies_to_the_picture_with_its_words(
+async def test_answer_to_an_album_replies_to_the_captioned_picture(
     database: Database, captions: list[str], replied_to: str
 ) -> None:
     setup = album_setup(database)
@@ -82,7 +82,7 @@ async def test_album_during_an_answer_stays_together(database: Database) -> None
     assert setup.texts == ["First.", "Two cats."]
 
 
-async def test_album_that_waited_at_a_death_is_answered_whole(database: Database) -> None:
+async def test_album_that_waited_during_a_crash_is_answered_as_a_whole(database: Database) -> None:
     setup = album_setup(database)
     mention = WakeReason.MENTION
     await setup.receive(picture_of(1, "what are they?", wake=mention))
@@ -101,7 +101,7 @@ async def test_two_albums_and_a_single_picture_are_three_messages(database: Data
     assert [len(one.messages[-1].images) for one in setup.backend.prompts] == [1, 1, 1]
 
 
-async def test_key_that_was_cut_in_two_is_masked_and_its_author_is_told(database: Database) -> None:
+async def test_key_split_over_two_messages_is_masked_with_a_warning(database: Database) -> None:
     setup = Setup(database, ["Long."], limits=SMALL)
     begun = f"{LONG[:-12]} sk-proj-CAN"
     async with working(setup, text(1, begun)) as worker:
@@ -114,7 +114,7 @@ async def test_key_that_was_cut_in_two_is_masked_and_its_author_is_told(database
     assert setup.texts[1].startswith("⚠ Your message seems to contain a token")
 
 
-async def test_paste_ends_when_others_write_and_with_its_time(database: Database) -> None:
+async def test_paste_is_complete_when_others_write_or_time_is_up(database: Database) -> None:
     setup = Setup(database, ["Long."], ["No."], ["Late."], limits=SMALL)
     async with working(setup, text(1, LONG)) as worker:
         await setup.receive(text(2, "bob", BOB))

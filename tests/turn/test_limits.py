@@ -75,7 +75,9 @@ async def test_person_is_slowed_down_and_told_once(database: Database) -> None:
     assert [role for role, _ in await setup.history()] == ["user", "assistant"] * 4
 
 
-async def test_message_whose_turn_is_far_away_is_kept_and_told_once(database: Database) -> None:
+async def test_message_that_would_wait_too_long_is_refused_once_and_stored(
+    database: Database,
+) -> None:
     setup, _rates = make_setup(database, per_person=1, seconds=3600)
     await setup.say("a", "b", "c")
     assert setup.texts == [
@@ -166,7 +168,7 @@ def busy_notices(setup: Setup) -> list[str]:
     return [text for text in setup.texts if "I am busy" in text]
 
 
-async def test_question_over_the_limit_is_refused_behind_the_answer(database: Database) -> None:
+async def test_question_over_the_limit_is_refused_after_the_answer(database: Database) -> None:
     go_on, go_on_next = asyncio.Event(), asyncio.Event()
     next_answers: list[Sequence[ScriptStep]] = [[go_on_next, "next"], *([["next"]] * (MOST - 1))]
     setup = limited_setup(database, [go_on, "first"], *next_answers)
@@ -190,7 +192,7 @@ async def test_question_over_the_limit_is_refused_behind_the_answer(database: Da
     assert BOB.id not in {one.speaker.id for one in turns if one.speaker}
 
 
-async def test_process_that_dies_before_its_answer_has_refused_nothing(database: Database) -> None:
+async def test_process_that_dies_before_its_answer_refuses_nothing(database: Database) -> None:
     setup = limited_setup(database, [asyncio.Event()])
     async with answering(setup, question(1)) as worker:
         await setup.receive(*(question(number) for number in range(2, MOST + 3)))
@@ -234,7 +236,7 @@ def setup(database: Database, clock: FakeClock) -> Setup:
     return Setup(database, ["one"], ["two"], ["three"], clock=clock, command_limits=limits)
 
 
-async def test_many_stickers_in_a_row_are_told_once_to_be_unreadable(setup: Setup) -> None:
+async def test_series_of_stickers_gets_one_notice(setup: Setup) -> None:
     def sent(number: int, kind: MediaKind, author: Person = ALICE) -> IncomingMessage:
         said = make_incoming("", key=f"5:{number}", author=author)
         return replace(said, attachments=(MediaItem(kind),))
@@ -249,7 +251,7 @@ async def test_many_stickers_in_a_row_are_told_once_to_be_unreadable(setup: Setu
     assert setup.texts[-1] == "one"
 
 
-async def test_commands_over_the_limit_are_told_once_and_not_run(setup: Setup) -> None:
+async def test_commands_over_the_limit_get_one_notice_and_do_not_run(setup: Setup) -> None:
     await setup.say("/me a", "/me b", "/me c", "/help", "/settings why")
     assert setup.texts[2:] == [TOLD]
     await setup.say(make_incoming("/help", key="5:9", author=BOB))
@@ -263,14 +265,14 @@ async def test_commands_are_counted_over_all_channels(setup: Setup) -> None:
     assert setup.texts[2:] == [TOLD]
 
 
-async def test_native_command_over_the_limit_is_told_each_time(setup: Setup) -> None:
+async def test_native_command_over_the_limit_gets_a_notice_each_time(setup: Setup) -> None:
     for number in range(4):
         said = make_incoming("/help", key=f"5:{number}", wake=WakeReason.COMMAND)
         await setup.say(replace(said, interaction="77"))
     assert setup.texts[2:] == [TOLD, TOLD]
 
 
-async def test_forgetting_is_held_back_by_nothing_else(setup: Setup) -> None:
+async def test_forget_has_its_own_limit(setup: Setup) -> None:
     await setup.say("/help", "/help", "/help", "/forget last")
     assert setup.texts[2:] == [TOLD, "⚠ There is no question in this conversation yet."]
 
@@ -290,7 +292,7 @@ async def test_presses_over_the_limit_are_refused(setup: Setup, action: ButtonAc
     assert await setup.buttons.refusal(of_no_answer) == EXCESS.format(wait=1800)
 
 
-async def test_stopping_and_deleting_are_never_held_back(setup: Setup) -> None:
+async def test_stop_and_delete_are_never_limited(setup: Setup) -> None:
     await setup.say("hello", "/help", "/help", "/help")
     await setup.say("/stop")
     assert setup.texts[3:] == [TOLD, "⚠ No answer is being written here."]
@@ -312,7 +314,7 @@ async def test_presses_count_together_with_commands(setup: Setup) -> None:
     ("answers", "seconds", "admitted"),
     [(15, 30.0, 30), (5, 86_400.0, 30), (1, 30.0, 30), (5, 3.0, 10)],
 )
-async def test_menus_can_be_used_where_few_answers_are_admitted(
+async def test_menus_work_with_low_answer_limits(
     clock: FakeClock, answers: int, seconds: float, admitted: int
 ) -> None:
     rates = InProcessRateLimits(clock)

@@ -27,7 +27,7 @@ def files(setup: Setup) -> list[str]:
     return [one.text for one in setup.surface.files.values()]
 
 
-async def test_long_answer_is_its_beginning_and_a_file_with_all_of_it(database: Database) -> None:
+async def test_long_answer_is_sent_as_its_beginning_and_a_complete_file(database: Database) -> None:
     setup = make_setup(database, [LONG])
     await setup.say("hello")
     assert setup.texts == [BEGINNING, NOTE]
@@ -36,7 +36,7 @@ async def test_long_answer_is_its_beginning_and_a_file_with_all_of_it(database: 
     assert await setup.history() == [("user", "hello"), ("assistant", LONG)]
 
 
-async def test_growing_answer_shows_its_beginning_until_the_file_comes(database: Database) -> None:
+async def test_live_answer_shows_its_beginning_until_the_file_is_sent(database: Database) -> None:
     go_on = asyncio.Event()
     setup = make_setup(database, [LONG, go_on, " And more."])
     async with working(setup, "hello") as worker:
@@ -60,7 +60,7 @@ async def test_answer_after_a_crash_has_the_file_once(database: Database) -> Non
     assert (second.texts, files(second)) == ([BEGINNING, NOTE], [LONG])
 
 
-async def test_file_goes_and_comes_back_with_its_version(database: Database) -> None:
+async def test_file_is_removed_and_restored_with_its_version(database: Database) -> None:
     setup = make_setup(database, [LONG], ["short"])
     await setup.say("hello")
     await setup.clock.advance(1)
@@ -110,7 +110,9 @@ async def test_long_answer_is_sent_in_parts_where_there_are_no_threads(database:
     [replace(make_incoming(), in_thread=True), replace(make_incoming(), is_private=True)],
     ids=["in a thread", "in private"],
 )
-async def test_no_thread_is_opened_there(database: Database, message: IncomingMessage) -> None:
+async def test_no_thread_is_opened_in_threads_or_private_chats(
+    database: Database, message: IncomingMessage
+) -> None:
     setup = with_threads(database, [VERY_LONG])
     await setup.say(message)
     assert placed(setup) == [(text, None) for text in [BEGINNING, *REST]]
@@ -121,7 +123,7 @@ async def show(setup: Setup, messages: int) -> None:
     await pass_time_until(setup, lambda: len(setup.texts) >= messages)
 
 
-async def test_growing_answer_goes_on_in_its_thread(database: Database) -> None:
+async def test_live_answer_continues_in_its_thread(database: Database) -> None:
     go_on = asyncio.Event()
     setup = with_threads(database, [LONG, go_on, f"\n\n{'z' * 40}"])
     async with working(setup, "hello") as worker:
@@ -147,7 +149,7 @@ async def test_answer_after_a_crash_replaces_its_thread(database: Database, text
     assert placed(second) == [(beginning, None), *((one, "1") for one in rest)]
 
 
-async def test_overtaken_answer_takes_its_thread_along(database: Database) -> None:
+async def test_interrupted_answer_reuses_its_thread(database: Database) -> None:
     preset = {"long_answer": "thread", "busy": "interrupt"}
     backend = FakeBackend([LONG, asyncio.Event()], [VERY_LONG.replace("y", "w")])
     setup = Setup(database, backend=backend, limits=WITH_THREADS, preset=preset)
@@ -161,7 +163,7 @@ async def test_overtaken_answer_takes_its_thread_along(database: Database) -> No
     assert placed(setup) == [(BEGINNING, None), ("w" * 40, first), ("z" * 40, first)]
 
 
-async def test_retry_replaces_what_stands_in_the_thread(database: Database) -> None:
+async def test_retry_replaces_the_messages_in_the_thread(database: Database) -> None:
     setup = with_threads(database, [VERY_LONG], [LONG.replace("y", "w")], ["short"])
     await setup.say("hello")
     await setup.clock.advance(1)

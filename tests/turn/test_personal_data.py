@@ -56,7 +56,7 @@ def said(text: str, key: str, author: Person = ALICE, chat: str = "5") -> Incomi
     return make_incoming(text, key=key, author=author, chat=chat, wake=wake)
 
 
-async def test_operators_deletion_reaches_settings_in_memory(database: Database) -> None:
+async def test_deletion_by_an_operator_reaches_cached_settings(database: Database) -> None:
     setup = Setup(database)
     await setup.say(said("mine", "5:1"))
     await request_deletion(database, setup.clock, [CHAT], None, ["discord:guild:1"])
@@ -78,7 +78,7 @@ class PicturePlatform(FakePlatform, PictureHost):
         self.kept = kept
 
 
-async def test_forget_me_drops_the_pictures_of_ones_characters(database: Database) -> None:
+async def test_forget_me_deletes_pictures_of_the_persons_characters(database: Database) -> None:
     surface = FakeSurface()
     platform = PicturePlatform("telegram", surface)
     setup = Setup(database, surface=surface, platforms={"telegram": platform})
@@ -150,7 +150,7 @@ async def test_forget_last_deletes_the_newest_question_and_its_answers(database:
     assert setup.texts[-1].startswith("I have forgotten that message")
 
 
-async def test_export_holds_the_own_words_only(database: Database) -> None:
+async def test_export_contains_only_the_persons_own_messages(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"])
     await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("/me a knight", "5:3"))
     await setup.say(said("/export", "5:4"))
@@ -162,7 +162,7 @@ async def test_export_holds_the_own_words_only(database: Database) -> None:
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-async def test_reply_for_one_person_goes_to_private_chats(
+async def test_private_reply_is_sent_to_a_private_chat(
     database: Database, *, refuses: bool
 ) -> None:
     surface = FakeSurface(replace(LIMITS, has_private_chats=True))
@@ -178,7 +178,7 @@ async def test_reply_for_one_person_goes_to_private_chats(
         assert [one["text"] for one in json.loads(file.text)["messages"]] == ["mine"]
 
 
-async def test_nothing_is_observed_where_an_admin_forbids_it(database: Database) -> None:
+async def test_nothing_is_observed_if_an_admin_turned_it_off(database: Database) -> None:
     setup = Setup(database, preset={"context": "all"})
     await setup.say(said("/settings overhear off", "5:1", BOB))
     assert setup.texts[-1].startswith("⚠ Only an admin can")
@@ -203,7 +203,7 @@ def asked(setup: Setup) -> str:
 OFF = "You have switched me off for yourself"
 
 
-async def test_nothing_of_a_person_who_is_off_is_stored_or_read(
+async def test_messages_of_a_person_who_opted_out_are_neither_stored_nor_read(
     database: Database, tmp_path: Path
 ) -> None:
     async def read_before(_said: IncomingMessage, _limit: int) -> Sequence[IncomingMessage]:
@@ -240,7 +240,7 @@ async def test_nothing_of_a_person_who_is_off_is_stored_or_read(
         assert "public talk" in asked(setup)
 
 
-async def test_waiting_messages_are_withheld_once_their_author_is_off(database: Database) -> None:
+async def test_waiting_messages_are_withheld_once_their_author_opts_out(database: Database) -> None:
     setup = Setup(database, preset={"context": "all"})
     waiting = make_incoming("SECRET", key="6:1", author=BOB, chat="6", wake=WakeReason.MENTION)
     quote = Quote(BOB, "1", "SECRET")
@@ -268,7 +268,7 @@ async def test_answer_that_was_being_written_is_deleted(database: Database) -> N
 @pytest.mark.parametrize(
     "text", ["/help SECRET", "/privacy", "/export", "/settings me", "/Forget ME"]
 )
-async def test_own_commands_stay_possible_while_a_person_is_off(
+async def test_people_who_opted_out_can_still_use_their_own_commands(
     database: Database, text: str
 ) -> None:
     setup = Setup(database)
@@ -279,7 +279,7 @@ async def test_own_commands_stay_possible_while_a_person_is_off(
     assert "SECRET" not in str(await database.read(lambda c: c.execute(stored).scalars().all()))
 
 
-async def test_buttons_of_a_person_who_is_off_ask_no_model(database: Database) -> None:
+async def test_buttons_of_a_person_who_opted_out_request_no_answer(database: Database) -> None:
     setup = Setup(database, ["theirs"])
     await setup.say(said("public", "5:1"), said("/settings menu", "5:2", BOB))
     await setup.say(said("/settings me off", "5:3", BOB))
@@ -291,7 +291,7 @@ async def test_buttons_of_a_person_who_is_off_ask_no_model(database: Database) -
     assert len(setup.backend.prompts) == 2
 
 
-async def test_choices_are_shown_reset_and_outlive_forget_me_only_if_off(
+async def test_only_the_choice_off_survives_forget_me(
     database: Database,
 ) -> None:
     setup, data = Setup(database), PersonalData(database, FakeClock())
@@ -316,7 +316,7 @@ async def test_choices_are_shown_reset_and_outlive_forget_me_only_if_off(
     assert "hello?" not in asked(setup)
 
 
-async def test_choice_of_a_person_is_made_in_its_own_name(database: Database) -> None:
+async def test_people_writing_as_a_group_cannot_choose_consent(database: Database) -> None:
     setup = Setup(database)
     await setup.say(said("/settings me perhaps", "5:1"))
     assert setup.texts[-1].startswith("⚠ Use /settings me off, here")
@@ -370,7 +370,7 @@ def render_everywhere(text: str) -> None:
     skeleton(text)
 
 
-async def test_forgotten_words_are_in_no_object_of_the_process(tmp_path: Path) -> None:
+async def test_no_object_in_memory_contains_forgotten_words(tmp_path: Path) -> None:
     backwards = f"canary{secrets.token_hex(4)}"[::-1]
     async with running_parts(tmp_path, EchoBackend()) as service:
         for number in range(4):

@@ -36,7 +36,7 @@ def test_data_of_a_button_fits_and_is_read_back(action: ButtonAction) -> None:
 
 
 @pytest.mark.parametrize("data", ["", "noop", "retry", "retry:", "retry:5:1", "steal:5:1/0"])
-def test_data_of_others_is_no_button(data: str) -> None:
+def test_foreign_button_data_is_ignored(data: str) -> None:
     press = Pressed(Address("telegram", "5"), "cb1", "1", ALICE, data, datetime.now(UTC), ())
     assert parse_button(press) is None
 
@@ -95,7 +95,7 @@ async def test_press_has_the_title_of_its_thread(database: Database, action: But
     assert titles == ["[The title of this thread]\n> Ferns"] * 2
 
 
-async def test_delete_takes_the_answer_and_its_versions_away(database: Database) -> None:
+async def test_delete_removes_the_answer_and_its_versions(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"])
     await setup.say("a", pressed(ButtonAction.RETRY), pressed(ButtonAction.DELETE, key="2"))
     assert setup.texts == []
@@ -104,7 +104,7 @@ async def test_delete_takes_the_answer_and_its_versions_away(database: Database)
     assert setup.memory.calls == ["forget telegram:5"]
 
 
-async def test_press_of_others_is_refused_in_words_and_changes_nothing(database: Database) -> None:
+async def test_press_by_another_person_is_refused_with_a_notice(database: Database) -> None:
     setup = Setup(database, ["one"])
     await setup.say("a")
     words = "Only the person who asked the question, or an admin, can use this button."
@@ -117,7 +117,7 @@ async def test_press_of_others_is_refused_in_words_and_changes_nothing(database:
     assert len(setup.backend.prompts) == 1
 
 
-async def test_only_the_newest_answer_is_written_again(database: Database) -> None:
+async def test_only_the_newest_answer_can_be_retried(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"])
     await setup.say("a", "b")
     refusal = await setup.buttons.refusal(pressed(ButtonAction.RETRY))
@@ -129,7 +129,7 @@ async def test_only_the_newest_answer_is_written_again(database: Database) -> No
 
 @pytest.mark.parametrize("action", [ButtonAction.RETRY, ButtonAction.CONTINUE])
 @pytest.mark.parametrize("is_private", [False, True])
-async def test_press_behind_a_newer_question_is_told_why_nothing_happens(
+async def test_press_on_an_older_answer_gets_an_explanation(
     database: Database, action: ButtonAction, is_private: bool
 ) -> None:
     setup = Setup(database, ["one"], ["two"])
@@ -178,7 +178,7 @@ async def test_failed_retry_keeps_the_old_answer(database: Database, again: str 
     assert await setup.history() == [("user", "a"), ("assistant", "one")]
 
 
-async def test_stop_ends_the_answer_that_it_stands_under(database: Database) -> None:
+async def test_stop_button_stops_the_answer_above_it(database: Database) -> None:
     setup = Setup(database, ["Once upon", asyncio.Event()], ["Two."])
     async with answering(setup, "a story") as worker:
         await advance_in_steps(setup.clock, 2)
@@ -263,7 +263,9 @@ def button(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> P
     return menu_press(data, by=by, key=key)
 
 
-async def test_menu_of_presets_shows_who_answers_and_where_that_was_set(database: Database) -> None:
+async def test_preset_menu_shows_who_answers_and_the_scope_of_the_choice(
+    database: Database,
+) -> None:
     setup = make_setup(database)
     await setup.say("/preset menu")
     assert setup.texts[0].startswith("Who answers here: nora (the default)")
@@ -275,7 +277,7 @@ async def test_menu_of_presets_shows_who_answers_and_where_that_was_set(database
     assert labels(setup) == [*("👥 Add or remove", "✏ By name"), *("↩ Inherited", "⚙ Settings")]
 
 
-async def test_choice_does_what_the_command_does_and_everybody_is_told(database: Database) -> None:
+async def test_menu_choice_works_like_the_command_and_is_announced(database: Database) -> None:
     setup = make_setup(database)
     await setup.say("/preset menu", "hello")
     restarted = make_setup(database, surface=setup.surface)
@@ -287,7 +289,7 @@ async def test_choice_does_what_the_command_does_and_everybody_is_told(database:
     assert await restarted.history() == [("assistant", "Hail.")]
 
 
-async def test_choice_of_others_is_refused_in_words_and_changes_nothing(database: Database) -> None:
+async def test_menu_choice_by_another_person_is_refused_with_a_notice(database: Database) -> None:
     setup = make_setup(database)
     await setup.say("/preset menu")
     others = chosen(setup, "luna", by=BOB)
@@ -299,7 +301,7 @@ async def test_choice_of_others_is_refused_in_words_and_changes_nothing(database
     assert setup.texts[0].startswith("Who answers here: nora (the default)")
 
 
-async def test_menu_of_who_writes_as_the_group_is_used_by_any_admin(database: Database) -> None:
+async def test_menu_of_an_anonymous_admin_can_be_used_by_any_admin(database: Database) -> None:
     setup = make_setup(database)
     the_group = Person("telegram:5", "Round table")
     await setup.say(make_incoming("/preset menu", author=the_group))
@@ -311,7 +313,7 @@ async def test_menu_of_who_writes_as_the_group_is_used_by_any_admin(database: Da
     assert setup.texts[1] == "Changed by Round table: luna answers here from now on."
 
 
-async def test_choice_of_who_is_no_admin_is_refused_in_the_menu(database: Database) -> None:
+async def test_menu_choice_by_a_non_admin_is_refused_in_the_menu(database: Database) -> None:
     setup = make_setup(database)
     await setup.say(make_incoming("/preset menu", author=BOB))
     await setup.say(chosen(setup, "luna", by=BOB))
@@ -346,14 +348,14 @@ async def test_settings_are_changed_by_a_choice_and_lead_to_the_presets(database
     assert menu(setup).title == "Choose who should answer here"
 
 
-async def test_preset_that_is_gone_cannot_be_chosen(database: Database) -> None:
+async def test_deleted_preset_cannot_be_chosen(database: Database) -> None:
     setup = make_setup(database)
     await setup.say("/preset menu")
     await setup.say(menu_press(menu(setup).data, "0123456789"))
     assert setup.texts[0].startswith("⚠ That preset no longer exists.")
 
 
-async def test_platform_without_buttons_gets_the_same_in_words(database: Database) -> None:
+async def test_platform_without_buttons_gets_menus_as_text(database: Database) -> None:
     setup = make_setup(database, limits=replace(LIMITS, has_buttons=False))
     await setup.say("/settings")
     assert setup.surface.contents[-1].menus == ()

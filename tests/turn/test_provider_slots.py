@@ -138,7 +138,7 @@ async def test_one_chat_never_holds_all_slots() -> None:
     assert made.begun == ["noisy 0", "noisy 1", "noisy 2", "quiet"]
 
 
-async def test_chat_is_behind_no_others_for_a_request_that_was_given_up() -> None:
+async def test_abandoned_request_does_not_move_a_chat_back() -> None:
     async with requests(limit=4) as made:
         for number in range(3):
             await made.ask(f"noisy {number}", "noisy")
@@ -153,7 +153,7 @@ async def test_chat_is_behind_no_others_for_a_request_that_was_given_up() -> Non
     assert made.begun[-2:] == ["question", "summary"]
 
 
-async def test_few_slots_are_all_there_for_one_chat() -> None:
+async def test_one_chat_may_use_all_of_a_few_slots() -> None:
     async with requests(limit=3) as made:
         for number in range(4):
             await made.ask(f"noisy {number}", "noisy")
@@ -196,7 +196,7 @@ async def _answer_seconds(
 
 
 @pytest.mark.parametrize(("slots", "chats", "processes"), [(4, 4, 1), (8, 4, 2), (4, 8, 4)])
-async def test_noisy_chat_delays_others_by_a_fifth_at_most(
+async def test_noisy_chat_delays_others_by_at_most_a_fifth(
     slots: int, chats: int, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provider_slots, "_POLL_SECONDS", 0.5)  # is simulated faster, and no better
@@ -244,7 +244,7 @@ async def test_chat_that_got_more_than_others_leaves_the_last_two_slots_to_them(
     assert made.begun == ["noisy 0", "noisy 1", "noisy 2", "a", "b", "c", "d", "noisy 3"]
 
 
-async def test_slot_of_this_process_is_given_on_at_once() -> None:
+async def test_slot_freed_by_this_process_is_reused_immediately() -> None:
     async with requests(limit=1) as made:
         first = await made.ask("first", "a")
         await made.ask("second", "b")
@@ -253,7 +253,7 @@ async def test_slot_of_this_process_is_given_on_at_once() -> None:
         assert made.begun == ["first", "second"]
 
 
-async def test_chats_that_ask_no_more_are_forgotten() -> None:
+async def test_inactive_chats_are_forgotten() -> None:
     clock = FakeClock()
     shares = ChatShares(clock, 8)
     for number in range(200):
@@ -283,7 +283,7 @@ async def test_full_queue_says_the_position_in_both_languages() -> None:
     assert not made.tasks[-1].done() or made.tasks[-1].cancelled(), "a place had become free"
 
 
-async def test_request_that_ends_before_it_is_told_its_place_waits_no_more() -> None:
+async def test_request_cancelled_before_admission_leaves_the_queue() -> None:
     clock = FakeClock()
     rates = LateAnswers(clock)
     made = Requests(clock, ProviderSlots(rates, clock, {"p": 1}, 240, max_waiting=1))
@@ -298,7 +298,7 @@ async def test_request_that_ends_before_it_is_told_its_place_waits_no_more() -> 
     await cancel_and_wait([first, *made.tasks])
 
 
-async def test_who_waits_for_a_minute_is_told_also_behind_others() -> None:
+async def test_request_gives_up_after_a_minute_even_in_a_queue() -> None:
     async with requests(limit=1) as made:
         blocked = [await made.ask("held")]
         for number in range(10):

@@ -47,7 +47,7 @@ async def test_newest_reaction_of_each_person_counts(database: Database) -> None
     assert setup.texts == ["one"]
 
 
-async def test_feedback_goes_with_its_person_and_with_its_answer(database: Database) -> None:
+async def test_feedback_is_deleted_with_its_person_or_its_answer(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"])
     await setup.say("a")
     await setup.clock.advance(1)
@@ -68,7 +68,7 @@ async def test_feedback_goes_with_its_person_and_with_its_answer(database: Datab
     assert await feedback(database, 3) == {}
 
 
-async def test_nothing_is_kept_of_people_who_are_off(database: Database) -> None:
+async def test_reactions_of_people_who_opted_out_are_not_stored(database: Database) -> None:
     setup = Setup(database, ["one"])
     await setup.say("a")
     [message] = setup.surface.messages
@@ -82,7 +82,7 @@ async def test_nothing_is_kept_of_people_who_are_off(database: Database) -> None
     assert await feedback(database) == {}
 
 
-async def test_reaction_to_something_else_is_not_even_received(database: Database) -> None:
+async def test_reaction_to_another_message_is_not_stored(database: Database) -> None:
     setup = Setup(database, ["one"])
     await setup.say(make_incoming("a", key="5:77"))
     said = make_incoming()
@@ -94,7 +94,7 @@ async def test_reaction_to_something_else_is_not_even_received(database: Databas
 
 
 @pytest.mark.parametrize("reaction", [Reaction.RETRY, Reaction.DELETE])
-async def test_reactions_do_what_buttons_do_for_who_may(
+async def test_reactions_work_like_buttons_for_people_with_permission(
     database: Database, reaction: Reaction
 ) -> None:
     setup = Setup(database, ["one"], ["two"])
@@ -124,7 +124,7 @@ async def test_reaction_in_a_topic_finds_its_conversation(database: Database) ->
     assert await feedback(database) == {ALICE.id: "👍"}
 
 
-async def test_reported_answer_goes_to_the_operators_in_private(database: Database) -> None:
+async def test_reported_answer_is_sent_to_operators_in_private(database: Database) -> None:
     surface = FakeSurface(replace(LIMITS, has_private_chats=True))
     platform = PrivatePlatform("telegram", surface)
     settings = {"admins": frozenset({"telegram:9", "discord:9"})}

@@ -141,9 +141,7 @@ async def test_recap_of_somebody_who_never_wrote_covers_a_day(group: Group) -> N
 
 
 @pytest.mark.parametrize("off_after", [False, True])
-async def test_recap_has_nothing_of_people_who_are_off(
-    database: Database, *, off_after: bool
-) -> None:
+async def test_recap_omits_people_who_opted_out(database: Database, *, off_after: bool) -> None:
     group = Group(database, ["Ho."])
     scopes = group.setup.history_scopes
     await group.say("hello")
@@ -197,7 +195,7 @@ async def test_recap_is_charged_to_its_author_alone(database: Database) -> None:
     assert "A recap." in await group.recap("1h", CAROL)
 
 
-async def test_failure_and_mistake_are_told_in_private(database: Database) -> None:
+async def test_errors_of_recap_are_shown_in_private(database: Database) -> None:
     group = Group(database, [BackendUnavailable("down")])
     await group.say("lunch?", BOB)
     assert await group.recap() == ("⚠ I could not reach the model. Please try again in a moment.")

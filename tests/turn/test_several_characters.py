@@ -54,7 +54,7 @@ async def test_speakers_read_earlier_answers_and_all_are_one_turn(database: Data
     ]
 
 
-async def test_delete_takes_only_the_answer_that_it_stands_under(database: Database) -> None:
+async def test_delete_removes_only_the_answer_above_the_button(database: Database) -> None:
     setup = await group_of_two(database, ["I am Nora."], ["And I am Nils."])
     await setup.say("nora and nils, who are you?")
     turn = "telegram:5:2"
@@ -75,7 +75,7 @@ async def test_called_character_reacts_and_answers_in_a_row_are_limited(database
     ]
 
 
-async def test_answer_ends_where_it_speaks_for_another_character(database: Database) -> None:
+async def test_answer_ends_where_it_writes_for_another_character(database: Database) -> None:
     setup = await group_of_two(database, ["Fine.\n", "**Nils Holm:** Me ", "too."])
     await setup.say("nora, how are you?")
     assert setup.texts[0] == "**nora**\nFine."
@@ -251,7 +251,7 @@ async def test_changed_question_is_answered_again_in_place(database: Database) -
     assert await setup.history() == [("user", "c"), ("assistant", "other")]
 
 
-async def test_question_is_changed_by_its_author_only(database: Database) -> None:
+async def test_question_can_be_edited_by_its_author_only(database: Database) -> None:
     setup = Setup(database, ["one"])
     await setup.say(make_incoming("a", key="5:70", author=BOB), on("70", "/edit c", key="5:71"))
     assert setup.texts[1] == "⚠ Only the person who said it can change it."
@@ -260,7 +260,7 @@ async def test_question_is_changed_by_its_author_only(database: Database) -> Non
     assert await setup.buttons.text_to_edit(on("70", "/edit", key="5:73", by=BOB)) == "a"
 
 
-async def test_message_that_is_not_known_is_named(database: Database) -> None:
+async def test_unknown_message_is_reported(database: Database) -> None:
     setup = Setup(database)
     for number, command in enumerate(("/retry", "/edit x", "/context")):
         await setup.say(on("999", command, key=f"5:{number}"))

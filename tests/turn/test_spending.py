@@ -88,7 +88,7 @@ async def test_request_that_failed_costs_nothing(database: Database) -> None:
     assert setup.texts[1] == "Hi."
 
 
-async def test_cheaper_model_answers_first_and_is_told_of_once(database: Database) -> None:
+async def test_cheaper_model_answers_with_one_notice(database: Database) -> None:
     cheaper = Preset.model_validate({"name": "small", "provider": "q", "model": "tiny"})
     small = FakeBackend(["Lo."], ["Li."])
     budgets = {PERSON_A_DAY: 4_100}
@@ -119,7 +119,7 @@ async def test_thread_counts_for_its_parent_and_its_group(database: Database) ->
 @pytest.mark.parametrize(
     ("micros", "text"), [(0, "$0.00"), (410, "$0.0004"), (50_000, "$0.05"), (12_345_678, "$12.35")]
 )
-def test_amounts_are_written_with_the_digits_that_matter(micros: int, text: str) -> None:
+def test_amounts_are_formatted_with_significant_digits(micros: int, text: str) -> None:
     assert format_cost(micros) == text
 
 
@@ -172,7 +172,7 @@ async def answer_burst(setup: Setup, *used_up: Person) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("used_up", "spent"), [((), {ALICE: 0, BOB: 2_000}), ((BOB,), {ALICE: 2_000, BOB: 6_000})]
 )
-async def test_newest_of_those_who_asked_and_can_pay_pays(
+async def test_newest_asker_within_budget_pays(
     database: Database, used_up: tuple[Person, ...], spent: dict[Person, int]
 ) -> None:
     setup = burst(database)
@@ -181,7 +181,7 @@ async def test_newest_of_those_who_asked_and_can_pay_pays(
     assert setup.texts == ["Both of you."]
 
 
-async def test_nothing_stays_reserved_where_nobody_can_pay(database: Database) -> None:
+async def test_nothing_stays_reserved_if_nobody_can_pay(database: Database) -> None:
     setup = burst(database)
     spent = await answer_burst(setup, ALICE, BOB)
     assert spent == {ALICE.id: 6_000, BOB.id: 6_000, "telegram:5": 0}
@@ -189,7 +189,7 @@ async def test_nothing_stays_reserved_where_nobody_can_pay(database: Database) -
     assert "Your budget of $0.0060 is used up today" in told
 
 
-async def test_who_asks_too_much_delays_nobody_elses_answer(database: Database) -> None:
+async def test_person_over_their_rate_limit_does_not_delay_others(database: Database) -> None:
     """Bob writes last: before, both were refused an answer."""
     clock = FakeClock()
     rates = InProcessRateLimits(clock)
@@ -222,7 +222,9 @@ async def spent(database: Database, spending: Spending) -> list[int]:
     return [*(await Budgets(database).spent(spending.caps(SAID, PRESET))).values()]
 
 
-async def test_summary_counts_for_who_was_answered_but_is_no_answer(database: Database) -> None:
+async def test_summary_is_charged_to_the_person_answered_but_not_counted_as_an_answer(
+    database: Database,
+) -> None:
     summaries, spending = make_summaries(database, 10_000)
     async with summaries.paid(PRESET, SAID, PROMPT, 50) as request:
         assert request.prompt.max_output_tokens == 100

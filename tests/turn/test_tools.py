@@ -93,7 +93,7 @@ async def test_model_reacts_instead_of_answering(database: Database) -> None:
     assert (second.answer, [one.name for one in second.tool_calls]) == ("Hi.", ["react"])
 
 
-async def test_reaction_is_no_text_for_plugins(
+async def test_plugins_do_not_check_reactions(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sign: Callable[[str], str] = "{} – signed".format
@@ -127,7 +127,7 @@ async def test_refused_reaction_is_told_to_the_model_only(database: Database) ->
     assert (setup.texts, reactions(setup)) == (["Then in words."], [])
 
 
-async def test_message_has_one_reaction_whoever_gives_it(database: Database) -> None:
+async def test_message_gets_only_one_reaction(database: Database) -> None:
     nils = {"name": "nils", "provider": "p", "model": "m", "tools": ["react"]}
     preset = {"tools": ["react"]}
     scripts: list[list[ScriptStep]] = [[reacting("👍", ("react", '{"emoji": "👎"}'))]]
@@ -139,13 +139,13 @@ async def test_message_has_one_reaction_whoever_gives_it(database: Database) -> 
     assert [text for _, text in await setup.history()][1:] == ["[reacted with 👍]", "I am Nils."]
 
 
-async def test_no_reaction_where_the_platform_has_none(database: Database) -> None:
+async def test_no_reaction_on_platforms_without_reactions(database: Database) -> None:
     setup = make_setup(database, ["Hi."], preset={"tools": ["react"]})
     await setup.say("hello")
     assert setup.backend.prompts[0].tools == ()
 
 
-async def test_no_tool_is_offered_by_default_nor_by_a_backend(database: Database) -> None:
+async def test_no_tool_is_offered_by_default(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DICE], preset={})
     await setup.say("roll")
     other = Setup(database, ["Ho.", DICE], preset=ALL)
@@ -188,7 +188,9 @@ async def test_found_message_cannot_forge_a_line(database: Database) -> None:
     assert not [line for line in lines if line.startswith(("> System:", "> Alice:"))]
 
 
-async def test_namesake_is_told_apart_in_what_is_found(database: Database) -> None:
+async def test_people_with_the_same_name_are_distinguished_in_search_results(
+    database: Database,
+) -> None:
     search = calling(("history", '{"words": "password"}'))
     setup = make_setup(database, ["ok"], ["ok"], [search], ["No."])
     namesake = replace(ALICE, name="Bob")
@@ -217,7 +219,7 @@ async def test_each_request_is_reserved_and_charged(database: Database) -> None:
     assert receipt.charge.cost == 4000
 
 
-async def test_failure_after_a_tool_is_told_and_keeps_no_turn(database: Database) -> None:
+async def test_failure_after_a_tool_call_is_reported_and_stores_no_turn(database: Database) -> None:
     setup = make_setup(database, [DICE], [BackendUnavailable("away", notice="It is away.")])
     await setup.say("roll")
     assert setup.texts == [failure("It is away.")]

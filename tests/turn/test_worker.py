@@ -32,7 +32,7 @@ from tests.turn.setup import CHAT, Setup, answering
 from tests.waiting import advance_in_steps, wait_until
 
 
-async def test_picture_in_a_group_that_is_for_nobody_is_not_answered(database: Database) -> None:
+async def test_observed_picture_in_a_group_is_not_answered(database: Database) -> None:
     setup = Setup(database)
     media = (MediaItem(MediaKind.IMAGE),)
     await setup.say(replace(make_incoming("", key="5:1", wake=None), attachments=media))
@@ -204,7 +204,9 @@ async def test_message_without_its_signal_interrupts_the_answer(database: Databa
     assert setup.texts == ["Both."]
 
 
-async def test_only_what_is_not_being_answered_counts_and_once(database: Database) -> None:
+async def test_missed_events_are_handled_once_except_the_current_message(
+    database: Database,
+) -> None:
     go_on = asyncio.Event()
     setup = DeafSetup(database, backend=FakeBackend(["Once upon", go_on]))
     arrivals = ArrivalSignals(InProcessSignals())
@@ -318,7 +320,9 @@ async def test_work_goes_on_while_the_database_is_down(database: Database) -> No
     worker.cancel()
 
 
-async def test_claim_is_certain_for_half_a_lease_after_its_newest_proof(database: Database) -> None:
+async def test_claim_counts_as_held_for_half_a_lease_after_its_last_confirmation(
+    database: Database,
+) -> None:
     setup = HeldLeases(database)
     setup.keeper.confirm_held([ONE, TWO], setup.clock.monotonic())
     workers = [asyncio.create_task(setup.work(claim)) for claim in (ONE, TWO)]

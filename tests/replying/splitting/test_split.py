@@ -208,13 +208,13 @@ def test_running_time_is_linear(unit: str, limits: Limits) -> None:
 RENDERED = replace(TELEGRAM, render=plain_text, hides_markup=True)
 
 
-def test_marks_that_readers_do_not_get_take_no_units() -> None:
+def test_unsent_marks_take_no_units() -> None:
     text = "\n\n".join(f"**bold {number}** and `code`" for number in range(180))
     assert units(text, RENDERED) > 4096 > units(plain_text(text), RENDERED)
     assert split(text, RENDERED) == [text]
 
 
-def test_table_that_grows_when_it_is_set_is_split_by_what_readers_get() -> None:
+def test_table_is_split_by_its_rendered_length() -> None:
     rows = "\n".join(f"|{number}|{'x' * 30}|" for number in range(100))
     text = f"|{'n' * 30}|x|\n|-|-|\n{rows}"
     parts = split(text, RENDERED)
@@ -225,7 +225,7 @@ def test_table_that_grows_when_it_is_set_is_split_by_what_readers_get() -> None:
 HEAD = "| id | value |\n|---|:---:|\n"
 
 
-def test_table_that_is_cut_goes_on_with_its_head() -> None:
+def test_split_table_repeats_its_head() -> None:
     rows = [f"| r{number} | {'x' * 20} |  |" for number in range(400)]
     text = f"Look:\n\n{HEAD}{chr(10).join(rows)}\n\nThat is all. | is no row."
     first, *others = split(text, RENDERED)
@@ -274,7 +274,7 @@ def test_fence_before_a_cut_is_not_opened_again() -> None:
     assert "`" not in second
 
 
-def test_quoted_line_goes_on_as_a_quote() -> None:
+def test_split_quote_continues_as_a_quote() -> None:
     first, second = split(f"> {'words and ' * 500}end", RENDERED)
     assert second.startswith("> ")
     assert plain_text(first + " " + second).count("words") == 500
