@@ -386,7 +386,9 @@ class PrivacyNotice:
         ]
         servers = [one for each in active.presets for one in each.mcp_servers]
         shown += dict.fromkeys(servers)
-        if self.policy.embedding_service and any(each.character for each in active.presets):
+        if self.policy.embedding_service and any(
+            each.character or each.memory for each in active.presets
+        ):
             shown.append(self.policy.embedding_service)
         return join_texts(shown, _COMMA)
 

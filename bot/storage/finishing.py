@@ -184,7 +184,8 @@ def _add_receipts(receipts: Sequence[dict[str, Any]]) -> Unit[None]:
     for row in receipts:
         yield SQL["add_receipt"].query(row)
         if row["memories"]:
-            yield SQL["note_memory_uses"].query(row)
+            for name in ("note_memory_uses", "empty_receipt_of_deleted", "note_deleted_memory"):
+                yield SQL[name].query(row)
 
 
 def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Unit[tuple[int, bool]]:

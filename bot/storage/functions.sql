@@ -198,6 +198,8 @@ LOOP
     {add_receipt _one conversation=_of turn=_turn at=_at};
     IF _one.memories IS NOT NULL THEN
         {note_memory_uses _one conversation=_of};
+        {empty_receipt_of_deleted _one conversation=_of};
+        {note_deleted_memory conversation=_of};
     END IF;
 END LOOP;
 IF _may_be_opened THEN

@@ -8,7 +8,8 @@ id, subject_kind, subject, subject_name, text, kind, said_by, told_by, told_by_n
 -- name: memories_for_listener
 -- Everything that a character may recall in a place: what was said there, what may be recalled in the
 -- whole server of the people who are present, and the newest of others in the server. Of the
--- asker's words in other private chats only the ids. The filter stands before each limit.
+-- asker's words in other private chats only the ids. The filter stands before each limit. With
+-- `|| ''`, SQLite searches by the few subjects, not through the whole server.
 WITH recallable AS (
     SELECT id FROM (
         SELECT id FROM memory
@@ -27,7 +28,7 @@ WITH recallable AS (
     SELECT id FROM (
         SELECT id FROM memory
         WHERE subject IN (SELECT value FROM jsonb_array_elements_text(:subjects))
-            AND audience IN (:in_server, 'everywhere') AND state = 'kept'
+            AND audience || '' IN (:in_server, 'everywhere') AND state = 'kept'
             AND (present = '' OR strpos(present, :character) > 0)
         ORDER BY is_pinned DESC, id DESC LIMIT 250
     ) AS of_present

@@ -190,6 +190,21 @@ INSERT INTO memory_use (receipt, memory)
 SELECT (SELECT max(id) FROM receipt WHERE conversation = :conversation), value::bigint
 FROM jsonb_array_elements_text(:memories::jsonb)
 
+-- name: empty_receipt_of_deleted
+-- A memory that was deleted while the answer was generated. Locked until the commit, so that a later
+-- deletion finds the receipt.
+UPDATE receipt SET content = ''
+WHERE id = (SELECT max(id) FROM receipt WHERE conversation = :conversation) AND (
+    SELECT count(*) FROM (
+        SELECT id FROM memory
+        WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:memories::jsonb)) FOR UPDATE
+    ) AS existing
+) < (SELECT count(*) FROM jsonb_array_elements_text(:memories::jsonb))
+
+-- name: note_deleted_memory
+INSERT INTO forgotten (conversation, at) SELECT conversation, at FROM receipt
+WHERE id = (SELECT max(id) FROM receipt WHERE conversation = :conversation) AND length(content) = 0
+
 -- name: opened_parts
 SELECT part FROM outbox WHERE turn = :of_turn AND op = 'send'
 

@@ -289,8 +289,9 @@ async def test_forgotten_memory_leaves_the_receipts_that_quote_it(
     store: Store, memories: SqlMemories
 ) -> None:
     kept = present(await memories.add(BY_HAND))
-    quoting = recalling(kept.id, 10 * kept.id)
-    await store_answer(store.database, quoting, recalling(10 * kept.id))
+    other = present(await memories.add(replace(BY_HAND, text="The inn has a new owner")))
+    quoting = recalling(kept.id, other.id)
+    await store_answer(store.database, quoting, recalling(other.id))
     await store_answer(store.database, RECEIPT, incoming=make_incoming(key="5:2"))
     data = PersonalData(store.database, SystemClock())
     assert LANE not in (await data.forgotten_since(0.0)).values()
@@ -326,3 +327,16 @@ async def test_export_of_a_person_has_their_memories(store: Store, memories: Sql
         {"text": text, "about": "Alice", "audience": audience, "since": 1.0}
         for text in ("Alice keeps bees", "The pub is closed")
     ]
+
+
+async def test_memory_deleted_during_an_answer_is_not_in_its_receipt(
+    store: Store, memories: SqlMemories
+) -> None:
+    kept = present(await memories.add(BY_HAND))
+    gone = present(await memories.add(replace(BY_HAND, text="The inn has a new owner")))
+    await memories.forget(gone.id, MemoryReader(ALICE.id, HERE))
+    await store_answer(store.database, recalling(kept.id, gone.id), recalling(kept.id))
+    contents = await store.scalars(select(receipt.c.content).order_by(receipt.c.id))
+    assert [bool(one) for one in contents] == [False, True]
+    data = PersonalData(store.database, SystemClock())
+    assert LANE in (await data.forgotten_since(0.0)).values()

@@ -92,6 +92,10 @@ class MortalDatabase(Database):
     async def run(self, start: StartUnit[T]) -> T:
         return await super().run(lambda: through(self._count, start()))
 
+    @override
+    async def run_reading(self, start: StartUnit[T]) -> T:
+        return await super().run_reading(lambda: through(self._count, start()))
+
     def _count(self, query: Query) -> Query:
         if self.queries_left is not None:
             self.queries_left -= 1
