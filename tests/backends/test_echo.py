@@ -18,7 +18,7 @@ async def test_echo_streams_word_by_word() -> None:
     assert (await ask(EchoBackend(), prompt("a  b\nc "))).deltas == ["a", "  b", "\nc "]
 
 
-async def test_parameters_script_the_echo(clock: FakeClock) -> None:
+async def test_parameters_control_the_echo(clock: FakeClock) -> None:
     script = {"echo_answer": "abcdefgh", "echo_chunks": 3, "echo_delay_seconds": 0.5}
 
     answer = await ask(EchoBackend(clock), prompt(parameters=script))
@@ -28,7 +28,7 @@ async def test_parameters_script_the_echo(clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("name", ["echo_chunks", "echo_delay_seconds"])
-async def test_invalid_script_parameter_is_named(name: str) -> None:
+async def test_invalid_echo_parameter_is_reported(name: str) -> None:
     answer = await ask(EchoBackend(), prompt(parameters={name: "many"}))
 
     assert "'many'" in str(answer.error)

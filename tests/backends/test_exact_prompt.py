@@ -60,7 +60,7 @@ def tiny_model(folder: Path) -> None:
     tiny_gguf.write(file, vocabulary, tokenizer__chat_template=CHATML)
 
 
-async def test_local_model_is_shown_the_rendered_text(renderer: Renderer, tmp_path: Path) -> None:
+async def test_local_models_prompt_is_the_rendered_text(renderer: Renderer, tmp_path: Path) -> None:
     tiny_model(tmp_path)
     prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
     assert await prompts.write(17, receipt()) == WRITTEN
@@ -81,7 +81,7 @@ async def test_nul_characters_are_shown_as_a_symbol(renderer: Renderer, tmp_path
     assert "user\na␀b<|im_end|>" in await prompts.write(1, receipt(odd))
 
 
-async def test_service_is_shown_the_request_body(renderer: Renderer, tmp_path: Path) -> None:
+async def test_services_prompt_is_the_request_body(renderer: Renderer, tmp_path: Path) -> None:
     written = await exact(renderer, tmp_path, message_names=True).write(17, receipt())
     assert "model: here / m\n" in written
     assert "template: the service's own (messages are sent)\n\n{" in written
@@ -135,5 +135,7 @@ async def test_secrets_are_masked(renderer: Renderer, tmp_path: Path) -> None:
         (TemplateChoice(), ModelTemplate("{{ x }}"), "the model's own"),
     ],
 )
-def test_template_is_named(choice: TemplateChoice, own: ModelTemplate, name: str) -> None:
+def test_description_states_the_template(
+    choice: TemplateChoice, own: ModelTemplate, name: str
+) -> None:
     assert describe_template(choice, own) == name

@@ -68,7 +68,7 @@ def test_provider_id_implies_the_kind(toy: BackendSpec) -> None:
     assert providers["toybox"] == ToySettings(greeting="hi")
 
 
-def test_wrong_settings_of_a_registered_backend_are_named(
+def test_invalid_settings_of_a_registered_backend_are_reported(
     toy: BackendSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__TOYBOX__GREETNG", "x")
@@ -81,7 +81,7 @@ def test_settings_of_another_kind_are_ignored(toy: BackendSpec) -> None:
     assert read_settings(providers={"mine": given}).providers["mine"] == ToySettings(greeting="hi")
 
 
-def test_unknown_kind_is_rejected_with_the_known_ones(toy: BackendSpec) -> None:
+def test_unknown_kind_error_lists_the_known_kinds(toy: BackendSpec) -> None:
     with pytest.raises(SettingsError) as error:
         read_settings(providers={"mine": {"kind": "magic"}})
     assert str(error.value).startswith("TROUPE_PROVIDERS__MINE__KIND: should be 'openai', ")
@@ -93,7 +93,9 @@ def test_kind_cannot_be_registered_twice(toy: BackendSpec) -> None:
         registry.register(toy)
 
 
-async def test_backend_without_models_tries_none(toy: BackendSpec, tmp_path: Path) -> None:
+async def test_backend_without_models_skips_the_model_trial(
+    toy: BackendSpec, tmp_path: Path
+) -> None:
     settings = ToySettings()
     await prepare_model("mine", "m", settings, tmp_path, pytest.fail)
     assert list(model_trials([settings], tmp_path, Renderer())) == []

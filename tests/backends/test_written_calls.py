@@ -47,7 +47,9 @@ def arguments_of(found: tuple[str, list[tuple[str, str]]]) -> list[tuple[str, ob
 
 
 @pytest.mark.parametrize(("form", "answer", "text", "names"), CASES["calls"])
-def test_call_is_read_from_any_pieces(form: str, answer: str, text: str, names: list[str]) -> None:
+def test_call_is_parsed_from_chunks_of_any_size(
+    form: str, answer: str, text: str, names: list[str]
+) -> None:
     whole = read(form, [answer])
     assert whole[0] == text
     assert arguments_of(whole) == [(name, {"dice": "2d6"}) for name in names]
@@ -64,7 +66,7 @@ def test_call_is_read_from_any_pieces(form: str, answer: str, text: str, names: 
         (BARE, json.dumps({"name": "dice", "parameters": {"text": "x" * 3 * MAX_ARGUMENT_CHARS}})),
     ],
 )
-def test_what_is_no_call_stays_text(form: str, answer: str) -> None:
+def test_text_that_is_not_a_call_stays_text(form: str, answer: str) -> None:
     assert read(form, [answer]) == (answer, [])
     if len(answer) < 1000:
         assert read(form, list(answer)) == (answer, [])
@@ -77,7 +79,7 @@ def test_what_is_no_call_stays_text(form: str, answer: str) -> None:
         (TAGGED, "<tool_call>" + "[" * 20_000 + "</tool_call>", "unknown"),
     ],
 )
-def test_broken_call_is_told_to_the_model(form: str, answer: str, call: str | None) -> None:
+def test_invalid_call_is_reported_to_the_model(form: str, answer: str, call: str | None) -> None:
     text, calls = read(form, [answer])
     assert text == ""
     assert [name for name, _ in calls] == ([call] if call else [])
@@ -93,12 +95,14 @@ def test_broken_call_is_told_to_the_model(form: str, answer: str, call: str | No
 @pytest.mark.parametrize(
     ("written", "value"), [("3", 3), ("three", "three"), ("[" * 5000, "[" * 5000)]
 )
-def test_argument_in_tags_is_what_the_tool_takes(answer: str, written: str, value: object) -> None:
+def test_argument_in_tags_is_converted_to_the_tools_type(
+    answer: str, written: str, value: object
+) -> None:
     found = read(TAGGED, [answer.replace("{}", written)])
     assert arguments_of(found) == [("dice", {"dice": "2d6", "times": value})]
 
 
-def test_calls_are_bounded_in_number_and_size() -> None:
+def test_number_and_size_of_calls_are_limited() -> None:
     many = f"<tool_call>{json.dumps(DICE)}</tool_call>" * 200
     assert [name for name, _ in read(TAGGED, [many])[1]] == ["dice"] * MAX_CALLS
     long = json.dumps({"name": "dice", "arguments": {"dice": "x" * 1_000_000}})
@@ -114,7 +118,7 @@ def test_calls_are_bounded_in_number_and_size() -> None:
 
 
 @pytest.mark.parametrize("form", [TAGGED, LISTED, SECTION])
-def test_call_that_the_output_limit_has_cut_is_left_out(form: ToolForm) -> None:
+def test_call_cut_off_by_the_output_limit_is_dropped(form: ToolForm) -> None:
     cut = {
         TAGGED: '<tool_call>{"name": "dice", "argu',
         LISTED: '[TOOL_CALLS] [{"name": "dice',
@@ -123,7 +127,7 @@ def test_call_that_the_output_limit_has_cut_is_left_out(form: ToolForm) -> None:
     assert read(form, [cut[form]], is_cut=True) == ("", [])
 
 
-async def test_calls_come_with_the_finish_and_thoughts_pass() -> None:
+async def test_calls_arrive_with_the_finish_event_and_reasoning_passes_through() -> None:
     async def answer() -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         yield ReasoningDelta("<tool_call> in thoughts is none")
         yield Delta("So: <tool")
@@ -137,7 +141,7 @@ async def test_calls_come_with_the_finish_and_thoughts_pass() -> None:
     assert [(call.name, call.arguments) for call in finish.tool_calls] == [("time", "{}")]
 
 
-async def test_call_of_gpt_oss_comes_behind_its_thoughts() -> None:
+async def test_call_of_gpt_oss_follows_its_reasoning() -> None:
     async def answer() -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         for letter in (
             "<|channel|>analysis<|message|>Dice are needed.<|end|>"

@@ -53,7 +53,7 @@ def test_command_line_imports_no_library_that_it_does_not_need(
 
 @pytest.mark.parametrize("place", ["variable", "file"])
 @pytest.mark.parametrize("words", [("run",), ("check",), ("nonsense",), ("preset", "show", "x")])
-def test_every_line_is_json_if_that_is_set(
+def test_every_log_line_is_json_if_configured(
     tmp_path: Path, place: str, words: tuple[str, ...]
 ) -> None:
     settings = {"PYTHONPATH": str(CHECKOUT), "TROUPE_CONSOLE__PORT": "wrong"}
@@ -89,14 +89,14 @@ def test_help_lists_every_command_with_its_summary() -> None:
     assert "Start the service on Discord, Telegram, or in this terminal." in shown
 
 
-def test_unknown_command_is_an_error_that_names_the_nearest() -> None:
+def test_unknown_command_error_suggests_the_nearest() -> None:
     result = CliRunner().invoke(app, ["prest", "list"])
 
     assert result.exit_code == 2
     assert "Did you mean 'preset'" in result.output
 
 
-def test_version_is_the_one_of_the_package() -> None:
+def test_version_is_the_packages_version() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"troupe {__version__}\n"
 
 

@@ -23,7 +23,7 @@ def _prepare(folder: Path) -> None:
         (folder / name).write_bytes(data)
 
 
-def test_import_makes_character_on_the_provider_of_the_default_one(folder: Path) -> None:
+def test_import_uses_the_default_presets_provider(folder: Path) -> None:
     assert troupe("character", "list").startswith("no characters in presets; add one with")
     said = troupe("character", "import", "detective.png")
 
@@ -37,7 +37,7 @@ def test_import_makes_character_on_the_provider_of_the_default_one(folder: Path)
         assert fact in shown
 
 
-def test_card_is_fetched_by_its_address_only_where_that_is_on(
+def test_card_is_fetched_from_a_url_only_if_enabled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     address = "http://127.0.0.1:1/card.png"
@@ -79,7 +79,7 @@ def test_export_keeps_every_field_of_the_card(name: str, folder: Path) -> None:
     assert exported.content == CARD_CONTENTS[name]
 
 
-def test_import_into_a_folder_without_presets_makes_one(folder: Path) -> None:
+def test_import_creates_a_missing_presets_folder(folder: Path) -> None:
     shutil.rmtree(folder / "presets")
 
     said = troupe("character", "import", "detective.png").splitlines()
@@ -91,7 +91,7 @@ def test_import_into_a_folder_without_presets_makes_one(folder: Path) -> None:
     assert "assistant: " in troupe("preset", "list")
 
 
-def test_import_into_an_empty_presets_folder_names_the_default_to_set(folder: Path) -> None:
+def test_import_into_an_empty_presets_folder_suggests_a_default(folder: Path) -> None:
     (folder / "presets" / "assistant.json").unlink()
 
     said = troupe("character", "import", "detective.png").splitlines()
@@ -100,7 +100,7 @@ def test_import_into_an_empty_presets_folder_names_the_default_to_set(folder: Pa
     assert (folder / "presets" / "ilse brandt.json").is_file()
 
 
-def test_file_that_is_no_card_makes_no_folder(folder: Path) -> None:
+def test_file_that_is_not_a_card_creates_no_folder(folder: Path) -> None:
     shutil.rmtree(folder / "presets")
     (folder / "m.gguf").write_bytes(b"GGUF\3\0\0\0")
 
@@ -109,7 +109,7 @@ def test_file_that_is_no_card_makes_no_folder(folder: Path) -> None:
     assert not (folder / "presets").exists()
 
 
-def test_import_does_not_overwrite_and_names_broken_card(folder: Path) -> None:
+def test_import_does_not_overwrite_and_reports_a_broken_card(folder: Path) -> None:
     troupe("character", "import", "robot.png")
     with pytest.raises(UserError, match="already exists; remove it first"):
         troupe("character", "import", "robot.png")

@@ -98,7 +98,7 @@ def test_preset_and_model_are_chosen_for_one_run(settings: dict[str, str]) -> No
     )
 
 
-async def test_chat_with_a_preset_is_a_conversation_of_its_own(settings: dict[str, str]) -> None:
+async def test_chat_with_a_preset_is_a_separate_conversation(settings: dict[str, str]) -> None:
     with open_terminal(60) as terminal, chatting(settings, terminal, "--preset", "nora"):
         await terminal.shows_text("I am nora. Write to me here.")
         terminal.enter("a")
@@ -116,14 +116,14 @@ async def test_chat_with_a_preset_is_a_conversation_of_its_own(settings: dict[st
         terminal.enter("/quit")
 
 
-def test_unknown_preset_is_named_with_the_nearest_one(settings: dict[str, str]) -> None:
+def test_unknown_preset_error_suggests_the_nearest(settings: dict[str, str]) -> None:
     assert chat(settings, "", "--preset", "nor") == (
         "",
         "troupe: no preset 'nor'; did you mean 'nora'?\n",
     )
 
 
-def test_preset_that_cannot_be_used_stops_no_other(settings: dict[str, str]) -> None:
+def test_unusable_preset_does_not_stop_others(settings: dict[str, str]) -> None:
     presets = Path(settings["TROUPE_PRESETS_DIR"])
     lacking = {"name": "lacking", "provider": "open_router", "model": "m"}
     (presets / "lacking.json").write_text(json.dumps(lacking))
@@ -185,7 +185,7 @@ async def test_repetition_of_the_included_model_is_cut(
     assert errors == ""
 
 
-async def test_next_port_is_taken_and_named_where_the_usual_one_is_in_use(
+async def test_next_free_port_is_used_and_printed_if_the_default_is_in_use(
     settings: dict[str, str],
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -200,7 +200,7 @@ async def test_next_port_is_taken_and_named_where_the_usual_one_is_in_use(
         terminal.enter("/quit")
 
 
-def test_pipe_begins_a_new_conversation_and_opens_no_port(settings: dict[str, str]) -> None:
+def test_pipe_starts_a_new_conversation_and_opens_no_port(settings: dict[str, str]) -> None:
     for _ in range(2):
         shown, errors = chat(settings, "hello\n/context\n", command="run", code=0)
         assert errors == ""
@@ -208,7 +208,7 @@ def test_pipe_begins_a_new_conversation_and_opens_no_port(settings: dict[str, st
         assert "history" not in shown
 
 
-def test_pipe_without_an_answer_says_why_and_fails(settings: dict[str, str]) -> None:
+def test_pipe_without_an_answer_prints_the_reason_and_fails(settings: dict[str, str]) -> None:
     presets = Path(settings["TROUPE_PRESETS_DIR"])
     (presets / "away.json").write_text('{"name": "away", "provider": "away", "model": "m"}')
     settings["TROUPE_PROVIDERS__AWAY__BASE_URL"] = "http://127.0.0.1:1/v1"

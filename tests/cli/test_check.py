@@ -62,7 +62,7 @@ def models_folder(folder: Path) -> Path:
     return made
 
 
-async def test_check_reports_a_line_for_each_thing() -> None:
+async def test_check_prints_a_line_per_check() -> None:
     passed, lines = await run_check()
     assert passed
     assert lines == [
@@ -82,7 +82,7 @@ async def test_check_says_who_may_use_the_bot() -> None:
     )
 
 
-async def test_check_finds_misspelt_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_check_finds_misspelled_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_DISCORD_TOKEN", "x")
     _, lines = await run_check()
     assert wrong_lines(lines) == [
@@ -123,7 +123,7 @@ async def test_check_finds_misspelt_variable(monkeypatch: pytest.MonkeyPatch) ->
         ),
     ],
 )
-async def test_check_names_the_problem_of_a_preset(
+async def test_check_reports_a_presets_problem(
     folder: Path, keys: dict[str, object], problem: str
 ) -> None:
     write_preset(folder, {**ECHO, **keys})
@@ -131,7 +131,7 @@ async def test_check_names_the_problem_of_a_preset(
     assert line.startswith(problem)
 
 
-async def test_check_tells_what_is_installed_but_no_model(folder: Path) -> None:
+async def test_check_reports_installed_files_that_are_not_models(folder: Path) -> None:
     models = models_folder(folder)
     (models / "half.gguf").write_bytes(b"GGUF half")
     toy_projector.write(models / "mmproj.gguf")
@@ -203,7 +203,7 @@ async def test_check_does_not_print_database_password() -> None:
         ("gemma-3", "WRONG  tools of preset assistant: the template of "),
     ],
 )
-async def test_check_tells_whether_a_local_model_is_offered_tools(
+async def test_check_reports_whether_a_local_model_gets_tools(
     folder: Path, template: str, said: str
 ) -> None:
     path = tiny_gguf.write(folder / "tiny.gguf", tiny_gguf.Vocabulary("qwen2", ("<|im_end|>",)))
@@ -214,14 +214,14 @@ async def test_check_tells_whether_a_local_model_is_offered_tools(
     assert line.startswith(said)
 
 
-def test_check_keeps_the_log_from_its_lines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_output_contains_no_log_lines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", "http://127.0.0.1:1/v1")
     write_preset(folder, {**ECHO, "provider": "mine"})
     result = CliRunner().invoke(app, ["check", "--providers"])  # it is asked more than once
     assert {line.split()[0] for line in result.output.splitlines()} == {"ok", "WRONG"}
 
 
-async def test_check_names_the_usual_end_of_an_address_without_a_path(
+async def test_check_suggests_the_usual_path_for_an_address_without_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with FakeOpenAI() as service:
@@ -275,7 +275,7 @@ async def test_check_reads_the_list_of_models(
 
 
 @pytest.mark.parametrize("token", ["nonsense", "123456789:AA-dead"])
-async def test_check_prints_its_whole_list_with_wrong_tokens_or_without_the_intent(
+async def test_check_completes_with_invalid_tokens_or_a_missing_intent(
     monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
     async with running_platforms() as platforms:
@@ -296,7 +296,7 @@ async def test_check_prints_its_whole_list_with_wrong_tokens_or_without_the_inte
     assert "enable Bot > Message Content Intent in the developer portal" in intent
 
 
-async def test_check_does_not_wait_for_a_network_that_swallows_everything(
+async def test_check_does_not_wait_for_an_unresponsive_network(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bot.cli.check._SECONDS", 3)  # which the others may also take
@@ -345,7 +345,7 @@ async def test_check_tests_embedding_if_a_character_has_stories(folder: Path) ->
     assert line.startswith("embedding: bge.gguf cannot be read as a GGUF file")
 
 
-async def test_providers_are_asked_for_a_word_on_request(
+async def test_providers_are_asked_for_an_answer_if_requested(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with FakeOpenAI() as service:
@@ -369,7 +369,7 @@ async def test_providers_are_asked_for_a_word_on_request(
 
 
 @pytest.mark.parametrize(("limit", "is_right"), [(200, False), (600, True), (None, True)])
-async def test_model_that_spends_a_presets_limit_on_thinking_is_wrong(
+async def test_model_that_spends_the_whole_limit_on_reasoning_is_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, is_right: bool
 ) -> None:
     async with FakeOpenAI() as service:
@@ -386,7 +386,7 @@ async def test_model_that_spends_a_presets_limit_on_thinking_is_wrong(
 
 
 @pytest.mark.service
-async def test_mcp_servers_are_asked_what_they_offer() -> None:
+async def test_mcp_servers_tools_are_listed() -> None:
     demo = str(CHECKOUT / "tests" / "tool_servers" / "demo_server.py")
     servers = {
         "demo": {"command": [sys.executable, demo, "stdio"]},

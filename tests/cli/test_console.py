@@ -19,7 +19,7 @@ def console(*words: str) -> str:
     return troupe("console", *words).strip()
 
 
-def test_link_is_to_the_running_service_and_logs_in_once(folder: Path) -> None:
+def test_link_opens_the_running_service_and_works_once(folder: Path) -> None:
     (folder / "data").mkdir()
     with published_address(folder / "data", "http://127.0.0.1:8713"):
         link = console("url")
@@ -33,7 +33,7 @@ def test_link_is_to_the_running_service_and_logs_in_once(folder: Path) -> None:
     assert use_database(use_twice) == [True, False]
 
 
-def test_link_without_a_service_names_the_remedy() -> None:
+def test_link_without_a_service_suggests_a_remedy() -> None:
     with pytest.raises(
         UserError, match="no console is running on data; start it with `troupe run`"
     ):
@@ -77,7 +77,7 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
     assert added.after == "operate, read"
 
 
-def test_revoking_tells_how_many_sessions_ended() -> None:
+def test_revoking_reports_how_many_sessions_ended() -> None:
     async def add(database: Database) -> None:
         tokens = ConsoleTokens(database, SystemClock())
         for digest in ("a", "b"):

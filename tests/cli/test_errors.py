@@ -46,7 +46,7 @@ def echo_preset(folder: Path, **keys: str) -> None:
 ECHO = {"TROUPE_PROVIDERS__ECHO__KIND": "echo"}
 
 
-def test_wrong_settings_are_one_line_each() -> None:
+def test_each_invalid_setting_is_one_line() -> None:
     assert run_failing("run", TROUPE_LOG_FORMAT="xml", TROUPE_CONSOLE__PORT="x") == [
         "troupe: TROUPE_CONSOLE__PORT: should be a whole number (an integer)",
         "troupe: TROUPE_LOG_FORMAT: should be 'console' or 'json'",
@@ -85,7 +85,7 @@ def test_unusable_data_directory_is_one_line(folder: Path, words: tuple[str, ...
     ]
 
 
-def test_data_directory_in_use_names_the_process(folder: Path) -> None:
+def test_data_directory_in_use_error_states_the_process(folder: Path) -> None:
     echo_preset(folder)
     with lock_data_dir(folder / "data", DataDirUse.TERMINAL):
         [complaint] = run_failing("chat", **ECHO)

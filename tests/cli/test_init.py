@@ -114,7 +114,7 @@ async def test_unreachable_platform_writes_nothing_unless_unchecked(
     assert dotenv_values(folder / ".env") == {"TROUPE_TELEGRAM__TOKEN": token}
 
 
-async def test_key_is_tried_and_becomes_the_model_of_every_shipped_preset(folder: Path) -> None:
+async def test_key_is_tested_and_its_model_is_used_by_all_shipped_presets(folder: Path) -> None:
     async with FakeOpenAI() as service:
         address = service.base_url
         flags = ("--yes", "--provider", "openai", "--base-url", address, "--api-key", "sk-1'2")
@@ -134,7 +134,7 @@ async def test_key_is_tried_and_becomes_the_model_of_every_shipped_preset(folder
     assert (local["base_url"], local["model"]) == (address, "m")
 
 
-async def test_variable_of_the_environment_that_wins_is_named(
+async def test_overriding_environment_variable_is_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TROUPE_TELEGRAM__TOKEN", "1:old")
@@ -162,7 +162,7 @@ async def test_included_model_removes_an_earlier_choice(folder: Path) -> None:
         (("--pull", "nonsense"), UserError, "OWNER/NAME:FILE"),
     ],
 )
-async def test_wrong_flags_are_named(
+async def test_invalid_flags_are_reported(
     folder: Path, flags: tuple[str, ...], kind: type[TroupeError], words: str
 ) -> None:
     error = problem(await init("--yes", *flags))
@@ -171,7 +171,7 @@ async def test_wrong_flags_are_named(
     assert files_in(folder) == []
 
 
-async def test_nothing_given_writes_nothing(folder: Path) -> None:
+async def test_no_input_writes_nothing(folder: Path) -> None:
     result = await init("--yes")
     assert result.exit_code == 0
     assert "nothing is written" in result.output
@@ -243,7 +243,7 @@ async def test_server_is_chosen_by_its_address(folder: Path, prefix: str, path: 
 
 
 @pytest.mark.service
-async def test_address_of_a_deployment_at_azure_names_the_model(folder: Path) -> None:
+async def test_azure_deployment_address_sets_the_model(folder: Path) -> None:
     async with FakeOpenAI() as model:
         resource = model.base_url.removesuffix("/v1")
         path = "/openai/deployments/my-gpt/chat/completions"

@@ -75,7 +75,9 @@ def test_rotation_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert provider_keys() == [SECRET, OTHER]
 
 
-def test_encryption_keys_may_stand_in_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encryption_keys_can_be_read_from_a_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys("add", "groq", given=SECRET)
     monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
     (folder / "mounted").write_text(f"{NEW}\n{OLD}\n")
@@ -96,7 +98,7 @@ def test_new_encryption_key_can_be_used_and_a_removed_key_is_gone(
         keys("remove", "7")
 
 
-def test_encryption_key_of_another_form_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_encryption_key_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", "SECRET")
     with pytest.raises(SettingsError, match="as `troupe keys new` prints") as refused:
         provider_keys()

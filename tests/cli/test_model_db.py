@@ -80,7 +80,7 @@ def read_revision_of(file: Path) -> str:
     return str(found)
 
 
-def test_db_copy_and_backup_name_what_is_missing(folder: Path) -> None:
+def test_db_copy_and_backup_report_what_is_missing(folder: Path) -> None:
     for words in (("backup", "backup.db"), ("copy", "--to", "sqlite:///other.db")):
         with pytest.raises(SettingsError, match="there is no database in data yet"):
             troupe("db", *words)

@@ -110,7 +110,7 @@ async def _kill_again(database: Database) -> None:
     await outbox.mark_dead(row, "the chat is closed")
 
 
-def test_pause_and_resume_are_told_and_audited() -> None:
+def test_pause_and_resume_are_announced_and_audited() -> None:
     use_database(nothing)
     assert run("pause") == ["paused: all; takes effect within 2 seconds in every process"]
     with pytest.raises(UserError, match="all is paused already; `troupe resume` ends the pause"):
@@ -126,7 +126,7 @@ def test_pause_and_resume_are_told_and_audited() -> None:
 @pytest.mark.parametrize(
     "words", [["nodes"], ["jobs"], ["pause"], LIST, ["export", "--user", ALICE.id]]
 )
-def test_without_a_database_nothing_is_made(words: list[str], folder: Path) -> None:
+def test_without_a_database_nothing_is_created(words: list[str], folder: Path) -> None:
     with pytest.raises(SettingsError, match="there is no database in"):
         run(*words)
     assert list(folder.iterdir()) == []
@@ -152,7 +152,7 @@ def test_backup_is_restored_and_the_old_database_is_kept(folder: Path) -> None:
     assert (folder / "data" / "troupe.db").stat().st_mode & 0o077 == 0
 
 
-def test_restore_names_what_is_wrong_and_changes_nothing(folder: Path) -> None:
+def test_failed_restore_reports_the_problem_and_changes_nothing(folder: Path) -> None:
     use_database(on_store(set_aside))
     (folder / "text.db").write_text("a text")
     with pytest.raises(StoreError, match=r"the backup text\.db cannot be restored"):
@@ -170,7 +170,7 @@ def test_restore_names_what_is_wrong_and_changes_nothing(folder: Path) -> None:
     ("seconds", "shown"),
     [(None, "-"), (-1, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (172_800, "2 d")],
 )
-def test_ages_have_the_unit_of_their_size(seconds: float | None, shown: str) -> None:
+def test_ages_use_a_suitable_unit(seconds: float | None, shown: str) -> None:
     assert format_age(seconds) == shown
 
 
@@ -211,7 +211,7 @@ def requested() -> list[tuple[str, str | None]]:
         (["--channel"], "telegram:55", []),
     ],
 )
-def test_operator_has_conversations_forgotten(
+def test_operator_deletes_conversations(
     option: list[str], value: str, expected: list[tuple[str, str | None]]
 ) -> None:
     use_database(talk_in_two_channels)
@@ -220,7 +220,7 @@ def test_operator_has_conversations_forgotten(
     assert requested() == expected
 
 
-def test_operator_forgets_one_thing_at_a_time() -> None:
+def test_operator_can_delete_only_one_subject_at_a_time() -> None:
     use_database(nothing)
     for words in ((), ("--user", "telegram:1", "--channel", "telegram:5")):
         with pytest.raises(UserError, match="use one of --user"):
@@ -241,7 +241,7 @@ def test_operator_forgets_one_thing_at_a_time() -> None:
         (("pause", "--platform", "telegram", "--channel", "telegram:1"), "either --platform or"),
     ],
 )
-def test_what_no_conversation_can_be_of_is_refused(words: tuple[str, ...], problem: str) -> None:
+def test_malformed_platform_keys_are_rejected(words: tuple[str, ...], problem: str) -> None:
     use_database(nothing)
     with pytest.raises(UserError, match=problem):
         run(*words)
@@ -277,7 +277,7 @@ def words_in(text: str) -> Sequence[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_operator_exports_the_own_words_of_a_person(
+def test_operator_exports_a_persons_own_messages(
     folder: Path, monkeypatch: pytest.MonkeyPatch, is_encrypted: bool
 ) -> None:
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", Fernet.generate_key().decode())
@@ -294,7 +294,7 @@ def test_operator_exports_the_own_words_of_a_person(
     assert audited() == [("command line", "export person", ALICE.id)]
 
 
-def test_file_of_an_export_is_for_its_owner_only_and_replaces_none(folder: Path) -> None:
+def test_export_file_is_private_and_replaces_no_file(folder: Path) -> None:
     store_words()
     file = folder / "alice.json"
 

@@ -12,7 +12,7 @@ async def nothing(_: object) -> None:
     return
 
 
-def test_policy_says_what_the_settings_in_force_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_describes_the_current_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "- Kept: until /forget\n" in troupe("policy")
     for name, value in (("HISTORY_DAYS", "30"), ("RECEIPT_DAYS", "3"), ("ENCRYPT_TEXTS", "true")):
         monkeypatch.setenv(f"TROUPE_{name}", value)
@@ -30,7 +30,7 @@ def test_policy_says_what_the_settings_in_force_do(monkeypatch: pytest.MonkeyPat
         assert f"{line}\n" in printed
 
 
-def test_drill_prints_what_was_deleted_and_fails_for_what_is_left(
+def test_drill_prints_what_was_deleted_and_fails_if_anything_is_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SettingsError, match="there is no database"):

@@ -80,7 +80,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("template", "problem"), BROKEN, ids=range(len(BROKEN)))
-def test_template_that_cannot_be_used_is_refused(folder: Path, template: str, problem: str) -> None:
+def test_unusable_template_is_rejected(folder: Path, template: str, problem: str) -> None:
     preset = {"name": "nova", "provider": "echo", "model": "m", "template": template}
     write(folder / "nova.json", preset)
     for command in ("validate", "import"):
@@ -119,7 +119,7 @@ def test_validate_reports_good_files_beside_bad_ones(
 
 
 @pytest.mark.parametrize("command", ["import", "validate"])
-def test_lorebook_given_as_a_preset_is_named(folder: Path, command: str) -> None:
+def test_lorebook_passed_as_a_preset_is_reported(folder: Path, command: str) -> None:
     write(folder / "world.json", {"entries": {}})
     with pytest.raises((UserError, PresetError), match=r"world\.json is a lorebook; add it to"):
         troupe("preset", command, "world.json")
@@ -146,7 +146,7 @@ def test_import_writes_modelfile_as_preset(folder: Path) -> None:
         ("/models/x.gguf", ["--provider", "mine"], "there is no model /models/x.gguf"),
     ],
 )
-def test_import_names_what_the_preset_lacks(
+def test_import_reports_what_the_preset_lacks(
     folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, words: list[str], lacks: str
 ) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__LOCAL__BASE_URL", "http://127.0.0.1:1/v1")
@@ -258,7 +258,7 @@ def test_list_gives_each_preset_one_line(folder: Path) -> None:
     assert listed.stdout == lines
 
 
-def test_list_reads_the_presets_folder_that_settings_name(
+def test_list_reads_the_configured_presets_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("one", "two", "three"):

@@ -151,7 +151,7 @@ def test_render_takes_template_files_of_other_programs(folder: Path, name: str) 
     assert render("--template", name) == prompt
 
 
-def test_render_shows_the_request_where_the_service_renders(folder: Path) -> None:
+def test_render_shows_the_request_if_the_service_renders(folder: Path) -> None:
     add_preset(folder, name="zora", provider="ollama", model="llama3.2")  # nothing is set for it
 
     body = json.loads(render("--preset", "zora"))
@@ -170,7 +170,7 @@ def test_render_shows_the_request_where_the_service_renders(folder: Path) -> Non
         (["--preset", "nova"], BackendUnavailable, "there is no model .*; download it with"),
     ],
 )
-def test_render_names_problem_and_remedy_in_one_line(
+def test_render_reports_problem_and_remedy_in_one_line(
     words: list[str], error: type[TroupeError], why: str
 ) -> None:
     with pytest.raises(error, match=why) as raised:

@@ -64,7 +64,7 @@ def test_replay_show_prints_prompt_without_secrets() -> None:
     assert SECRET not in shown
 
 
-def test_replay_names_missing_receipt_and_provider() -> None:
+def test_replay_reports_a_missing_receipt_or_provider() -> None:
     with pytest.raises(UserError, match="no receipt 1; /context in a chat"):
         replay("1")
     store_receipts(replace(RECEIPT, provider="gone"))

@@ -12,7 +12,7 @@ from bot.settings import EmbeddingSettings
 from tests.backends import tiny_gguf
 
 
-def test_missing_package_is_named(tmp_path: Path) -> None:
+def test_missing_package_is_reported(tmp_path: Path) -> None:
     if importlib.util.find_spec("onnxruntime"):
         pytest.skip("onnxruntime is installed")
     settings = EmbeddingSettings(kind="onnx", model_path=tmp_path)
@@ -20,14 +20,14 @@ def test_missing_package_is_named(tmp_path: Path) -> None:
         make_embedder(settings, tmp_path)
 
 
-def test_missing_engine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_engine_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bot.embedders.gguf.find_spec", lambda _name: None)
     with pytest.raises(SettingsError, match=r"pip install 'troupe-bot\[local\]'"):
         make_embedder(EmbeddingSettings(kind="gguf", model_path=tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize("content", [None, b"no model"])
-def test_invalid_gguf_is_named(tmp_path: Path, content: bytes | None) -> None:
+def test_invalid_gguf_is_reported(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "bge.gguf"
     if content is not None:
         path.write_bytes(content)

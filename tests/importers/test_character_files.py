@@ -40,7 +40,7 @@ def test_persona_and_stories_are_read_from_the_file(tmp_path: Path) -> None:
     assert read_character_folder(folder).presets["nora"].persona == "Q"  # its own keys win
 
 
-def test_card_in_the_presets_folder_is_named_with_the_command_that_takes_it(
+def test_card_in_the_presets_folder_error_suggests_the_right_command(
     tmp_path: Path,
 ) -> None:
     folder = preset_folder(tmp_path)
@@ -80,7 +80,7 @@ def test_preset_without_a_character_is_unchanged(tmp_path: Path) -> None:
         ({"character": "nora.jsonl"}, "add 'role_name'"),
     ],
 )
-def test_problem_with_a_character_is_named(
+def test_problem_with_a_character_is_reported(
     tmp_path: Path, keys: dict[str, str], message: str
 ) -> None:
     save_character(tmp_path)

@@ -117,12 +117,12 @@ def test_other_forms_of_chats_are_read(content: str, person: str, lines: list[st
     assert said(chat) == lines
 
 
-def test_chats_of_the_first_version_follow_each_other() -> None:
+def test_chats_in_the_first_version_are_joined() -> None:
     chat = read_chat(json.dumps(FIRST_VERSION).encode())
     assert said(chat) == ["Mira: Hello.", "*NAME_REDACTED: Hi.", "Mira: Again!"]
 
 
-def test_messages_that_nobody_said_are_left_out() -> None:
+def test_messages_from_no_participant_are_dropped() -> None:
     rows = [
         {"name": "Mira", "is_user": False, "mes": "Hello."},
         {"name": "System", "is_user": False, "mes": "It rains.", "extra": {"type": "narrator"}},

@@ -67,7 +67,7 @@ def test_wrong_command_names_the_file_and_the_right_command() -> None:
     check_file_kind(card, Path("ilse.png"), CHARACTER_IMPORTS)
 
 
-def test_unknown_file_is_left_to_the_importer() -> None:
+def test_unknown_file_is_passed_to_the_importer() -> None:
     check_file_kind(b"Dear all,", Path("letter.txt"), PRESET_IMPORTS)
 
 

@@ -102,7 +102,7 @@ def test_zip_bomb_is_not_unpacked_beyond_the_size_in_its_header(
     assert most_bytes < size // 10
 
 
-def test_archive_with_damaged_deflate_is_named(tmp_path: Path) -> None:
+def test_archive_with_damaged_deflate_is_reported(tmp_path: Path) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("system_prompt.txt", "You are Nora.")
@@ -125,12 +125,12 @@ def test_archive_without_a_persona_says_what_is_missing(tmp_path: Path) -> None:
         '{"dialogue": [{"role": "Ana", "text": "hi"}], "source": "synthesized"}',
     ],
 )
-def test_dialogues_of_version_1_are_named(text: str) -> None:
+def test_dialogues_in_version_1_are_reported(text: str) -> None:
     with pytest.raises(CharacterError, match=r"dialogues or vectors, without a persona; use a zip"):
         read_rows(read_jsonl(text))
 
 
-def test_empty_persona_is_named() -> None:
+def test_empty_persona_is_reported() -> None:
     text = '{"e": "system_prompt", "text": ""}'
     with pytest.raises(CharacterError, match="in the column 'e', or its text is empty"):
         read_rows(read_jsonl(text))

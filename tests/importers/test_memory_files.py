@@ -94,7 +94,7 @@ def memories(draw: st.DrawFn) -> Memory:
 
 
 @given(st.lists(memories(), max_size=5))
-def test_memories_come_back_from_each_kind_of_file(kept: Sequence[Memory]) -> None:
+def test_memories_survive_a_round_trip_through_each_kind_of_file(kept: Sequence[Memory]) -> None:
     for content in (write_json(kept, ALICE.id), write_world_info(kept, ALICE.id)):
         found = read_memory_file(content.encode(), OWNER)
         assert list(found.memories) == kept
@@ -127,7 +127,7 @@ def test_character_comes_back_with_its_lore_and_without_memories_in_it() -> None
     assert b"Hello, Mira" not in alone
 
 
-def test_world_info_of_others_is_about_this_place() -> None:
+def test_foreign_world_info_is_about_this_place() -> None:
     content = json.dumps({"entries": {"0": {"key": ["x"], "content": "It rains."}, "1": 5}})
     found = read_memory_file(content.encode(), OWNER)
     [memory] = found.memories
@@ -136,7 +136,7 @@ def test_world_info_of_others_is_about_this_place() -> None:
 
 
 @pytest.mark.parametrize("book", [None, WORLD, {"entries": [{"keys": ["a"], "content": "b"}]}])
-def test_memory_becomes_lore(book: dict[str, Any] | None) -> None:
+def test_memory_becomes_a_lorebook_entry(book: dict[str, Any] | None) -> None:
     rain = replace(OWNER, subject=SUBJECTS[2], text="Rain fell on Rome")
     before = read_lorebook(book or {}, "book").entries
     added = add_to_lorebook(book, rain)

@@ -40,7 +40,7 @@ def test_absolute_path_is_kept_on_posix_and_windows(tmp_path: Path) -> None:
         assert imported.notes == [f"FROM: the file {path} does not exist yet"]
 
 
-def test_from_with_a_model_of_ollama_is_answered_by_ollama(tmp_path: Path) -> None:
+def test_from_with_an_ollama_model_selects_ollama(tmp_path: Path) -> None:
     text, file = "FROM llama3.2:1b\nADAPTER ./a.gguf", tmp_path / "Modelfile"
     imported = preset_from_text(text, file)
 

@@ -47,7 +47,7 @@ def messages(*prompts: Any, into: Preset | None = None, **settings: Any) -> list
 
 
 @pytest.mark.parametrize("rule", TABLES["orders"])
-def test_prompt_is_in_the_order_of_sillytavern(rule: str) -> None:
+def test_prompt_is_in_sillytaverns_order(rule: str) -> None:
     case = TABLES["orders"][rule]
     into = None if case["card"] is None else card(**case["card"])
 
@@ -63,7 +63,7 @@ def test_prompts_in_an_empty_chat_are_not_lost(depth: int) -> None:
     assert made == [("system", "MAIN"), *([newest, note] if depth == 0 else [note, newest])]
 
 
-def test_preset_that_is_no_card_keeps_its_instructions_as_the_persona() -> None:
+def test_preset_without_a_card_keeps_its_instructions_as_the_persona() -> None:
     nova = Preset.model_validate(
         {"name": "Nova", "provider": "p", "model": "m", "system": "You are Nova."}
     )
@@ -72,14 +72,14 @@ def test_preset_that_is_no_card_keeps_its_instructions_as_the_persona() -> None:
     assert made[0] == ("system", "MAIN\n\nYou are Nova.")
 
 
-def test_persona_of_the_user_stands_once_and_in_its_place() -> None:
+def test_user_persona_appears_once_and_at_its_place() -> None:
     preset = imported(MAIN, "personaDescription", "chatHistory").preset
     made = shown(draft(preset, "Now?", personas={ALICE.id: "a tall knight"}))
 
     assert made == [("system", "MAIN\n\na tall knight"), ("user", "Now?")]
 
 
-def test_macros_without_a_value_are_named_once() -> None:
+def test_macros_without_a_value_are_reported_once() -> None:
     notes = imported(
         {"content": "{{lumiaDef}}{{setvar::a::{{sim}}}}"}, {"content": "{{sim}}"}
     ).notes
@@ -91,7 +91,7 @@ def test_macros_without_a_value_are_named_once() -> None:
     assert len(unsupported_features(card(character_book=bad, first_mes="{{Lumia}}"))) == 3
 
 
-def test_lore_that_only_similarity_would_find_is_named() -> None:
+def test_lore_found_only_by_similarity_is_reported() -> None:
     entry = {"keys": [], "content": "LORE", "extensions": {"vectorized": True}}
     book = {"entries": [entry, {**entry, "keys": ["fox"]}, {**entry, "constant": True}]}
 
@@ -137,7 +137,7 @@ def test_script_of_a_card_changes_its_answers(given: dict[str, Any], shown_text:
     assert parse_preset(export_preset(aria), "aria.json") == aria
 
 
-def test_scripts_that_cannot_be_run_and_extensions_are_named() -> None:
+def test_unusable_scripts_and_extensions_are_reported() -> None:
     scripts = [
         script("/(a{1000}){1000}/"),
         script("/x/", "{{lumia}}"),
@@ -166,7 +166,7 @@ def test_slow_script_ends_in_time() -> None:
 
 
 @pytest.mark.parametrize("said", [".x = 5", "$x++", "{{setvar::x::5}}", "description"])
-def test_what_people_write_is_no_macro_in_a_condition(said: str) -> None:
+def test_text_from_people_is_not_a_macro_in_a_condition(said: str) -> None:
     text = "{{if {{lastUserMessage}}}}said{{/if}} {{.x}}{{$x}}"
     made = shown(draft(imported("chatHistory", {"content": text}).preset, said))
 

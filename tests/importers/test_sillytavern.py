@@ -56,7 +56,7 @@ def test_instruct_template_becomes_equal_jinja() -> None:
     assert result.preset.stop_sequences == ("<|im_end|>", "<|im_start|>user")
 
 
-def test_sequences_of_an_instruct_template_stand_in_their_places() -> None:
+def test_instruct_template_sequences_are_at_their_places() -> None:
     result = imported(TABLES["llama"])
 
     assert rendered(result.preset) == (
@@ -99,7 +99,7 @@ def as_prompt(data: dict[str, Any], *turns: str) -> str:
 
 
 @pytest.mark.parametrize("rule", TABLES["prompts"])
-def test_prompt_is_the_one_of_sillytavern(rule: str) -> None:
+def test_prompt_matches_sillytavern(rule: str) -> None:
     data, turns, prompt = TABLES["prompts"][rule]
 
     assert as_prompt(data, *turns) == prompt
@@ -138,12 +138,12 @@ def test_context_template_becomes_a_story_string_without_control_tokens() -> Non
     assert parse_preset(export_preset(result.preset), "again") == result.preset
 
 
-def test_macro_without_a_value_in_a_template_is_named() -> None:
+def test_macro_without_a_value_in_a_template_is_reported() -> None:
     with pytest.raises(PresetError, match=r"^t\.json: input_sequence: the macro \{\{random::a"):
         imported({**CHATML, "input_sequence": "{{random::a::b}}"})
 
 
-def test_other_blocks_of_a_story_string_are_named() -> None:
+def test_unsupported_blocks_in_a_story_string_are_reported() -> None:
     result = imported({"name": "c", "story_string": "{{#each items}}x{{/each}}{{#if system}}y"})
 
     assert result.notes == ["unsupported macros stay unchanged: {{each}}"]

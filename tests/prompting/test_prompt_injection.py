@@ -50,7 +50,7 @@ def test_hidden_text_of_a_lorebook_is_removed() -> None:
 @pytest.mark.parametrize(
     "attack", attacks("prompt_injection"), ids=lambda attack: str(attack["title"])
 )
-def test_hostile_text_gets_neither_rights_nor_secrets(
+def test_hostile_text_gets_no_permissions_or_secrets(
     attack: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__API_KEY", CANARY)

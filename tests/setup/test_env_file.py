@@ -63,7 +63,7 @@ def test_file_becomes_readable_by_its_owner_only_and_a_link_stays_one(tmp_path: 
     assert stat.S_IMODE(real.stat().st_mode) == 0o600
 
 
-def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nowhere/\.env cannot be written: No such file"):
         write_variables(tmp_path / "nowhere" / ".env", {"A": "1"})
 

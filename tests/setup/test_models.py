@@ -31,7 +31,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (ModelChoice(), "llama_cpp", None),
     ],
 )
-def test_variables_make_local_mean_the_choice(
+def test_variables_set_the_chosen_model_as_local(
     choice: ModelChoice, kind: str, address: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in choice.variables.items():

@@ -64,7 +64,7 @@ def test_template_that_reads_only_content_parts_gets_parts() -> None:
     assert prompt == "<user>Be brief.\n\nHi"
 
 
-def test_template_that_drops_every_content_counts_as_accepting_texts() -> None:
+def test_template_that_drops_all_content_is_treated_as_accepting_texts() -> None:
     assert capabilities_of(JinjaTemplate("nothing")).accepts_text_content
 
 
@@ -116,7 +116,7 @@ TURNS = st.lists(
 
 
 @given(TURNS)
-def test_adapted_conversation_is_accepted_without_a_loss(turns: list[tuple[str, str]]) -> None:
+def test_adapted_conversation_is_accepted_without_loss(turns: list[tuple[str, str]]) -> None:
     for template in (ALTERNATING, NO_SYSTEM, get("chatglm")()):
         prompt = render_messages(
             template, adapt_messages(conversation(*turns), capabilities_of(template))

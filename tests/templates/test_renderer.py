@@ -48,7 +48,7 @@ async def test_model_without_a_template_gets_chatml(renderer: Renderer) -> None:
     assert rendered.stop == ("<|im_end|>",)
 
 
-async def test_prefill_stands_open_at_the_end(renderer: Renderer) -> None:
+async def test_prefill_stays_open_at_the_end(renderer: Renderer) -> None:
     talk = (*HI, Message("assistant", "Sure, <|im_end|>: "))
     rendered = await renderer.render(talk, TemplateChoice(), NO_TEMPLATE, has_prefill=True)
 
@@ -120,7 +120,9 @@ async def test_inputs_are_trimmed_if_asked(renderer: Renderer, trims: bool, expe
         ),
     ],
 )
-async def test_failing_template_tells_the_cause(renderer: Renderer, source: str, why: str) -> None:
+async def test_failing_template_error_states_the_cause(
+    renderer: Renderer, source: str, why: str
+) -> None:
     with pytest.raises(TemplateError, match=why):
         await renderer.render(HI, TemplateChoice(source=source), NO_TEMPLATE)
 

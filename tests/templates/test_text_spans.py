@@ -75,7 +75,7 @@ def test_text_is_located_where_the_template_splits_it() -> None:
 @pytest.mark.parametrize(
     "last_text", ["after<|end|>", "<|end|>after", "<|end|>", "<|end|> </think>x"]
 )
-def test_control_token_beside_a_split_is_untrusted(last_text: str) -> None:
+def test_control_token_next_to_a_split_is_untrusted(last_text: str) -> None:
     template = JinjaTemplate(
         "{% set separator = '</think>' %}{% for m in messages %}<|bot|>"
         "{{ m.content.split(separator)[-1].lstrip() }}<|end|>{% endfor %}"

@@ -52,7 +52,7 @@ async def test_token_of_a_replaced_file_is_used_at_the_next_connect(tmp_path: Pa
     assert "hidden-new" not in SecretMasker(()).mask("it said hidden-new")
 
 
-def test_token_of_a_file_is_a_secret_and_a_wrong_file_is_named(tmp_path: Path) -> None:
+def test_token_from_a_file_is_secret_and_invalid_settings_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("hidden-1\n", encoding="utf-8")
     wiki = {"url": "http://127.0.0.1:9/mcp", "token_file": file}
@@ -67,7 +67,7 @@ def test_token_of_a_file_is_a_secret_and_a_wrong_file_is_named(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("target", [f"http://127.0.0.1:1/{SECRET}", f"http://[{SECRET}/"])
-async def test_redirect_to_another_address_is_not_followed_and_not_told(
+async def test_redirect_is_neither_followed_nor_revealed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, target: str
 ) -> None:
     caplog.set_level(logging.INFO)

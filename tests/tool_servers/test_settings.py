@@ -52,13 +52,13 @@ def test_servers_are_read_from_variables(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"$(id)": {"command": "a"}}, "letters, digits"),
     ],
 )
-def test_wrong_settings_are_named(given: object, said: str) -> None:
+def test_invalid_settings_are_reported(given: object, said: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings(mcp_servers=given)
     assert said in str(caught.value)
 
 
-def test_preset_names_only_what_the_operator_lists() -> None:
+def test_preset_can_use_only_servers_listed_by_the_operator() -> None:
     settings = read_settings(
         mcp_servers={"files": {"command": "a"}}, providers={"service": {"base_url": "http://x/v1"}}
     )
@@ -69,13 +69,13 @@ def test_preset_names_only_what_the_operator_lists() -> None:
 
 
 @pytest.mark.parametrize("given", [{"command": "sh"}, {"url": "http://evil/"}])
-def test_preset_cannot_say_what_a_server_is(given: object) -> None:
+def test_preset_cannot_define_a_server(given: object) -> None:
     with pytest.raises(ValueError, match="mcp_servers"):
         preset(mcp_servers=[given])
 
 
 @pytest.mark.parametrize("given", [{"tools": ["dice"]}, {"mcp_servers": ["files"]}])
-def test_models_that_cannot_call_tools_are_told_at_validation(given: dict[str, object]) -> None:
+def test_models_without_tool_support_are_reported_at_validation(given: dict[str, object]) -> None:
     settings = read_settings(
         mcp_servers={"files": {"command": "a"}}, providers={"echo": {"kind": "echo"}}
     )
@@ -85,7 +85,7 @@ def test_models_that_cannot_call_tools_are_told_at_validation(given: dict[str, o
     assert tool_problems(preset("local", **given), settings) == []
 
 
-def test_missing_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = read_settings(mcp_servers={"files": {"command": "a"}})
     monkeypatch.setitem(sys.modules, "mcp", None)
     monkeypatch.delitem(sys.modules, "bot.tool_servers.mcp_server", raising=False)
@@ -94,7 +94,7 @@ def test_missing_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch
     assert make_tool_servers({}, settings.data_dir) == {}
 
 
-def test_offered_names_are_ones_that_providers_take() -> None:
+def test_offered_tool_names_are_valid_for_providers() -> None:
     assert tool_name_for_models("files", "read") == "files_read"
     assert tool_name_for_models("files", "read file/名") == "files_read_file__"
     assert tool_name_for_models("files", "x" * 64) is None

@@ -42,13 +42,13 @@ def body(given: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", REQUESTS)
-def test_request_is_one_that_the_api_takes(case: str) -> None:
+def test_request_is_valid_for_the_api(case: str) -> None:
     sent = body(REQUESTS[case]["given"])
     assert problem_of(sent) is None
     assert sent == REQUESTS[case]["sent"]
 
 
-async def test_request_body_holds_system_messages_and_parameters(
+async def test_request_body_contains_system_messages_and_parameters(
     connect: Connect, service: FakeAnthropic
 ) -> None:
     question = Prompt(
@@ -85,13 +85,13 @@ async def test_request_body_holds_system_messages_and_parameters(
         (Message("assistant", "", (Image(PNG),)), "a message with the role 'assistant'"),
     ],
 )
-def test_image_that_the_api_cannot_take_is_named(message: Message, words: str) -> None:
+def test_image_unsupported_by_the_api_is_reported(message: Message, words: str) -> None:
     with pytest.raises(BackendUnavailable, match=words):
         to_wire(Prompt((message,), "m", "channel"), "m")
 
 
 @pytest.mark.parametrize(("parameters", "problem"), BODIES["wrong parameters"])
-async def test_parameter_that_the_api_does_not_have_is_rejected_by_name(
+async def test_unknown_parameter_is_rejected_by_name(
     connect: Connect, service: FakeAnthropic, parameters: dict[str, object], problem: str
 ) -> None:
     found = parameter_problems(AnthropicSettings(), parameters)

@@ -39,7 +39,9 @@ COMPLETE = read_streams(Path(__file__).with_name("streams.txt"))
 
 
 @pytest.mark.parametrize("name", COMPLETE)
-async def test_complete_stream_answers(connect: Connect, service: FakeAnthropic, name: str) -> None:
+async def test_complete_stream_is_an_answer(
+    connect: Connect, service: FakeAnthropic, name: str
+) -> None:
     service.plays([COMPLETE[name].body])
 
     answer = await ask(connect())
@@ -87,7 +89,7 @@ async def test_stop_reason_is_translated(
     ],
     ids=["cached", "null, and corrected at the end"],
 )
-async def test_usage_counts_the_whole_prompt_and_what_was_cached(
+async def test_usage_counts_all_prompt_tokens_and_cached_tokens(
     connect: Connect, service: FakeAnthropic, first: Any, last: Any, usage: Usage
 ) -> None:
     service.plays([start(**first) + block(text("a")) + finish(**last) + STOP])
@@ -97,7 +99,7 @@ async def test_usage_counts_the_whole_prompt_and_what_was_cached(
     assert answer.finish == Finish(FinishReason.STOP, usage)
 
 
-async def test_thinking_is_no_part_of_the_answer(connect: Connect, service: FakeAnthropic) -> None:
+async def test_thinking_is_not_part_of_the_answer(connect: Connect, service: FakeAnthropic) -> None:
     thought = block(thinking("Hm", "."), signature(), kind="thinking")
     service.plays([start() + thought + block(text("Hi."), index=1) + finish() + STOP])
 
@@ -128,7 +130,9 @@ async def test_thinking_extends_the_first_timeout(connect: Connect, service: Fak
 
 
 @pytest.mark.usefixtures("is_never_late")
-async def test_pings_alone_extend_no_timeout(connect: Connect, service: FakeAnthropic) -> None:
+async def test_pings_alone_do_not_extend_a_timeout(
+    connect: Connect, service: FakeAnthropic
+) -> None:
     service.plays([start(), *[step for _ in range(100) for step in (PING, 0.05)]])
 
     async with asyncio.timeout(BELOW_STALL_SECONDS):
@@ -193,7 +197,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("kind", REFUSALS)
 @pytest.mark.parametrize("in_stream", [False, True])
-async def test_error_names_the_setting_to_fix(
+async def test_error_states_the_setting_to_fix(
     connect: Connect, service: FakeAnthropic, kind: str, in_stream: bool
 ) -> None:
     status, words = REFUSALS[kind]

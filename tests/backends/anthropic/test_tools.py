@@ -82,7 +82,7 @@ async def test_results_follow_their_calls(connect: Connect, service: FakeAnthrop
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", "", "[" * 5000])
-async def test_whatever_was_called_is_sent_in_a_form_that_is_taken(
+async def test_any_call_is_sent_back_in_a_valid_form(
     connect: Connect, service: FakeAnthropic, arguments: str
 ) -> None:
     call = ToolCall("id with spaces", "na me\n", arguments)
@@ -92,7 +92,7 @@ async def test_whatever_was_called_is_sent_in_a_form_that_is_taken(
     assert body["tool_choice"] == {"type": "none"}  # the last round, in which it has to answer
 
 
-async def test_no_reasoning_is_asked_for_after_a_call_without_it(
+async def test_reasoning_is_not_requested_after_a_call_without_reasoning(
     connect: Connect, service: FakeAnthropic
 ) -> None:
     given = {"tools": (SPEC,), "parameters": {"reasoning_effort": "low"}}

@@ -154,7 +154,9 @@ def run_outage(way: str, per_second: float) -> Outage:
 
 @pytest.mark.parametrize("per_second", [0.05, 0.5, 2, 10])
 @pytest.mark.parametrize("way", ["refused", "500", "503", "silent"])
-def test_dead_provider_is_left_alone_and_asked_when_it_is_back(way: str, per_second: float) -> None:
+def test_dead_provider_gets_few_requests_and_is_used_again_after_recovery(
+    way: str, per_second: float
+) -> None:
     outage = run_outage(way, per_second)
     provider = outage.provider
     seconds_between = 1 / per_second

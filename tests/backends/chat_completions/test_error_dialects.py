@@ -32,7 +32,9 @@ NAMES = [f"{dialect} {kind} {status}" for dialect, kind, status, _ in BODIES]
 
 
 @pytest.mark.parametrize(("dialect", "kind", "status", "body"), BODIES, ids=NAMES)
-def test_refusal_has_the_words_of_its_kind(dialect: str, kind: str, status: int, body: Any) -> None:
+def test_refusal_gets_the_message_for_its_kind(
+    dialect: str, kind: str, status: int, body: Any
+) -> None:
     for_people, for_operator = WORDS[kind]
     failed = translate_status(ACME, "m", status, {}, json.dumps(body).encode(), 0.0)
     assert for_people in failed.notice
@@ -45,12 +47,14 @@ def test_refusal_has_the_words_of_its_kind(dialect: str, kind: str, status: int,
     ("dialect", "kind", "status", "body"),
     [each for each in BODIES if each[0] in {"openai", "litellm", "gemini"} and each[1] != "busy"],
 )
-def test_streamed_refusal_reads_the_same(dialect: str, kind: str, status: int, body: Any) -> None:
+def test_streamed_refusal_gets_the_same_message(
+    dialect: str, kind: str, status: int, body: Any
+) -> None:
     failed = translate_error_event(ACME, "m", json.dumps(body).encode(), 0.0)
     assert WORDS[kind][0] in failed.notice, (dialect, status)
 
 
-def test_every_named_dialect_is_among_the_bodies() -> None:
+def test_every_listed_dialect_has_error_bodies() -> None:
     kinds = {
         name: {kind for dialect, kind, *_ in BODIES if dialect == name}
         for name in ("openai", "anthropic", "litellm", "llama.cpp", "vllm", "ollama")
@@ -62,5 +66,7 @@ def test_every_named_dialect_is_among_the_bodies() -> None:
 
 
 @pytest.mark.parametrize(("error", "context", "prompt"), CONTEXTS)
-def test_figures_of_an_error_are_read(error: str, context: int | None, prompt: int | None) -> None:
+def test_token_counts_in_an_error_are_parsed(
+    error: str, context: int | None, prompt: int | None
+) -> None:
     assert read_length_limits(error.encode()) == RejectedLength(context, prompt)

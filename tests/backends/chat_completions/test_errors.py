@@ -145,7 +145,9 @@ async def test_third_attempt_is_the_last(connect: Connect, service: FakeOpenAI, 
 @pytest.mark.parametrize(
     "noise", [None, b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200\r\nX: " + b"x" * 100_000]
 )
-async def test_what_is_not_http_names_the_address(connect: Connect, noise: bytes | None) -> None:
+async def test_error_about_a_non_http_response_states_the_address(
+    connect: Connect, noise: bytes | None
+) -> None:
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(noise or b"")
         writer.close()
@@ -165,7 +167,7 @@ LOADING = [
 
 
 @pytest.mark.parametrize("body", LOADING)
-async def test_server_that_loads_its_model_is_waited_for(
+async def test_loading_server_is_waited_for(
     connect: Connect, service: FakeOpenAI, clock: FakeClock, body: str
 ) -> None:
     service.plays(*[Script([body.encode()], status=503)] * 20)
@@ -174,7 +176,7 @@ async def test_server_that_loads_its_model_is_waited_for(
     assert sum(clock.slept) == 20
 
 
-async def test_server_that_never_ends_loading_is_said_to_be_loading(
+async def test_server_that_never_finishes_loading_is_reported_as_loading(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     service.plays(*[Script([LOADING[0].encode()], status=503)] * 5)
@@ -194,7 +196,7 @@ async def test_server_that_never_ends_loading_is_said_to_be_loading(
         ("deepseek", None, (30, 180)),
     ],
 )
-def test_servers_nearby_get_time_to_load_their_model(
+def test_local_servers_get_time_to_load_their_model(
     provider: str, address: str | None, seconds: tuple[float, float]
 ) -> None:
     given = OpenAISettings(base_url=address, api_key=SecretStr("sk-x"))
@@ -299,7 +301,7 @@ async def test_fallback_does_not_wait_for_a_busy_provider(
         (400, b'{"error": {"code": "context_length_exceeded"}}', 3),
     ],
 )
-async def test_fallback_answers_at_once_while_the_operator_has_to_act(
+async def test_fallback_is_used_at_once_after_a_lasting_error(
     connect: Connect, service: FakeOpenAI, clock: FakeClock, status: int, body: bytes, calls: int
 ) -> None:
     service.plays(*[Script([body], status) for _ in range(3)])
@@ -328,7 +330,9 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("status", REFUSALS)
-async def test_status_names_the_setting(connect: Connect, service: FakeOpenAI, status: int) -> None:
+async def test_error_for_a_status_states_the_setting(
+    connect: Connect, service: FakeOpenAI, status: int
+) -> None:
     body, words = REFUSALS[status]
     service.plays(Script([body], status, {"Location": "http://127.0.0.1:9/"}))
 
@@ -341,7 +345,7 @@ async def test_status_names_the_setting(connect: Connect, service: FakeOpenAI, s
     assert len(service.log) == 1
 
 
-async def test_request_behind_an_open_breaker_waits_for_a_trial(
+async def test_request_waits_for_the_trial_while_the_breaker_is_open(
     connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
     service.plays(*[Script([b""], 503) for _ in range(20)])
@@ -357,7 +361,7 @@ async def test_request_behind_an_open_breaker_waits_for_a_trial(
     assert 4 <= sum(clock.slept) - slept <= 8, "it is asked at once"
 
 
-async def test_request_is_refused_after_a_failed_trial_of_another_one(
+async def test_request_fails_after_another_requests_failed_trial(
     connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
     service.plays(*[Script([b""], 503) for _ in range(20)], Script([0.2, b""], 503))
@@ -378,7 +382,9 @@ async def test_request_is_refused_after_a_failed_trial_of_another_one(
 
 
 @pytest.mark.usefixtures("is_never_late")
-async def test_pause_of_this_process_is_no_fault(connect: Connect, service: FakeOpenAI) -> None:
+async def test_pause_of_this_process_is_not_a_provider_failure(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     service.plays([said("a"), 0.1, said("b") + STOP + DONE])
     backend = connect(**QUICK)
 
@@ -403,7 +409,9 @@ async def test_request_before_a_pause_is_sent_again(connect: Connect, service: F
     assert answer.text == "Hello there"
 
 
-async def test_wrong_requests_open_no_breaker(connect: Connect, service: FakeOpenAI) -> None:
+async def test_invalid_requests_do_not_open_the_breaker(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     service.plays(*[Script([b""], 400) for _ in range(30)])
     backend = connect()
     for _ in range(30):

@@ -58,13 +58,13 @@ def parse(parser: ChatCompletionsParser, pieces: list[bytes]) -> list[object]:
 
 
 @given(st.lists(st.lists(EVENTS, max_size=5).map(b"".join), max_size=5))
-def test_plain_path_equals_general_path(pieces: list[bytes]) -> None:
+def test_fast_path_gives_the_same_result_as_the_general_path(pieces: list[bytes]) -> None:
     context = ResponseContext(Endpoint("acme", "http://acme"), "m", stop=("aa", "\nb"))
 
     assert parse(ChatCompletionsParser(context), pieces) == parse(GeneralParser(context), pieces)
 
 
-def test_ordinary_chunk_is_plain() -> None:
+def test_ordinary_chunk_takes_the_fast_path() -> None:
     context = ResponseContext(Endpoint("acme", "http://acme"), "m")
     data = json.dumps(
         {

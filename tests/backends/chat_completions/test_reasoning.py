@@ -49,7 +49,9 @@ def separate(reasoning: ReasoningFormat, pieces: Sequence[str]) -> SeparatedText
 
 @pytest.mark.parametrize(("start", "end"), [*CASES["tags"], *CASES["more tags"]])
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_reasoning_of_families_is_separated_for_any_model(start: str, end: str, size: int) -> None:
+def test_reasoning_in_any_familys_format_is_separated_for_any_model(
+    start: str, end: str, size: int
+) -> None:
     for opened, closed in CASES["wrappers"]:
         written = f"{start}\nHm, 1 < 2.\n{end}\n\n{opened}Hello, 2 > 1.{closed}"
         pieces = [written[at : at + size] for at in range(0, len(written), size)]
@@ -63,7 +65,7 @@ def test_reasoning_of_families_is_separated_for_any_model(start: str, end: str, 
     "[BEGIN FINAL RESPONSE]",
 ])  # fmt: skip
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_end_tag_alone_makes_everything_before_it_reasoning(end: str, size: int) -> None:
+def test_lone_end_tag_makes_everything_before_it_reasoning(end: str, size: int) -> None:
     written = f"The user says hi.\nI should greet.\n{end}\n\nHello!"
     pieces = [written[at : at + size] for at in range(0, len(written), size)]
     separated = separate(ANY_FORMAT, pieces)
@@ -76,7 +78,7 @@ def test_end_tag_alone_makes_everything_before_it_reasoning(end: str, size: int)
 
 @pytest.mark.parametrize("text", CASES["text about tags"])
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_text_about_tags_is_text(text: str, size: int) -> None:
+def test_text_about_reasoning_tags_stays_text(text: str, size: int) -> None:
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     assert separate(ANY_FORMAT, pieces) == SeparatedText(text, "")
 

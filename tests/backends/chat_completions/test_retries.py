@@ -10,7 +10,9 @@ def test_backoff_grows_up_to_a_maximum() -> None:
 
 
 @pytest.mark.parametrize(("calls", "retries"), [(0, 3), (10, 4), (100, 10), (10_000, 10)])
-def test_retry_budget_is_three_to_ten_by_a_tenth_of_the_calls(calls: int, retries: int) -> None:
+def test_retry_budget_is_a_tenth_of_the_calls_between_three_and_ten(
+    calls: int, retries: int
+) -> None:
     budget = RetryBudget()
     for _ in range(calls):
         budget.record_call()
@@ -34,7 +36,7 @@ def breaker_after(*outcomes: bool) -> CircuitBreaker:
         ([*[False] * 9, *[True] * 20, *[False] * 9], True),
     ],
 )
-def test_breaker_opens_at_half_of_twenty_calls(outcomes: list[bool], is_closed: bool) -> None:
+def test_breaker_opens_if_half_of_twenty_calls_fail(outcomes: list[bool], is_closed: bool) -> None:
     assert breaker_after(*outcomes).allows(0) is is_closed
 
 
@@ -55,14 +57,14 @@ def breaker_after_outage(*calls: tuple[float, bool]) -> CircuitBreaker:
         ([(0, False), (0.2, False), (0.4, False), (0.9, True)], True),  # hardly a second
     ],
 )
-def test_breaker_opens_sooner_for_a_provider_that_gives_no_answer_for_a_second(
+def test_breaker_opens_sooner_if_the_provider_is_down_for_a_second(
     calls: list[tuple[float, bool]], is_closed: bool
 ) -> None:
     assert breaker_after_outage(*calls).allows(1 if not is_closed else 9) is is_closed
 
 
 @pytest.mark.parametrize("success", [True, False])
-def test_any_answer_shows_that_the_provider_is_there(success: bool) -> None:
+def test_any_answer_means_that_the_provider_is_up(success: bool) -> None:
     breaker = breaker_after_outage((0, False), (1, False))
     breaker.record(2, success=success)
     breaker.record(3, success=False, is_down=True)
@@ -70,7 +72,7 @@ def test_any_answer_shows_that_the_provider_is_there(success: bool) -> None:
     assert breaker.allows(3.5) is True
 
 
-def test_late_failure_of_a_call_from_before_does_not_put_off_the_trial() -> None:
+def test_late_failure_of_an_older_call_does_not_delay_the_trial() -> None:
     breaker = breaker_after(*[False] * 20)
     breaker.record(4, success=False, is_down=True, is_trial=False)
 

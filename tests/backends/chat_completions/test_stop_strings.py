@@ -44,6 +44,6 @@ def test_filter_holds_back_only_a_possible_stop_string() -> None:
     assert stop_filter.feed("ris") == "\nBoris"
 
 
-def test_stop_parameter_is_added_to_the_prompts_own_stop_strings() -> None:
+def test_stop_parameter_is_added_to_the_prompts_stop_strings() -> None:
     assert collect_stop_strings(prompt(stop=("a",), parameters={"stop": ["b"]})) == ("a", "b")
     assert collect_stop_strings(prompt(parameters={"stop": "c"})) == ("c",)

@@ -7,7 +7,7 @@ from bot.backends.chat_completions.request_runner import REASONING_SECONDS, Time
 from bot.backends.openai_compatible.settings import OpenAISettings
 
 
-def test_reasoning_alone_does_not_go_on_until_the_end_of_all_attempts() -> None:
+def test_endless_reasoning_ends_before_the_total_timeout() -> None:
     now = 0.0
     settings = OpenAISettings(base_url="http://model/v1", model="m", total_seconds=600)
     timeouts = Timeouts(settings, Endpoint("p", "http://model/v1"), 600.0, lambda: now)

@@ -69,7 +69,7 @@ TOOLS = (ToolSpec("dice", "Roll dice.", {}),)
     ],
     ids=["tools", "exchanges", "short", "long"],
 )
-async def test_prompts_that_tell_little_are_not_learned_from(changed: dict[str, Any]) -> None:
+async def test_uninformative_prompts_are_not_learned_from(changed: dict[str, Any]) -> None:
     counts = PromptTokenEstimator()
     before = await counts.count(LONG, "m")
     counts.learn(replace(LONG, **changed), "m", RAW * 100)

@@ -93,7 +93,7 @@ ODD_CALLS = json.loads(Path(__file__).with_name("odd_calls.json").read_text("utf
 
 
 @pytest.mark.parametrize("name", ODD_CALLS)
-async def test_odd_deltas_become_the_calls_that_are_meant(
+async def test_unusual_deltas_become_the_intended_calls(
     connect: Connect, service: FakeOpenAI, name: str
 ) -> None:
     deltas = [chunk(tool_calls=each) for each in ODD_CALLS[name]["deltas"]]
@@ -132,7 +132,7 @@ async def test_whole_message_at_the_end_repeats_nothing(
     assert answer.finish.attached == {"reasoning": "Why?"}
 
 
-async def test_call_in_the_older_form_is_read(connect: Connect, service: FakeOpenAI) -> None:
+async def test_call_in_the_older_format_is_parsed(connect: Connect, service: FakeOpenAI) -> None:
     pieces = [{"name": "dice", "arguments": HALF}, {"arguments": REST}]
     service.plays(
         [*(chunk(function_call=one) for one in pieces), chunk(finish="function_call"), DONE]
@@ -181,13 +181,13 @@ async def test_reasoning_goes_back_with_the_calls_of_each_round(
     "deltas",
     [None, "x", {}, [None], [5], [{"function": 5}], [{"index": "a"}], [delta(0, arguments="{}")]],
 )
-def test_what_is_no_call_is_left_out(deltas: object) -> None:
+def test_invalid_call_is_dropped(deltas: object) -> None:
     parser = ToolCallParser()
     parser.feed(deltas)
     assert parser.calls == ()
 
 
-def test_calls_and_arguments_are_bounded() -> None:
+def test_number_of_calls_and_size_of_arguments_are_limited() -> None:
     parser = ToolCallParser()
     for number in range(1000):
         parser.feed([delta(number, name="n" * 1000, arguments="x" * 100_000)])
@@ -202,7 +202,7 @@ json_values = st.recursive(
 
 
 @given(st.lists(json_values))
-def test_whatever_a_service_sends_is_parsed(chunks: list[object]) -> None:
+def test_any_service_response_is_parsed(chunks: list[object]) -> None:
     parser = ToolCallParser()
     for one in chunks:
         parser.feed(one)

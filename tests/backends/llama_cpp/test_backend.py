@@ -124,7 +124,7 @@ async def test_failing_template_is_reported_to_chat_and_operator(local: LlamaCpp
         ("llama_cpp", "the engine llama_cpp_python has no parameter 'top_n_sigma'; remove it"),
     ],
 )
-async def test_parameter_that_the_engine_lacks_is_refused_by_name(
+async def test_unsupported_parameter_is_rejected_by_name(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     renderer: Renderer,

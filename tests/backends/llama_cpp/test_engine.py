@@ -77,7 +77,7 @@ def test_response_format_is_sent_as_a_schema(asked: object, expected: object) ->
     assert "response_format" not in made
 
 
-def test_several_answers_are_refused() -> None:
+def test_request_for_several_answers_is_rejected() -> None:
     with pytest.raises(BackendUnavailable, match="a chat gets only one answer"):
         body(parameters={"n": 2})
 

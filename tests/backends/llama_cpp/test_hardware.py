@@ -37,7 +37,7 @@ def test_gpu_layers_setting_is_a_number_or_auto(
     assert local_settings(read_settings().providers).gpu_layers == value
 
 
-def test_other_words_for_gpu_layers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_gpu_layers_setting_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__LOCAL__GPU_LAYERS", "many")
 
     with pytest.raises(SettingsError, match="GPU_LAYERS"):

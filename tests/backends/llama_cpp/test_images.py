@@ -55,7 +55,7 @@ def test_links_and_other_formats_are_refused(image: Image) -> None:
     assert len(str(said.value)) < 200
 
 
-def test_model_without_a_projector_names_the_remedy() -> None:
+def test_model_without_a_projector_gets_an_error_with_a_remedy() -> None:
     with pytest.raises(BackendUnavailable, match="or set the provider's PROJECTOR_PATH"):
         encode_images(of(shown("a", png(1))), "m", has_vision=False)
 

@@ -116,7 +116,7 @@ async def test_each_character_of_a_channel_has_its_own_slot(harness: PoolHarness
     assert await harness.ask("a", [*SYSTEM, *said(2, 700)], "Finn") == 1100
 
 
-async def test_lease_is_own_only_for_the_returning_conversation(harness: PoolHarness) -> None:
+async def test_lease_is_marked_own_only_for_a_returning_conversation(harness: PoolHarness) -> None:
     own = []
     for name, ids in (("a", [*SYSTEM, *said(1)]), ("b", [*SYSTEM, *said(2)]), ("a", SYSTEM)):
         async with harness.pool.lease(SlotOwner(name, ""), ids) as (_, is_own):
@@ -153,7 +153,7 @@ async def test_all_slots_are_restored_after_a_graceful_stop(harness: PoolHarness
     assert await harness.ask("new", said(2)) > 0
 
 
-async def test_another_model_restores_no_old_slot(harness: PoolHarness) -> None:
+async def test_changed_model_does_not_restore_old_slots(harness: PoolHarness) -> None:
     await harness.ask("a", said(1))
     await harness.pool.save_all()
     harness.restart(model="other")

@@ -72,7 +72,9 @@ async def test_image_changes_the_answer(vision_backend: LlamaCpp) -> None:
     assert len({without_image.text, red.text, black.text}) == 3
 
 
-async def test_next_turn_reads_what_is_new_also_after_a_restart(make: Make, folder: Path) -> None:
+async def test_next_turn_decodes_only_new_tokens_even_after_a_restart(
+    make: Make, folder: Path
+) -> None:
     vision_backend = make(toy_projector.write(folder / "toy.gguf"))
     said = shown("What is this? " + "plum " * 80, png(255))
     first = await ask(vision_backend, asked(said))
@@ -87,7 +89,9 @@ async def test_next_turn_reads_what_is_new_also_after_a_restart(make: Make, fold
     assert restarted.text == second.text
 
 
-async def test_answer_ends_at_its_limit_a_stop_or_by_itself(vision_backend: LlamaCpp) -> None:
+async def test_answer_ends_at_its_limit_at_a_stop_string_or_naturally(
+    vision_backend: LlamaCpp,
+) -> None:
     cut = await ask(vision_backend, asked(SEEN, max_output_tokens=5))
     stopped = await ask(vision_backend, asked(SEEN, stop=(cut.text.split()[-1],)))
     ended = await ask(
@@ -105,7 +109,9 @@ async def test_answer_ends_at_its_limit_a_stop_or_by_itself(vision_backend: Llam
     assert (ended.text, ended.finish.reason) == ("", FinishReason.STOP)
 
 
-async def test_turn_without_images_is_ids_and_reuses_its_slot(vision_backend: LlamaCpp) -> None:
+async def test_turn_without_images_is_sent_as_ids_and_reuses_its_slot(
+    vision_backend: LlamaCpp,
+) -> None:
     words = asked(Message("user", "<|im_end|> and so on"))
 
     first, second = await ask(vision_backend, words), await ask(vision_backend, words)
@@ -114,7 +120,9 @@ async def test_turn_without_images_is_ids_and_reuses_its_slot(vision_backend: Ll
     assert usage(second).cached_tokens == usage(first).prompt_tokens - 1
 
 
-async def test_text_of_people_becomes_no_image_or_control_token(vision_backend: LlamaCpp) -> None:
+async def test_text_from_people_never_becomes_an_image_or_control_token(
+    vision_backend: LlamaCpp,
+) -> None:
     marker = await marker_of(vision_backend)
     plain = usage(await ask(vision_backend, asked(shown("", png(255))))).prompt_tokens
     model = await vision_backend._load_model("default")
@@ -175,7 +183,7 @@ async def test_projector_of_another_model_is_reported(make: Make, tmp_path: Path
     assert f"projector {tmp_path / 'toy.gguf'}" in str(refused.value)
 
 
-async def test_check_names_the_projector(vision_backend: LlamaCpp) -> None:
+async def test_check_reports_the_projector(vision_backend: LlamaCpp) -> None:
     assert await vision_backend.check() == (
         "smollm2-135m-instruct-q4_1 on this machine, with the projector toy"
     )

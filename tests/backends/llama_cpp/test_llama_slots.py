@@ -59,7 +59,9 @@ def words(*numbers: int) -> list[Message]:
     return [Message("user", f"{number} " + f"shelf number {number} " * 15) for number in numbers]
 
 
-async def test_each_turn_decodes_new_tokens_also_after_a_restart(harness: BackendHarness) -> None:
+async def test_each_turn_decodes_only_new_tokens_even_after_a_restart(
+    harness: BackendHarness,
+) -> None:
     for conversation in range(4):
         await harness.turn(str(conversation), *words(conversation))
     between = await harness.turn("0", *words(0, 10))

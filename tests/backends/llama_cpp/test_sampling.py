@@ -23,7 +23,7 @@ def test_aliases_are_translated_to_the_engine_s_names() -> None:
 
 
 @pytest.mark.parametrize(("name", "hint"), CASES["unknown"])
-def test_unknown_parameter_is_refused_by_name_with_the_nearest(name: str, hint: str) -> None:
+def test_unknown_parameter_error_suggests_the_nearest_name(name: str, hint: str) -> None:
     (problem,) = find_problems({name: 1})
 
     assert problem.startswith(f"unknown parameter {name!r}; {hint}")
@@ -33,13 +33,13 @@ def test_unknown_parameter_is_refused_by_name_with_the_nearest(name: str, hint: 
 
 
 @pytest.mark.parametrize(("name", "value"), CASES["invalid"])
-def test_invalid_value_is_named(name: str, value: object) -> None:
+def test_invalid_value_is_reported(name: str, value: object) -> None:
     (problem,) = find_problems({name: value})
 
     assert problem.startswith(f"the parameter {name!r} must be ")
 
 
-def test_parameter_that_the_bindings_lack_is_refused() -> None:
+def test_parameter_unsupported_by_the_bindings_is_rejected() -> None:
     assert find_problems({"adaptive_decay": 0.5}) == []
     assert find_problems({"adaptive_decay": 0.5}, "llama_cpp_python") == [
         "the engine llama_cpp_python has no parameter 'adaptive_decay'; remove it"

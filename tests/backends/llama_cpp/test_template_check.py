@@ -25,7 +25,7 @@ def model(tmp_path: Path) -> Path:
     return write(tmp_path / "tiny.gguf", VOCABULARY, tokenizer__chat_template=HOSTILE)
 
 
-def test_template_that_was_not_pinned_is_refused(model: Path) -> None:
+def test_unpinned_template_is_rejected(model: Path) -> None:
     check_template_pin(model, LlamaCppSettings(), "local")
     check_template_pin(model, LlamaCppSettings(template_sha256=PIN), "local")
     with pytest.raises(SettingsError, match=rf"has the SHA-256 {PIN}, which is not the pinned one"):
@@ -33,7 +33,7 @@ def test_template_that_was_not_pinned_is_refused(model: Path) -> None:
 
 
 @pytest.mark.parametrize(("pin", "warnings"), [(None, 1), (PIN, 0)])
-async def test_operator_is_warned_of_a_template_with_words_of_its_own(
+async def test_operator_is_warned_of_a_template_that_adds_text(
     renderer: Renderer, model: Path, pin: str | None, warnings: int
 ) -> None:
     settings = LlamaCppSettings(template_sha256=pin)

@@ -101,7 +101,7 @@ def attacking_texts() -> list[str]:
     return [text for group in texts for text in group]
 
 
-async def test_text_of_people_adds_no_control_token_to_the_prompt(model: Model) -> None:
+async def test_text_from_people_adds_no_control_token_to_the_prompt(model: Model) -> None:
     harmless = await model.markers(await model.prompt("hi"))
 
     for text in [*hostile(model.tokens), *attacking_texts()]:

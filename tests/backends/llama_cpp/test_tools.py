@@ -94,7 +94,9 @@ def asked(template: TemplateChoice = QWEN, **parts: object) -> Prompt:
     return prompt("Roll two dice.", model="default", **given)
 
 
-async def test_call_comes_with_the_finish_and_its_result_next(local: Callable[[], Local]) -> None:
+async def test_call_arrives_with_the_finish_event_and_its_result_next(
+    local: Callable[[], Local],
+) -> None:
     backend = local().backend
     answer = await ask(backend, asked())
     assert answer.text == "Let me see. "
@@ -110,7 +112,7 @@ async def test_call_comes_with_the_finish_and_its_result_next(local: Callable[[]
 
 
 @pytest.mark.parametrize(("file_name", "limit"), [("m.gguf", None), (DEFAULT_FILE, 400)])
-async def test_only_the_model_that_comes_with_troupe_has_a_limit_of_its_own(
+async def test_only_the_bundled_model_has_its_own_limit(
     local: Callable[[], Local], limit: int | None
 ) -> None:
     await ask(local().backend, asked())
@@ -118,7 +120,9 @@ async def test_only_the_model_that_comes_with_troupe_has_a_limit_of_its_own(
     assert [one.max_output_tokens for one in local().engine.requests] == [limit, 900]
 
 
-async def test_model_whose_template_has_no_form_is_offered_none(local: Callable[[], Local]) -> None:
+async def test_no_tools_are_offered_if_the_template_does_not_support_them(
+    local: Callable[[], Local],
+) -> None:
     backend = local().backend
     assert await backend.calls_tools("default", QWEN)
     assert not await backend.calls_tools("default", GEMMA)
@@ -139,7 +143,7 @@ async def test_tokens_are_reserved_for_results(local: Callable[[], Local]) -> No
     assert await backend.count_tokens(asked()) > await backend.count_tokens(asked(tools=()))
 
 
-async def test_tools_and_results_that_are_too_long_are_cut(local: Callable[[], Local]) -> None:
+async def test_overlong_tools_and_results_are_cut(local: Callable[[], Local]) -> None:
     backend = local().backend
     call = ToolCall("c", "dice", "{}")
     exchange = ToolExchange("", (call,) * 4, ("字" * 4000,) * 4)

@@ -78,7 +78,7 @@ def test_source_is_a_repository_and_a_file(word: str, found: tuple[str, str] | N
 
 
 @pytest.mark.parametrize("cut_at", [None, 6])
-async def test_pulled_file_is_whole_and_verified(
+async def test_downloaded_file_is_complete_and_verified(
     tmp_path: Path, fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch, cut_at: int | None
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_1")
@@ -101,7 +101,7 @@ async def test_pulled_file_is_whole_and_verified(
         ("small/other", r"could not be downloaded \(404, .*`troupe model pull FILE`"),
     ],
 )
-async def test_problem_is_named_and_nothing_is_installed(
+async def test_problem_is_reported_and_nothing_is_installed(
     tmp_path: Path, fake_hub: FakeHub, word: str, problem: str
 ) -> None:
     fake_hub.sha256 = "00"

@@ -24,7 +24,7 @@ def limit(group: Path, most: str, taken: int, cached: int = 0) -> None:
     write(group / "memory.stat", f"anon 5\ninactive_file {cached}\n")
 
 
-def test_free_bytes_without_limits_is_what_is_available(root: Path) -> None:
+def test_free_bytes_without_limits_is_the_available_memory(root: Path) -> None:
     limit(root / "sys/fs/cgroup", "max", 100)
 
     assert free_bytes(root) == 4000 * 1024

@@ -11,7 +11,7 @@ from bot.errors import SettingsError
 from tests.backends import tiny_gguf, toy_projector
 
 
-def test_projector_is_told_from_other_files(tmp_path: Path) -> None:
+def test_projector_is_distinguished_from_other_files(tmp_path: Path) -> None:
     projector = toy_projector.write(tmp_path / "toy.gguf")
     model = tiny_gguf.write(tmp_path / "m.gguf", tiny_gguf.Vocabulary("qwen2", ("<a>", "<b>")))
 

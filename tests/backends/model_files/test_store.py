@@ -45,7 +45,7 @@ def found(word: str, data_dir: Path, **given: object) -> Path:
         ("best", {}, "models/best.gguf"),  # a link within the folder
     ],
 )
-def test_name_of_a_model_means_a_file(
+def test_model_name_refers_to_a_file(
     tmp_path: Path, put: Callable[[str], Path], word: str, given: dict[str, str], file: str
 ) -> None:
     for name in (model_store.DEFAULT_FILE, "qwen.gguf"):
@@ -61,7 +61,7 @@ def test_name_of_a_model_means_a_file(
 
 
 @pytest.mark.parametrize("case", attacks("path_traversal"), ids=lambda case: case["id"])
-def test_hostile_name_opens_no_file(
+def test_hostile_name_does_not_open_a_file(
     tmp_path: Path, put: Callable[[str], Path], case: dict[str, Any]
 ) -> None:
     word = expanded(case["input"])
@@ -76,7 +76,7 @@ def test_hostile_name_opens_no_file(
 
 
 @pytest.mark.parametrize("case", attacks("path_traversal"), ids=lambda case: case["id"])
-def test_hostile_source_imports_no_file(tmp_path: Path, case: dict[str, Any]) -> None:
+def test_hostile_source_does_not_import_a_file(tmp_path: Path, case: dict[str, Any]) -> None:
     word = expanded(case["input"])
 
     with pytest.raises(SettingsError):
@@ -181,7 +181,7 @@ async def test_model_is_not_downloaded_again(tmp_path: Path, put: Callable[[str]
     assert told == []
 
 
-async def test_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
+async def test_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(SettingsError, match="Not a directory"):

@@ -18,7 +18,7 @@ ADDRESSES = json.loads(Path(__file__).with_name("azure.json").read_text("utf-8")
 
 
 @pytest.mark.parametrize(("pasted", "version", "path", "models"), ADDRESSES["pasted"])
-async def test_pasted_addresses_reach_the_deployment(
+async def test_pasted_address_reaches_the_deployment(
     pasted: str, version: str | None, path: str, models: str | None
 ) -> None:
     async with FakeOpenAI() as service:
@@ -45,7 +45,7 @@ async def test_pasted_addresses_reach_the_deployment(
 
 
 @pytest.mark.parametrize(("provider", "address", "base_url"), ADDRESSES["hosts"])
-def test_hosts_of_azure_are_known(provider: str, address: str | None, base_url: str) -> None:
+def test_azure_hosts_are_recognized(provider: str, address: str | None, base_url: str) -> None:
     given = OpenAISettings.model_validate({"base_url": address, "api_key": "k"})
     completed = given.completed(provider)
     assert completed.base_url == base_url
@@ -59,7 +59,7 @@ FILTERED: dict[str, object] = {
 }
 
 
-async def test_chunks_of_the_content_filter_are_no_part_of_the_answer() -> None:
+async def test_content_filter_chunks_are_not_part_of_the_answer() -> None:
     of_prompt = event({"id": "", "choices": [], "prompt_filter_results": [{"prompt_index": 0}]})
     of_answer = event({"id": "", "choices": [{**FILTERED, "content_filter_offsets": {}}]})
     async with FakeOpenAI() as service:
@@ -75,7 +75,7 @@ async def test_chunks_of_the_content_filter_are_no_part_of_the_answer() -> None:
     assert (stopped.text, stopped.finish.reason) == ("Hel", "content_filter")
 
 
-def test_missing_address_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_address_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = "has no address; set TROUPE_PROVIDERS__AZURE_OPENAI__BASE_URL"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TROUPE_PROVIDERS__AZURE_OPENAI__API_KEY", "k")

@@ -37,7 +37,7 @@ async def test_password_in_the_address_is_sent_as_basic_authentication(
     assert "p%40ss" not in await backend.check()
 
 
-async def test_body_holds_messages_and_parameters(connect: Connect, service: FakeOpenAI) -> None:
+async def test_body_contains_messages_and_parameters(connect: Connect, service: FakeOpenAI) -> None:
     question = Prompt(
         messages=(Message("system", "Be kind."), Message("user", "日本")),
         model="gpt-x",
@@ -86,7 +86,9 @@ async def test_names_are_sent_if_enabled_and_valid(connect: Connect, service: Fa
     assert together == [{"role": "user", "content": merged}]
 
 
-async def test_images_are_sent_between_their_texts(connect: Connect, service: FakeOpenAI) -> None:
+async def test_images_keep_their_positions_between_texts(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     link, picture = Image("https://x/y.png", "low"), Image("data:image/png;base64,AAAA")
     seen = Message("user", "What is it?", (link, "What is it?", picture))
 
@@ -113,7 +115,7 @@ async def test_max_tokens_is_the_lower_of_parameter_and_limit(
 
 
 @pytest.mark.parametrize(("limit", "tokens"), [(None, 3000), (1000, 3000), (500, 3500)])
-async def test_context_bounds_the_prompt(connect: Connect, limit: int | None, tokens: int) -> None:
+async def test_context_limits_the_prompt(connect: Connect, limit: int | None, tokens: int) -> None:
     asked = prompt(max_output_tokens=limit)
     assert await connect(context_tokens=4000).max_prompt_tokens(asked) == tokens
     assert await connect().max_prompt_tokens(asked) is None
@@ -138,7 +140,7 @@ async def test_default_model_comes_from_the_settings(connect: Connect, service: 
     assert service.log[0]["body"]["model"] == "gpt-y"
 
 
-async def test_missing_default_model_names_its_setting(connect: Connect) -> None:
+async def test_missing_default_model_error_states_the_setting(connect: Connect) -> None:
     answer = await ask(connect(), prompt(model="default"))
 
     assert "set TROUPE_PROVIDERS__ACME__MODEL" in str(answer.error)
@@ -219,7 +221,9 @@ async def test_stop_strings_beyond_the_providers_limit_end_the_answer(
     assert await service.ended() == "hung up"
 
 
-async def test_flowing_stream_is_read_in_intervals(connect: Connect, service: FakeOpenAI) -> None:
+async def test_continuous_stream_is_read_at_intervals(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     service.plays([*[said("x"), 0.005] * 100, STOP + DONE])
     backend = connect()
 
@@ -231,14 +235,14 @@ async def test_flowing_stream_is_read_in_intervals(connect: Connect, service: Fa
     assert service.connections == 1
 
 
-async def test_check_names_the_address(connect: Connect, service: FakeOpenAI) -> None:
+async def test_check_reports_the_address(connect: Connect, service: FakeOpenAI) -> None:
     assert await connect().check() == f"answers at {service.base_url}"
 
 
 @pytest.mark.parametrize(
     ("status", "words"), [(401, "ACME__API_KEY"), (503, "returned status 503"), (302, "redirects")]
 )
-async def test_check_names_the_problem(
+async def test_check_reports_the_problem(
     connect: Connect, service: FakeOpenAI, status: int, words: str
 ) -> None:
     service.models_status = status
@@ -247,7 +251,7 @@ async def test_check_names_the_problem(
         await connect().check()
 
 
-async def test_check_needs_no_list_of_models(connect: Connect, service: FakeOpenAI) -> None:
+async def test_check_works_without_a_model_list(connect: Connect, service: FakeOpenAI) -> None:
     service.models_status = 404
 
     assert "lists no models" in await connect().check()

@@ -47,7 +47,7 @@ async def list_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     writer.transport.abort()
 
 
-async def test_list_of_models_that_is_cut_off_by_a_closing_connection_is_asked_for_again() -> None:
+async def test_model_list_cut_off_by_a_closing_connection_is_requested_again() -> None:
     async with await asyncio.start_server(list_once, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         settings = OpenAISettings(base_url=f"http://127.0.0.1:{port}/v1")
@@ -66,7 +66,7 @@ async def test_query_of_the_address_is_always_sent(connect: Connect, service: Fa
     assert service.listed[0][0] == "/v1/models?team=a%2Fb"
 
 
-async def test_requests_describe_neither_this_machine_nor_its_environment(
+async def test_requests_do_not_reveal_this_machine_or_its_environment(
     connect: Connect, service: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("API_KEY", "ORG_ID", "PROJECT_ID", "BASE_URL", "ADMIN_KEY"):

@@ -100,13 +100,13 @@ async def test_litellm_answers_and_calls_tools(litellm: int, model: str) -> None
     await backend.close()
 
 
-async def test_litellm_in_the_dialect_of_anthropic(litellm: int) -> None:
+async def test_litellm_works_with_the_messages_api(litellm: int) -> None:
     backend = anthropic(litellm)
     await check_answers_and_tools(backend, "claude")
     await backend.close()
 
 
-async def test_refusals_of_litellm_have_their_own_words(litellm: int) -> None:
+async def test_litellm_errors_have_specific_messages(litellm: int) -> None:
     for key, model, words in (
         ("sk-wrong", "well", "rejected the API key"),
         (KEY, "nothing", "does not know the model 'nothing'"),

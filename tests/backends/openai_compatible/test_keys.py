@@ -29,7 +29,7 @@ async def test_keys_are_used_in_turn(connect: Connect, service: FakeOpenAI) -> N
     assert keys_used(service) == ["a", "b", "c", "a"]
 
 
-async def test_wrong_key_is_left_out_for_an_hour(
+async def test_invalid_key_is_skipped_for_an_hour(
     connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
     backend = connect(**KEYS)
@@ -44,7 +44,7 @@ async def test_wrong_key_is_left_out_for_an_hour(
     assert keys_used(service)[-1] == "a"
 
 
-async def test_key_over_its_rate_is_left_out_as_long_as_the_service_says(
+async def test_rate_limited_key_is_skipped_as_long_as_the_service_asks(
     connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
     backend = connect(**KEYS)
@@ -57,20 +57,24 @@ async def test_key_over_its_rate_is_left_out_as_long_as_the_service_says(
     assert keys_used(service)[-1] == "a"
 
 
-async def test_error_is_told_if_all_keys_are_refused(connect: Connect, service: FakeOpenAI) -> None:
+async def test_error_is_raised_if_all_keys_are_rejected(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     service.plays(*[refusal(401)] * 3)
     answer = await ask(connect(**KEYS))
     assert "rejected the API key (401)" in answer.error_texts
     assert keys_used(service) == ["a", "b", "c"]
 
 
-async def test_other_errors_are_no_fault_of_a_key(connect: Connect, service: FakeOpenAI) -> None:
+async def test_other_errors_do_not_skip_a_key(connect: Connect, service: FakeOpenAI) -> None:
     service.plays(refusal(400))
     assert (await ask(connect(**KEYS))).error is not None
     assert keys_used(service) == ["a"]
 
 
-def test_keys_of_a_file_are_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_from_a_file_are_masked_as_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "keys"
     file.write_text("sk-one\nsk-two\n", encoding="utf-8")
     monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__API_KEY_FILE", str(file))
@@ -82,7 +86,7 @@ def test_keys_of_a_file_are_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("content", "problem"), [(None, "cannot be read"), ("\n", "there is no key in")]
 )
-def test_key_file_that_gives_no_key_is_named(
+def test_key_file_without_a_key_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, problem: str
 ) -> None:
     file = tmp_path / "keys"
@@ -93,7 +97,7 @@ def test_key_file_that_gives_no_key_is_named(
         read_settings()
 
 
-def test_prices_that_are_no_json_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_json_in_prices_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__API_KEY", "sk-a")
     monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__PRICES", "cheap")
     with pytest.raises(SettingsError, match=r"^TROUPE_PROVIDERS__OPENAI__PRICES is not JSON"):
@@ -123,7 +127,7 @@ async def test_keys_of_a_replaced_file_are_used_without_a_restart(
     assert keys_used(service)[-1] == "newer-key"
 
 
-async def test_keys_that_are_set_stay_beside_those_of_the_file(
+async def test_configured_keys_are_kept_when_the_key_file_changes(
     connect: Connect, service: FakeOpenAI, clock: FakeClock, tmp_path: Path
 ) -> None:
     file = tmp_path / "keys"

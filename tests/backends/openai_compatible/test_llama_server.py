@@ -64,7 +64,7 @@ async def test_answer_is_streamed_with_its_usage(backend: OpenAICompatibleBacken
     assert again.usage.cached_tokens > finish.usage.prompt_tokens / 2
 
 
-async def test_closed_idle_connection_is_no_failure(backend: OpenAICompatibleBackend) -> None:
+async def test_closed_idle_connection_causes_no_failure(backend: OpenAICompatibleBackend) -> None:
     for _ in range(3):
         await finished(backend)
         assert "answers at" in await backend.check()
@@ -79,13 +79,13 @@ async def test_template_gets_tools_calls_and_results(backend: OpenAICompatibleBa
     assert after.usage.prompt_tokens > plain.usage.prompt_tokens + 10
 
 
-async def test_answer_that_was_cut_goes_on(backend: OpenAICompatibleBackend) -> None:
+async def test_interrupted_answer_is_continued(backend: OpenAICompatibleBackend) -> None:
     assert backend.can_continue(prompt())
     text, _ = await finished(backend, begun="One, two, three,")
     assert not text.lstrip().startswith("One")
 
 
-async def test_refusals_have_their_own_words(base_url: str) -> None:
+async def test_errors_have_specific_messages(base_url: str) -> None:
     for key, question, words in (
         ("sk-wrong", prompt(), "rejected the API key (401)"),
         ("sk-right", prompt("word " * 5000), "too long for 'm' (400)"),

@@ -65,7 +65,7 @@ VLLM = {
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("size", [1, 1 << 20])
-def test_error_in_another_form_has_the_words_of_its_kind(body: bytes, told: str, size: int) -> None:
+def test_error_in_an_unusual_form_gets_the_usual_message(body: bytes, told: str, size: int) -> None:
     text, reason, failed = read(body, size=size)
     assert (text, reason) == ("", None)
     assert failed is not None
@@ -81,7 +81,7 @@ def test_error_line_of_ollama_within_a_stream_interrupts_it(size: int) -> None:
     assert "returned status 502" in str(failed)
 
 
-def test_web_page_in_place_of_events_is_named() -> None:
+def test_web_page_instead_of_events_is_reported() -> None:
     _, _, failed = read(b"<html><body>Log in, SECRET</body></html>")
     assert "sent a web page; check TROUPE_PROVIDERS__ACME__BASE_URL" in str(failed)
 
@@ -108,7 +108,7 @@ def test_answer_under_another_content_type_is_read(body: bytes, is_streamed: boo
 
 
 @pytest.mark.parametrize("finish", ["null", "None", "", None, False])
-def test_finish_reason_that_is_none_ends_nothing(finish: object) -> None:
+def test_null_finish_reason_does_not_end_the_answer(finish: object) -> None:
     body = chunk("Hel", finish=finish) + chunk("lo", finish=finish)
     assert read(body + STOP + DONE) == ("Hello", FinishReason.STOP, None)
     text, reason, failed = read(body + DONE)
@@ -116,7 +116,7 @@ def test_finish_reason_that_is_none_ends_nothing(finish: object) -> None:
     assert failed is not None
 
 
-def test_lines_without_an_event_are_no_answer_where_a_part_may_be_lost() -> None:
+def test_lines_without_an_event_are_not_an_answer_if_parts_may_be_missing() -> None:
     lines = b"\n".join(
         json.dumps({"choices": [{"delta": {"content": text}}]}).encode() for text in "ab"
     )
@@ -142,12 +142,12 @@ async def test_compressed_response_is_not_unpacked(connect: Connect, service: Fa
 
 
 @pytest.mark.parametrize(("value", "seconds"), [*WAITS["retry-after"], ("9" * 5000, 86_400.0)])
-def test_retry_after_of_any_kind_is_a_wait_of_at_most_a_day(value: str, seconds: float) -> None:
+def test_retry_after_in_any_form_is_parsed_as_at_most_a_day(value: str, seconds: float) -> None:
     assert parse_wait_seconds(value, 1_800_000_000.0) == seconds
 
 
 @pytest.mark.parametrize(("headers", "body"), WAITS["responses that ask for 20 seconds"])
-async def test_wait_that_a_provider_asks_for_is_kept_and_announced(
+async def test_requested_wait_is_respected_and_announced(
     connect: Connect,
     service: FakeOpenAI,
     clock: FakeClock,
@@ -170,7 +170,9 @@ async def test_wait_that_a_provider_asks_for_is_kept_and_announced(
 @pytest.mark.parametrize(
     ("wait", "told"), [("45", "in 45 s."), ("240", "in 4 min."), ("10800", "in 3 h.")]
 )
-async def test_waits_are_told(connect: Connect, service: FakeOpenAI, wait: str, told: str) -> None:
+async def test_wait_is_stated_in_the_error(
+    connect: Connect, service: FakeOpenAI, wait: str, told: str
+) -> None:
     service.plays(Script([b"{}"], status=429, headers={"Retry-After": wait}))
     answer = await ask(connect())
     assert answer.error is not None
@@ -187,7 +189,7 @@ async def test_waits_are_told(connect: Connect, service: FakeOpenAI, wait: str, 
         (413, "Payload", "Start a new one with /new"),
     ],
 )
-async def test_used_up_day_and_too_large_request_have_their_own_words(
+async def test_daily_limit_and_oversized_request_have_specific_messages(
     connect: Connect, service: FakeOpenAI, status: int, message: str, told: str
 ) -> None:
     body = json.dumps({"error": {"message": message}}).encode()
@@ -195,7 +197,7 @@ async def test_used_up_day_and_too_large_request_have_their_own_words(
     assert told in (await ask(connect())).error_texts
 
 
-async def test_silent_provider_is_not_waited_for_again_where_there_is_a_fallback(
+async def test_fallback_is_used_without_waiting_for_a_silent_provider_again(
     connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
     backend = connect(first_token_seconds=0.5)
@@ -209,7 +211,7 @@ async def test_silent_provider_is_not_waited_for_again_where_there_is_a_fallback
     assert len(service.log) == 2
 
 
-async def test_one_question_looks_whether_a_silent_provider_is_back(
+async def test_single_trial_request_detects_that_a_silent_provider_recovered(
     connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
     backend = connect(first_token_seconds=0.2)
@@ -232,7 +234,7 @@ async def test_one_question_looks_whether_a_silent_provider_is_back(
         DONE,
     ],
 )  # fmt: skip
-async def test_odd_end_of_a_stream_interrupts_the_answer(
+async def test_unusual_stream_end_interrupts_the_answer(
     connect: Connect, service: FakeOpenAI, broken: bytes
 ) -> None:
     service.plays([said("Hel", "lo") + broken])
@@ -287,7 +289,7 @@ async def test_character_that_is_split_over_two_events_is_joined(
     assert (await ask(connect())).text == whole  # in the form of llama.cpp's own server
 
 
-async def test_thoughts_before_an_end_tag_alone_are_withdrawn_and_then_held_back(
+async def test_reasoning_before_a_lone_end_tag_is_retracted_then_held_back(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     thoughts = said("The user ", "says hi.\n", "I should greet.\n</th", "ink>\n")
@@ -310,7 +312,7 @@ async def test_thoughts_before_an_end_tag_alone_are_withdrawn_and_then_held_back
     assert (await answered()).text == "".join(shown) == "Just so."  # it did not think
 
 
-async def test_tags_do_not_count_where_a_service_separates_reasoning(
+async def test_reasoning_tags_are_ignored_if_the_service_separates_reasoning(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     alone = [said("Hm.\n</think>\nHello") + STOP + DONE]

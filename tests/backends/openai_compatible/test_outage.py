@@ -11,7 +11,9 @@ TURNS = 200
 AWAY = Script([b'{"error": {"message": "overloaded"}}'], status=503)
 
 
-async def test_model_that_is_away_stops_no_other(connect: Connect, service: FakeOpenAI) -> None:
+async def test_unavailable_model_does_not_block_other_models(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     backend = connect()
     service.plays(*[AWAY] * 60)
     for _ in range(25):
@@ -20,7 +22,7 @@ async def test_model_that_is_away_stops_no_other(connect: Connect, service: Fake
     assert (await ask(backend, prompt(model="well"))).text == "Hello there"
 
 
-async def test_nobody_waits_for_a_provider_that_is_away_if_there_is_a_fallback(
+async def test_fallback_is_used_at_once_while_the_provider_is_down(
     connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
     backend = connect()
@@ -33,7 +35,7 @@ async def test_nobody_waits_for_a_provider_that_is_away_if_there_is_a_fallback(
     assert (len(clock.slept), len(service.log)) == (slept, asked)
 
 
-async def test_continuations_of_cut_answers_are_paid_by_the_retry_budget(
+async def test_continuations_of_interrupted_answers_use_the_retry_budget(
     service: FakeOpenAI, clock: FakeClock
 ) -> None:
     settings = OpenAISettings(base_url=service.base_url, total_seconds=60)

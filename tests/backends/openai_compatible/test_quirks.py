@@ -69,7 +69,7 @@ async def summary(case: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", REQUESTS)
-async def test_service_gets_the_request_that_it_takes(case: str) -> None:
+async def test_each_service_gets_a_request_it_accepts(case: str) -> None:
     assert await summary(case) == REQUESTS[case]
 
 
@@ -78,7 +78,7 @@ def test_every_well_known_service_has_a_request() -> None:
 
 
 @pytest.mark.parametrize("provider", sorted(WELL_KNOWN))
-async def test_prefill_of_a_preset_is_the_last_message_everywhere(provider: str) -> None:
+async def test_prefill_is_the_last_message_for_every_service(provider: str) -> None:
     talk = (Message("system", "S"), Message("user", "hi"), Message("system", "Be brief."))
     question = replace(prompt(model="m"), messages=(*talk, Message("assistant", "Sure: ")))
     continued = REQUESTS[f"{provider} m"].get("continued", {"message": {}, "request": {}})
@@ -108,7 +108,7 @@ async def test_prefix_is_marked_up_to_the_last_answer() -> None:
         {"prompt_tokens_details": {"cached_tokens": 20}, "cache_creation_input_tokens": 30},
     ],
 )
-async def test_what_is_written_to_a_cache_is_counted(given: dict[str, object]) -> None:
+async def test_tokens_written_to_a_cache_are_counted(given: dict[str, object]) -> None:
     usage = {"prompt_tokens": 100, "completion_tokens": 5, **given}
     async with FakeOpenAI() as service:
         service.plays([said("Hi."), STOP, event({"choices": [], "usage": usage}), DONE])

@@ -36,7 +36,7 @@ _TOKEN_W = 2 + ord("w")  # behind two control tokens
         ("openai", {"api_key": "sk-1", "session_header": "X-Session-ID"}, "X-Session-ID"),
     ],
 )
-def test_header_is_sent_by_default_where_no_public_service_is(
+def test_header_is_sent_by_default_except_to_public_services(
     provider: str, settings: dict[str, str], header: str | None
 ) -> None:
     assert OpenAISettings.model_validate(settings).completed(provider).session_header == header
@@ -119,7 +119,7 @@ async def test_turns_of_a_conversation_go_to_one_of_two_llama_servers(tmp_path: 
 
 
 @pytest.mark.service
-async def test_answer_that_is_stopped_is_aborted_at_the_server(tmp_path: Path) -> None:
+async def test_stopped_answer_is_aborted_on_the_server(tmp_path: Path) -> None:
     async with two_replicas(tmp_path) as proxy:
         proxy.holds_streams = True
         backend = backend_of(proxy)

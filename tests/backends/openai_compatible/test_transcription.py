@@ -57,7 +57,7 @@ async def backend(server: TranscriptionServer) -> AsyncIterator[OpenAICompatible
     await made.close()
 
 
-async def test_file_is_sent_as_a_form_and_its_words_come_back(
+async def test_file_is_uploaded_and_its_transcript_returned(
     server: TranscriptionServer, backend: OpenAICompatibleBackend
 ) -> None:
     audio = b"OggS\r\n--\r\n\0\xff"
@@ -79,7 +79,7 @@ async def test_file_is_sent_as_a_form_and_its_words_come_back(
     [web.Response(status=404, text="{}"), web.Response(text="no JSON"), web.json_response({})],
     ids=["not found", "no JSON", "no text"],
 )
-async def test_what_is_no_text_is_an_error(
+async def test_transcript_that_is_not_text_is_an_error(
     server: TranscriptionServer, backend: OpenAICompatibleBackend, response: web.Response
 ) -> None:
     server.response = response
@@ -96,7 +96,7 @@ UNNAMED = {"flagged": True, "categories": {}}
     ("results", "refused_for"),
     [([CALM, CALM], []), ([CALM, ANGRY], ["harassment", "violence"]), ([UNNAMED], ["flagged"])],
 )
-async def test_moderation_says_what_texts_are_refused_for(
+async def test_moderation_returns_the_flagged_categories(
     server: TranscriptionServer,
     backend: OpenAICompatibleBackend,
     results: list[dict[str, object]],
@@ -118,7 +118,7 @@ async def test_moderation_without_a_verdict_is_an_error(
         await backend.moderate(["Hello."])
 
 
-async def test_service_without_a_model_for_it_transcribes_nothing() -> None:
+async def test_service_without_special_models_cannot_transcribe_or_moderate() -> None:
     settings = OpenAISettings.model_validate({"base_url": "http://127.0.0.1:9/v1"})
     backend = OpenAICompatibleBackend(settings, "acme")
     assert not backend.can_transcribe

@@ -82,7 +82,7 @@ def test_charx_keeps_its_assets_and_its_icon_becomes_the_png() -> None:
     assert read_card(write_card(card, CardContainer.PNG), "png").image == PORTRAIT
 
 
-def test_first_card_of_a_png_counts() -> None:
+def test_first_card_in_a_png_is_used() -> None:
     """As in SillyTavern, so that the imported card is the one that was previewed there."""
     first, second = (write_png(PORTRAIT, v2=dump_json(one), v3=None) for one in (DETECTIVE, ROBOT))
     begin = second.index(b"tEXtchara") - 4
@@ -181,7 +181,7 @@ def test_zip_with_wrong_sizes_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_zip_of_a_method_that_unpacks_in_whole_blocks_is_rejected(method: int) -> None:
+def test_zip_with_block_compression_is_rejected(method: int) -> None:
     """With bzip2, 700 bytes grew to 1.2 GB before the size was compared with the header."""
     packed = zipped(("card.json", CARD), method=method)
 

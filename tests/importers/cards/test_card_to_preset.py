@@ -40,7 +40,7 @@ def test_v1_card_gets_the_default_instructions_and_keeps_its_texts() -> None:
     ]
 
 
-def test_line_ends_of_windows_never_reach_a_prompt() -> None:
+def test_windows_line_endings_never_reach_a_prompt() -> None:
     content = (Path(__file__).parent / "windows_lines.json").read_bytes()
     nora = preset_from_card(read_card(content, "nora.json"), "nora.json")
 
@@ -52,7 +52,7 @@ def test_line_ends_of_windows_never_reach_a_prompt() -> None:
     assert nora.messages[1].text == "Yes.\nSoon."
 
 
-def test_v2_card_brings_instructions_greetings_and_lorebook() -> None:
+def test_v2_card_provides_instructions_greetings_and_lorebook() -> None:
     ilse = preset("detective.png")
 
     assert ilse.system == "{{original}} Write in the first person."
@@ -108,7 +108,7 @@ def test_example_messages_are_split_by_speaker() -> None:
         ({"tags": "nsfw", "extensions": {"risuai": "nsfw"}}, False),
     ],
 )
-def test_card_for_adults_is_a_preset_for_adults(
+def test_adult_card_becomes_an_adults_only_preset(
     fields: dict[str, object], tmp_path: Path, *, is_for_adults: bool
 ) -> None:
     content = {"spec": "chara_card_v2", "data": {"name": "Ilse", **fields}}

@@ -168,7 +168,7 @@ PARAMETER repeat_last_n -1
 
 
 @pytest.mark.parametrize(("line", "problem"), TABLES["parameters"])
-def test_invalid_parameter_is_named(line: str, problem: str) -> None:
+def test_invalid_parameter_is_reported(line: str, problem: str) -> None:
     found = problem_with(f"FROM x\n{line}")
     assert found.startswith(problem)
     assert ("did you mean" in found) == ("did you mean" in problem)

@@ -32,7 +32,7 @@ def test_character_in_three_lines() -> None:
     assert kitten.chat(user="怪叔叔", text="乖") == "喵 (4)"
 
 
-async def test_concurrent_async_calls_are_answered_one_after_the_other() -> None:
+async def test_concurrent_async_calls_are_answered_one_at_a_time() -> None:
     async def answer(messages: list[dict[str, str]]) -> str:
         await asyncio.sleep(0)
         return messages[-1]["content"].upper()
@@ -136,7 +136,7 @@ def test_vectors_of_another_model_are_recomputed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rows", "message"), TABLES["files"])
-def test_malformed_file_error_names_the_row(
+def test_malformed_file_error_states_the_row(
     tmp_path: Path, rows: list[dict[str, str]], message: str
 ) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
@@ -151,7 +151,7 @@ def test_missing_file_is_an_error() -> None:
             Character.from_jsonl(path, "A")
 
 
-def test_lone_surrogate_in_a_name_or_text_is_no_error() -> None:
+def test_lone_surrogate_in_a_name_or_text_is_accepted() -> None:
     kitten = Character("小猫咪", KITTEN, user_name_in_message="add")
 
     assert spoken(kitten.get_message("Al\ud83d", "\ud83d"))[0].endswith(":\ud83d")
@@ -197,7 +197,7 @@ def test_data_set_is_loaded_by_the_hubs_library(
     assert known.persona.endswith("\n{{RAG多对话|token<=1000|n<=5}}\n")
 
 
-def test_errors_name_the_wrong_argument() -> None:
+def test_errors_state_the_wrong_argument() -> None:
     with pytest.raises(CharacterError, match="needs a `role_name`"):
         Character("", "P")
     with pytest.raises(CharacterError, match="user_name_in_message='sometimes': use one of"):

@@ -16,7 +16,7 @@ def test_any_text_gets_a_vector(text: str) -> None:
     ("query", "nearest"),
     [("I feel sad today", 1), ("我们去打棒球吧", 0), ("Wollen wir Baseball spielen?", 0)],
 )
-def test_stories_are_found_by_what_they_mean_in_any_language(query: str, nearest: int) -> None:
+def test_stories_are_found_by_meaning_in_any_language(query: str, nearest: int) -> None:
     stories = ["The baseball season begins, let us join!", "她哭了，心里很难过。"]
 
     assert StoryIndex(stories, None, DEFAULT_EMBEDDER).search(query, 1)[0].id == nearest

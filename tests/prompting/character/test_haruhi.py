@@ -87,7 +87,7 @@ def parsed(given: Case) -> object:
     ]
 
 
-def test_placeholders_equal_chatharuhis() -> None:
+def test_placeholders_match_chatharuhi() -> None:
     assert differing(cases("parse_rag"), parsed) == []
 
 
@@ -131,7 +131,7 @@ def step(character: Character, turn: Case) -> object:
 
 
 @pytest.mark.filterwarnings("ignore:line .* of the persona")
-def test_conversations_equal_chatharuhis() -> None:
+def test_conversations_match_chatharuhi() -> None:
     chosen = cases("turns")
     expected = [(one["steps"], one["state"]["history"]) for one in (c["expected"] for c in chosen)]
     pairs = zip(chosen, expected, strict=True)
@@ -151,7 +151,7 @@ def constructed(given: Case) -> object:
     }
 
 
-def test_constructor_equals_chatharuhis() -> None:
+def test_constructor_matches_chatharuhi() -> None:
     kept = ("persona", "role_name", "user_name", "n_stories")
     chosen = [
         {**case, "expected": {key: case["expected"][key] for key in kept}}
@@ -177,7 +177,7 @@ def loaded(given: Case, folder: Path) -> Character:
     )
 
 
-def test_loaded_files_equal_chatharuhis(tmp_path: Path) -> None:
+def test_loaded_files_match_chatharuhi(tmp_path: Path) -> None:
     def seen(given: Case) -> object:
         character = loaded(given, tmp_path)
         return {
@@ -191,7 +191,7 @@ def test_loaded_files_equal_chatharuhis(tmp_path: Path) -> None:
     assert differing(cases("role_from_jsonl"), seen) == []
 
 
-def test_saved_files_equal_chatharuhis(tmp_path: Path) -> None:
+def test_saved_files_match_chatharuhi(tmp_path: Path) -> None:
     def saved(given: Case) -> object:
         loaded(given, tmp_path).save_to_jsonl(tmp_path / "saved.jsonl")
         return (tmp_path / "saved.jsonl").read_text("utf-8")
@@ -279,11 +279,11 @@ SMALL: dict[str, Callable[[Case], object]] = {
 
 
 @pytest.mark.parametrize("operation", SMALL)
-def test_functions_equal_chatharuhis(operation: str) -> None:
+def test_functions_match_chatharuhi(operation: str) -> None:
     assert differing(cases(operation), SMALL[operation]) == []
 
 
-def test_encoded_texts_equal_chatharuhis() -> None:
+def test_encoded_texts_match_chatharuhi() -> None:
     for case in cases("string_to_base64"):
         assert decode_text(case["expected"]) == case["input"]["text"]
 

@@ -59,7 +59,7 @@ def test_every_lore_position_in_order() -> None:
     ]
 
 
-def test_user_macro_is_everybody_in_the_stable_part_and_the_author_after_it() -> None:
+def test_user_macro_means_everyone_in_the_stable_part_and_the_author_later() -> None:
     one = preset(system="Talk to {{user}}.", post_history_instructions="Answer {{user}}.")
 
     made = draft(one, "hi", history("hello", "hi", speaker=BOB))

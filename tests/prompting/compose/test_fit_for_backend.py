@@ -52,7 +52,7 @@ def letters(prompt: Prompt) -> int:
     ("limit", "max_prompt_tokens", "most"),
     [(500, 900, 500), (900, 500, 500), (None, 700, 700), (500, None, 500)],
 )
-async def test_lower_of_budget_and_context_length_holds_by_the_backends_count(
+async def test_lower_limit_applies_with_the_backends_token_count(
     limit: int | None, max_prompt_tokens: int | None, most: int
 ) -> None:
     fitted = await fit_for_backend(

@@ -65,7 +65,7 @@ def test_persona_without_role_name_is_used_verbatim() -> None:
 
 @pytest.mark.parametrize("persona", ["P", "P\n{{RAG-dialogues|token<=99|n<=2}}"])
 @pytest.mark.parametrize("macros", [True, False])
-def test_recent_stories_stand_in_front_of_the_newest_message(persona: str, *, macros: bool) -> None:
+def test_recent_stories_precede_the_newest_message(persona: str, *, macros: bool) -> None:
     who = preset(persona=persona, stories="recent", macros=macros)
     [query] = story_queries_for(who, "hi")
     found = {query: [Story(1, "{{user}}: 「Tea?」", 0.9), Story(2, "No.", 0.8)]}

@@ -107,9 +107,7 @@ def test_keys_are_read_in_every_form(keys: object, read: list[str]) -> None:
         ({"keys": [f"/{'a' * 301}|b/"]}, "it has more than 300 characters between two bars"),
     ],
 )
-def test_what_cannot_be_used_is_named_and_its_neighbors_are_read(
-    entry: object, problem: str
-) -> None:
+def test_unusable_entry_is_reported_and_its_neighbors_are_read(entry: object, problem: str) -> None:
     book = read_lorebook({"entries": [entry, {"keys": ["fox"], "content": "RED"}]}, "w.json")
 
     assert book.entries[-1].keys == ("fox",)
@@ -127,6 +125,6 @@ def test_what_cannot_be_used_is_named_and_its_neighbors_are_read(
         ({"entries": [{"keys": ["/a/"] * 2000}]}, "too many or too long regular expressions"),
     ],
 )
-def test_error_names_the_problem(data: object, message: str) -> None:
+def test_error_states_the_problem(data: object, message: str) -> None:
     with pytest.raises(PresetError, match=f"^w.json: .*{message}"):
         read_lorebook(data, "w.json")

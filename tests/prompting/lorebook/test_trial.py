@@ -20,7 +20,7 @@ def tried(text: str, book: Lorebook = BOOK) -> LorebookTrial:
     return try_lorebook(book, text, budget=100, count=lambda texts: [len(one) for one in texts])
 
 
-def test_activated_entries_tell_their_keys() -> None:
+def test_activated_entries_include_their_matching_keys() -> None:
     trial = tried("Alice: the LAMP by the tides")
     decisions, found = zip(*trial.entries, strict=True)
     assert [one.activated for one in decisions] == [True, False, True, True]
@@ -28,7 +28,7 @@ def test_activated_entries_tell_their_keys() -> None:
     assert decisions[0].reason.startswith("key 'Lamp'")
 
 
-def test_marks_are_the_places_of_the_keys() -> None:
+def test_marks_are_the_positions_of_the_keys() -> None:
     text = "The lamp. A LAMP at the tide of six"
     assert [text[begin:end] for begin, end in tried(text).marks] == ["lamp", "LAMP", "tide", "six"]
 
@@ -45,7 +45,7 @@ def test_slow_pattern_is_skipped() -> None:
 
 
 @given(st.text(max_size=60), st.lists(st.text(max_size=6), max_size=4))
-def test_marks_lie_in_the_text_in_their_order(text: str, keys: list[str]) -> None:
+def test_marks_are_ordered_and_within_the_text(text: str, keys: list[str]) -> None:
     book = Lorebook((LoreEntry("any", "content", keys=tuple(keys)),), match_whole_words=False)
     at = 0
     for begin, end in tried(text, book).marks:

@@ -84,7 +84,7 @@ def test_image_may_be_a_link_a_data_uri_or_base64(given_text: str, address: str)
 
 
 @pytest.mark.parametrize(("text", "problem"), TABLES["texts"])
-def test_syntax_and_key_errors_name_file_line_and_nearest_key(text: str, problem: str) -> None:
+def test_syntax_and_key_errors_state_file_line_and_nearest_key(text: str, problem: str) -> None:
     assert problem_with(text) == problem
 
 
@@ -101,7 +101,7 @@ def test_syntax_and_key_errors_name_file_line_and_nearest_key(text: str, problem
         ),
     ],
 )
-def test_errors_name_the_wrong_value(keys: dict[str, object], problem: str) -> None:
+def test_errors_state_the_wrong_value(keys: dict[str, object], problem: str) -> None:
     assert f"nova.json, line 1: {problem}" in problem_with(json.dumps(LEAST | keys))
 
 
@@ -203,7 +203,7 @@ def test_lorebook_may_be_inline_or_a_file(tmp_path: Path) -> None:
         ({"entries": [{"content": 5}]}, "lorebook: .*entry 1: `content` must be a text"),
     ],
 )
-def test_lorebook_errors_name_the_problem(tmp_path: Path, lorebook: object, said: str) -> None:
+def test_lorebook_errors_state_the_problem(tmp_path: Path, lorebook: object, said: str) -> None:
     (tmp_path / "nora.json").write_text(json.dumps({**PLAYER, "lorebook": lorebook}))
 
     with pytest.raises(PresetError, match=said):

@@ -32,13 +32,13 @@ HUGE = 10**30
     ],
     ids=str,
 )
-def test_hostile_key_is_refused(keys: dict[str, object]) -> None:
+def test_hostile_key_is_rejected(keys: dict[str, object]) -> None:
     with pytest.raises(PresetError):
         parse_preset(json.dumps(LEAST | keys), "nova.json")
 
 
 @pytest.mark.parametrize("name", TABLES["operator"])
-def test_parameter_that_says_where_to_send_or_who_pays_is_refused(name: str) -> None:
+def test_parameter_that_changes_the_destination_or_payer_is_rejected(name: str) -> None:
     text = '{"name": "nova", "provider": "local", "model": "m",\n"parameters": {\n%s: "x"}}'
 
     [problem] = check_preset(text % json.dumps(name)).problems
@@ -48,7 +48,7 @@ def test_parameter_that_says_where_to_send_or_who_pays_is_refused(name: str) -> 
 
 
 @pytest.mark.parametrize("name", TABLES["unseen"])
-def test_parameter_that_no_budget_sees_is_refused(name: str) -> None:
+def test_parameter_that_evades_budgets_is_rejected(name: str) -> None:
     text = '{"name": "nova", "provider": "local", "model": "m",\n"parameters": {\n%s: ["x"]}}'
 
     [problem] = check_preset(text % json.dumps(name)).problems
@@ -74,14 +74,14 @@ def test_lorebook_file_is_inside_the_folder(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("link", ["/dev/zero", "nova.json", "missing.json", "."])
-def test_preset_that_is_no_file_is_named(tmp_path: Path, link: str) -> None:
+def test_preset_that_is_not_a_file_is_reported(tmp_path: Path, link: str) -> None:
     (tmp_path / "nova.json").symlink_to(link)
 
     with pytest.raises(PresetError, match=r"nova\.json"):
         load_presets(tmp_path)
 
 
-def test_two_presets_of_one_name_are_refused_in_any_case_and_width(tmp_path: Path) -> None:
+def test_duplicate_preset_names_are_rejected_in_any_case_and_width(tmp_path: Path) -> None:
     for at, name in enumerate(("nova", "NOVA", "ｎｏｖａ", "Nova")):  # full width
         text = json.dumps(LEAST | {"name": name})
         (tmp_path / f"{at}.json").write_text(text, encoding="utf-8")

@@ -49,7 +49,7 @@ def run(case: dict[str, Any]) -> object:
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=case["id"]) for case in golden("lazyllm") if is_ours(case)]
 )
-def test_result_equals_lazyllms(case: dict[str, Any]) -> None:
+def test_result_matches_lazyllm(case: dict[str, Any]) -> None:
     if "error" in case:
         with pytest.raises(UserError):
             run(case)
@@ -95,7 +95,7 @@ def test_prompt_does_not_change_the_callers_messages() -> None:
     assert [one["content"] for one in (*history, *asked)] == ["a", "b"]
 
 
-def test_unknown_model_config_is_named() -> None:
+def test_unknown_model_config_is_reported() -> None:
     with pytest.raises(TypeError, match="no model config 'sot'"):
         ChatPrompter().set_model_configs(sot="<s>")
 

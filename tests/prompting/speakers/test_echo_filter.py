@@ -63,12 +63,12 @@ def test_result_does_not_depend_on_the_chunks(answer: str, size: int) -> None:
 
 
 @given(st.lists(st.sampled_from(["Nora: ", "Alice: ", "\n", "hm ", "**Alice:** "]), max_size=12))
-def test_no_shown_line_begins_with_a_tag(pieces: list[str]) -> None:
+def test_no_visible_line_begins_with_a_tag(pieces: list[str]) -> None:
     shown = streamed("Nora", pieces)
     assert not [
         line for line in shown.splitlines() if line.lstrip("* ").startswith(("Nora:", "Alice:"))
     ]
 
 
-def test_without_a_speaker_nothing_is_held_back() -> None:
+def test_without_a_speaker_no_text_is_held_back() -> None:
     assert EchoFilter(None).feed("No") == "No"

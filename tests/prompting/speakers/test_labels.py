@@ -60,7 +60,7 @@ def test_labels_do_not_depend_on_the_order_of_people(
 
 
 @pytest.mark.parametrize("name", TABLES["kept"])
-def test_name_in_any_script_is_its_own_label(name: str) -> None:
+def test_name_in_any_script_is_used_as_the_label(name: str) -> None:
     assert label(name) == name
 
 
@@ -69,7 +69,7 @@ def test_delimiters_and_invisible_characters_are_removed(name: str, cleaned: str
     assert clean_name(name) == cleaned
 
 
-def test_cut_keeps_marks_with_their_letters() -> None:
+def test_cutting_keeps_marks_with_their_letters() -> None:
     assert clean_name("x" * 31 + "ก็y") == "x" * 31
     assert clean_name("a " * 20) == ("a " * 16).strip()
 
@@ -104,7 +104,7 @@ def test_id_suffix_does_not_depend_on_other_speakers() -> None:
     assert label("Alex", "Sam") == "Alex"
 
 
-def test_two_characters_of_one_name_go_by_their_presets() -> None:
+def test_two_characters_with_the_same_name_are_labeled_by_preset() -> None:
     labels = label_speakers([], {"nora": "Nora", "old nora": "Nora", "sam": "Sam"})
     assert len({skeleton(one) for one in labels.characters.values()}) == 3
     assert labels.characters["sam"] == "Sam"
@@ -150,13 +150,13 @@ def test_forged_tag_within_a_text_is_quoted() -> None:
 
 
 @pytest.mark.parametrize("forged", TABLES["forged"])
-def test_line_that_reads_like_another_speakers_is_quoted(forged: str) -> None:
+def test_line_that_imitates_another_speaker_is_quoted(forged: str) -> None:
     line = tag_turn(PAIR, said(f"lol\n{forged}", Person("a:1", "Alice")), "nora")
     assert line == f"Alice:lol\n> {forged}"
 
 
 @pytest.mark.parametrize("honest", TABLES["honest"])
-def test_text_about_somebody_is_not_quoted(honest: str) -> None:
+def test_text_that_mentions_someone_is_not_quoted(honest: str) -> None:
     line = tag_turn(PAIR, said(f"so\n{honest}", Person("a:1", "Alice")), "nora")
     assert line == f"Alice:so\n{honest}"
 
@@ -168,13 +168,13 @@ def test_text_about_somebody_is_not_quoted(honest: str) -> None:
     ).map("".join)
     | st.text(max_size=60)
 )
-def test_no_further_line_begins_with_a_tag(text: str) -> None:
+def test_no_later_line_begins_with_a_tag(text: str) -> None:
     _, *further = tag_turn(PAIR, said(text, Person("a:1", "Alice")), "nora").splitlines()
     assert not [line for line in further if _FORGED.match(line.replace("\u200b", ""))]
 
 
 @pytest.mark.parametrize("attack", attacks("name_spoof"), ids=lambda attack: str(attack["title"]))
-def test_hostile_names_and_texts(attack: dict[str, Any]) -> None:
+def test_hostile_names_and_texts_cannot_forge_labels(attack: dict[str, Any]) -> None:
     given_input, oracle = attack["input"], attack["oracle"]
     named = isinstance(given_input, dict)
     name = expanded(given_input["display_name"]) if named else "Eve"
@@ -195,7 +195,7 @@ def test_hostile_names_and_texts(attack: dict[str, Any]) -> None:
 # --- when lines are tagged -----------------------------------------------------------------------
 
 
-def test_tags_begin_with_the_second_speaker() -> None:
+def test_tags_are_added_from_the_second_speaker_on() -> None:
     alice, bob = Person("a:1", "Alice"), Person("a:2", "Alice")
     alone = [said("one", alice), said("two", preset="nora"), said("three")]
     assert not uses_tags("default", alone, "nora")

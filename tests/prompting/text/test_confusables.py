@@ -37,7 +37,7 @@ def test_text_without_hidden_letters_is_returned_as_it_is() -> None:
         ("user", "սser uʂer υser usеr uꜱeꭇ"),
     ],
 )
-def test_names_that_look_alike_have_one_skeleton(name: str, others: str) -> None:
+def test_lookalike_names_have_the_same_skeleton(name: str, others: str) -> None:
     assert [other for other in others.split() if skeleton(other) != skeleton(name)] == []
 
 

@@ -33,7 +33,7 @@ def test_tokens_equal_openais_documentation(size: tuple[int, int], tokens: int) 
     assert image_tokens(uri(png(*size))) == tokens
 
 
-def test_low_detail_has_a_constant_price() -> None:
+def test_low_detail_image_costs_a_constant_number_of_tokens() -> None:
     assert image_tokens(Image("https://x/y.png", "low")) == 85
 
 
@@ -50,5 +50,5 @@ def test_size_is_read_from_the_file_header(image: Image) -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\x89PNG", b"GIF8", b"\xff\xd8\xff\xc0"]))
-def test_no_file_raises(data: bytes, head: bytes) -> None:
+def test_any_image_data_gets_a_token_count(data: bytes, head: bytes) -> None:
     assert 85 <= image_tokens(uri(head + data)) <= 85 + 170 * 8

@@ -35,14 +35,14 @@ def test_only_new_items_are_computed() -> None:
     assert (shout("cx"), shout.take()) == ("C! X!", "x")
 
 
-def test_other_form_and_other_key_compute_all_items() -> None:
+def test_changed_form_or_key_recomputes_all_items() -> None:
     shout = Shouting()
     assert (shout("ab"), shout("ab", form="?"), shout("ab", "b")) == ("A! B!", "A? B?", "A! B!")
     assert shout.take() == "ababab"
 
 
 @given(st.lists(st.text("abc", max_size=6), max_size=8))
-def test_any_sequences_give_what_a_new_map_gives(histories: list[str]) -> None:
+def test_results_always_equal_those_of_a_new_map(histories: list[str]) -> None:
     shout = Shouting()
     for texts in histories:
         assert shout(texts) == Shouting()(texts)

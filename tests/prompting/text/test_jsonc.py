@@ -56,7 +56,7 @@ def test_comments_and_trailing_commas_are_allowed() -> None:
         (f'["{"x" * MAX_CHARS}"]', 1, "the text is longer than 10,485,760 characters"),
     ],
 )
-def test_errors_name_the_problem_and_the_line(text: str, line: int, problem: str) -> None:
+def test_errors_state_the_problem_and_the_line(text: str, line: int, problem: str) -> None:
     with pytest.raises(JsonSyntaxError) as raised:
         read_json(text)
 
@@ -64,7 +64,7 @@ def test_errors_name_the_problem_and_the_line(text: str, line: int, problem: str
 
 
 @given(values, st.text("/*,] \n", max_size=8))
-def test_strings_are_never_taken_for_comments(value: object, text: str) -> None:
+def test_strings_are_never_mistaken_for_comments(value: object, text: str) -> None:
     assert read_json(json.dumps([text, value, f'"{text}'])).value == [text, value, f'"{text}']
 
 

@@ -25,7 +25,7 @@ def test_count_equals_the_public_function_of_the_library(encoding: str, texts: l
     assert counter(texts) == counts, "from the cache"
 
 
-async def test_encoding_that_several_chats_need_at_once_is_read_by_one_thread_at_a_time() -> None:
+async def test_concurrent_chats_load_an_encoding_in_one_thread_at_a_time() -> None:
     reading, most_at_once = 0, 0
     counted = threading.Lock()
 

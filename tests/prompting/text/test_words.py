@@ -11,7 +11,7 @@ WORDS = json.loads((Path(__file__).parent / "words.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize(("word", "text", "index"), WORDS)
-def test_word_is_found_where_no_letter_continues_it(
+def test_word_matches_only_if_no_letter_continues_it(
     word: str, text: str, index: int | None
 ) -> None:
     assert find_word(word, text) == index

@@ -18,7 +18,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 @every_family
-def test_family_renders_as_its_models_own_template(family: str) -> None:
+def test_family_renders_like_its_models_own_template(family: str) -> None:
     theirs = published_templates()[COUNTERPARTS.get(family, family)]
     ours = get(family)(bos_token=theirs.bos_token, eos_token=theirs.eos_token)
     conversations = [case["input"] for case in golden("chat_templates")[::7]]

@@ -24,7 +24,7 @@ def test_keys_of_newer_versions_are_accepted() -> None:
     ("key", "value", "problem"),
     [("user", 5, "'user' .* must be a text"), ("stop_words", "x", "must be a list of texts")],
 )
-def test_from_json_names_a_value_of_another_kind(key: str, value: object, problem: str) -> None:
+def test_from_json_reports_a_value_of_the_wrong_type(key: str, value: object, problem: str) -> None:
     with pytest.raises(TemplateError, match=problem):
         RoleTemplate.from_json({key: value})
 

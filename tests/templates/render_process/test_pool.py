@@ -40,7 +40,7 @@ async def pool() -> AsyncIterator[RenderProcessPool]:
         yield running
 
 
-async def test_pool_renders_as_the_template_itself(pool: RenderProcessPool) -> None:
+async def test_pool_renders_like_the_template_itself(pool: RenderProcessPool) -> None:
     source = CHATML + "{{ bos_token }}{{ strftime_now('%Y') }}{{ mood }}{{ tools[0].name }}"
     source += "{{ 'a b' | wordwrap(1) | striptags }}{% set ä = [1, 2] | join %}{{ ä }}"
     options: dict[str, Any] = {
@@ -62,7 +62,9 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("costly", TOO_MUCH)
-async def test_template_stopped_thrice_is_rejected(pool: RenderProcessPool, costly: str) -> None:
+async def test_template_stopped_three_times_is_rejected(
+    pool: RenderProcessPool, costly: str
+) -> None:
     for _ in range(3):
         with pytest.raises(TemplateLimitExceeded, match=TOO_MUCH[costly]):
             await pool.render(costly, HI)
@@ -81,7 +83,9 @@ async def test_successful_render_clears_the_strikes(pool: RenderProcessPool) -> 
         assert await pool.render(source, HI) == "done"
 
 
-async def test_wall_clock_time_without_cpu_time_is_not_limited(pool: RenderProcessPool) -> None:
+async def test_waiting_for_the_cpu_does_not_count_against_the_limit(
+    pool: RenderProcessPool,
+) -> None:
     [pid] = pool.process_ids
     os.kill(pid, signal.SIGSTOP)
     rendering = asyncio.create_task(pool.render(CHATML, HI))
@@ -116,14 +120,14 @@ async def test_process_without_an_answer_is_unavailable_and_replaced(
 
 
 @pytest.mark.parametrize("costly", TOO_MUCH)
-async def test_probe_beyond_a_limit_is_no_answer(pool: RenderProcessPool, costly: str) -> None:
+async def test_probe_beyond_a_limit_raises(pool: RenderProcessPool, costly: str) -> None:
     source = "{% if messages[0].role == 'system' %}" + costly + "{% endif %}" + CHATML
 
     with pytest.raises(TemplateLimitExceeded):
         await detect_capabilities(partial(pool.render, source))
 
 
-async def test_answer_of_a_cancelled_request_is_given_to_nobody(pool: RenderProcessPool) -> None:
+async def test_result_of_a_cancelled_request_is_discarded(pool: RenderProcessPool) -> None:
     abandoned = asyncio.create_task(pool.render(ENDLESS, HI))
     await asyncio.sleep(0.02)
     abandoned.cancel()
@@ -206,7 +210,7 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("expression", FUNCTIONS.splitlines())
-async def test_template_may_print_data_only(pool: RenderProcessPool, expression: str) -> None:
+async def test_template_can_print_only_data(pool: RenderProcessPool, expression: str) -> None:
     with pytest.raises(TemplateError, match="can print texts and data"):
         await pool.render("{{ " + expression + " }}", HI)
 
