@@ -61,6 +61,7 @@ def platform_for(
     *,
     clock: Clock | None = None,
     answerable_seconds: float = math.inf,
+    commands: Sequence[CommandSpec] = COMMANDS,
     **settings: object,
 ) -> DiscordPlatform:
     given = {
@@ -70,7 +71,7 @@ def platform_for(
         **settings,
     }
     context = PlatformContext(
-        commands=COMMANDS,
+        commands=commands,
         suggest=suggest,
         clock=clock or ShortSleepClock(),
         answerable_seconds=answerable_seconds,
