@@ -2,28 +2,13 @@
 
 import pytest
 
-from tests.support.chats import Chat, DiscordChat
+from tests.support.chats import Chat, DiscordChat, reactions
 from tests.support.features import ON_THE_WIRES, at
 from tests.support.model_server import Model
 from tests.support.service_process import Service, preset_json
 
 REACTING = preset_json("tester", system="You are a tester.", busy="queue", tools=["react"])
 pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(REACTING)]
-
-
-def reactions(where: Chat, message: int) -> list[str]:
-    """Return the bot's reactions to a message."""
-    if isinstance(where, DiscordChat):
-        backend = where.platforms.discord.b
-        ours, found = backend.bot_user.id, backend.messages[where.chat][message]
-        return [one.emoji for one in found.reactions if ours in one.user_ids]
-    calls = [
-        one["params"]
-        for one in where.platforms.telegram.log
-        if one["method"] == "setMessageReaction" and one["status"] == 200
-    ]
-    found = [one for one in calls if (one["chat_id"], one["message_id"]) == (where.chat, message)]
-    return [one["emoji"] for one in found[-1]["reaction"]] if found else []
 
 
 @at("channel", "telegram_group", "telegram_dm")

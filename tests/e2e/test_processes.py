@@ -6,9 +6,9 @@ from http import HTTPStatus
 
 import pytest_asyncio
 
-from tests.support.chats import Chat, Platforms, running_platforms
+from tests.support.chats import Chat, Platforms, TelegramChat, reactions, running_platforms
 from tests.support.features import ON_THE_WIRES
-from tests.support.service_process import Service
+from tests.support.service_process import Service, preset_json
 from tests.support.shapes import Installer
 from tests.support.transcripts import check_transcripts
 from tests.waiting import wait_until
@@ -181,3 +181,31 @@ async def test_roles_answer_once_and_in_order_while_the_worker_is_killed(
         for role, service in processes.items():
             status, _ = await service.read("login") or (0, "")
             assert status == (HTTPStatus.OK if role == "console" else HTTPStatus.NOT_FOUND)
+
+
+async def test_roles_recap_for_one_person_and_react(
+    installer: Installer, platforms: Platforms, database_url: str
+) -> None:
+    chats: list[Chat] = [platforms.in_telegram_group(-1_001_000_000_777), platforms.channel()]
+    preset = preset_json("tester", system="You are a tester.", busy="queue", tools=["react"])
+    installed = installer.processes(*_ROLES[:3], database_url=database_url, with_valkey=True)
+    async with installed as services:
+        for role, service in zip(_ROLES, services, strict=False):
+            service.settings["TROUPE_DATA_DIR"] = str(installer.folder / "data")
+            service.options = ("--role", role)
+            service.write_tester(preset)
+        await start_in_turn(services)
+        for where in chats:
+            await where.ask_and_wait()
+            missed = await where.ask_and_wait(who=1)
+            before = where.texts()
+            if isinstance(where, TelegramChat):
+                platforms.telegram.whisper(where.people[0], "/recap", where.chat)
+            else:
+                where.tell("/recap")
+            await where.wait_until(lambda: any(missed.answer in one for one in where.alone()))  # noqa: B023
+            installer.model.reaction = "👍"
+            number = where.id_of(where.ask().message)
+            await where.wait_until(lambda: reactions(where, number))  # noqa: B023
+            installer.model.reaction = ""
+            assert where.texts() == before

@@ -623,3 +623,18 @@ async def running_platforms(
             if telegram.waiter:
                 telegram.waiter.set()  # a poll of a killed bot would delay the shutdown
             await telegram.stop()
+
+
+def reactions(where: Chat, message: int) -> list[str]:
+    """Return the bot's reactions to a message."""
+    if isinstance(where, DiscordChat):
+        backend = where.platforms.discord.b
+        ours, found = backend.bot_user.id, backend.messages[where.chat][message]
+        return [one.emoji for one in found.reactions if ours in one.user_ids]
+    calls = [
+        one["params"]
+        for one in where.platforms.telegram.log
+        if one["method"] == "setMessageReaction" and one["status"] == 200
+    ]
+    found = [one for one in calls if (one["chat_id"], one["message_id"]) == (where.chat, message)]
+    return [one["emoji"] for one in found[-1]["reaction"]] if found else []
