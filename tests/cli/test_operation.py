@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 
 from bot.chat.access import COMMAND_LINE
 from bot.chat.incoming import Address, ForgetRequested
-from bot.chat.session import Turn
+from bot.chat.session import PresetVersion, Turn
 from bot.chat.usage import AnswerCharge
 from bot.cli.installation import format_age
 from bot.errors import SettingsError, StoreError, UserError
@@ -23,6 +23,7 @@ from bot.storage.inbox import SqlInbox
 from bot.storage.leases import SqlRoleLeases
 from bot.storage.operation import NodeRegistry
 from bot.storage.outbox import SenderIdentity, SqlOutbox
+from bot.storage.presets import PresetVersions
 from bot.storage.rows import decode_event
 from bot.storage.tables import inbox, node
 from tests.cli.command import audited, troupe, use_database
@@ -218,6 +219,31 @@ def test_operator_deletes_conversations(
     [line] = run("forget", *option, value)
     assert line == f"conversations in which {value} will be forgotten: {len(expected)}"
     assert requested() == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "place", "is_kept"),
+    [
+        ("--channel", "telegram:1", True),  # a private chat
+        ("--channel", "telegram:-1", False),
+        ("--user", "telegram:1", False),
+    ],
+)
+def test_characters_of_a_person_go_with_the_person(
+    option: str, place: str, *, is_kept: bool
+) -> None:
+    name = f"{place}/Mira"
+
+    async def create(database: Database) -> None:
+        versions = PresetVersions(database, SystemClock())
+        await versions.save([PresetVersion(name, "{}", 1, place)])
+
+    async def exists(database: Database) -> bool:
+        return await PresetVersions(database, SystemClock()).newest(name) is not None
+
+    use_database(create)
+    run("forget", option, place)
+    assert use_database(exists) is is_kept
 
 
 def test_operator_can_delete_only_one_subject_at_a_time() -> None:

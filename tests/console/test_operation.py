@@ -21,6 +21,7 @@ from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
 from bot.storage.reports import ServiceState
 from bot.storage.tables import node
 from bot.telemetry.logs import RecentEvents, create_failure_note
+from bot.telemetry.metrics import CHECKED_ANSWERS, withheld_answers
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming, mask_secret
 from tests.support.console import ConsoleUnderTest, MakeParts, hidden_fields
@@ -249,13 +250,15 @@ async def test_state_tells_what_works_and_waits_and_of_processes_and_pauses(
 async def test_errors_and_models_of_processes_with_a_readable_report_are_shown(
     console: ConsoleUnderTest,
 ) -> None:
-    elsewhere = Parts()
+    elsewhere, before = Parts(), withheld_answers()
     elsewhere.log("error", "turn_failed", exception=f"{'x' * 1500}\nValueError: <script>")
     nodes = NodeRegistry(console.database, CLOCK)
     backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
     await nodes.enter("host:<2>", "worker", "0.2.0")
     await nodes.share("host:<2>", process_report(backends, elsewhere.events))
     await nodes.enter("host:3", "worker", "0.2.0")
+    CHECKED_ANSWERS.labels("words").inc(2)
+    CHECKED_ANSWERS.labels("unchecked").inc()  # it was shown
     other_version = update(node).where(node.c.owner == "host:3").values(report=b"of another one")
     await console.database.write(lambda c: c.execute(other_version).rowcount)
     await console.log_in()
@@ -273,6 +276,7 @@ async def test_errors_and_models_of_processes_with_a_readable_report_are_shown(
     assert [(one["model"], one["busy"], one["process"]) for one in state["loaded"]] == [
         *(("small", 1, ""), ("small", 1, "host:<2>"))
     ]
+    assert state["withheld"] == before + before + 2
     assert "host:&lt;2&gt;" in page
     assert "ValueError: &lt;script&gt;" in page
     assert "turn_failed" in steps

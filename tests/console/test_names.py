@@ -1,0 +1,26 @@
+"""Names of people and channels that the console shows."""
+
+from bot.console.pages import Names
+from bot.runtime.in_process import InProcessSignals
+from bot.storage.database import Database
+from bot.storage.reports import ServiceState
+from bot.storage.web_channels import SqlWebChannels
+from tests.samples import ALICE
+from tests.turn.setup import Setup
+
+
+async def test_names_are_in_memory_for_five_seconds(database: Database) -> None:
+    setup = Setup(database)
+    await setup.say("hello")
+    state, channels = (
+        ServiceState(database, setup.clock),
+        SqlWebChannels(database, InProcessSignals()),
+    )
+    names = Names(state, channels, setup.clock)
+    await names.refresh()
+    assert names.person(ALICE.id) == ALICE.name
+    assert ALICE.name in names.channel("en", "telegram:5")
+    await setup.clock.advance(6)
+    assert ALICE.name not in str(names)
+    await names.refresh()
+    assert names.person(ALICE.id) == ALICE.name
