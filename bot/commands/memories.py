@@ -48,7 +48,6 @@ from bot.texts.text import (
     marked,
     supported_language,
     translatable,
-    translatable_count,
     translate,
 )
 
@@ -61,10 +60,10 @@ MEMORY = CommandSpec(
 _action = partial(command, is_private=True)
 _PAGE_SIZE, _MAX_LISTED = 10, 40
 _LISTED_CHARS, _LABEL_CHARS = 150, 60
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SHOW, _LORE = "s", "l"
 _ACTIONS = {_SHOW: "show", "p": "pin", "f": "forget", "w": "widen", _LORE: "lore"}
-"""What the first letter of a menu's value does."""
+_VALUE = re.compile(rf"([{''.join(_ACTIONS)}])(\d{{1,9}})")
+"""A menu's value: an action and the number of a memory."""
 _LIST = re.compile(r"/memory(?: (?:list|lore)(?: .*)?| show (?!#?\d+$).*)?", re.DOTALL)
 """A command that shows a list."""
 _WHICH = re.compile(r"(?<=\S) (?:\d+|all)$")
@@ -77,6 +76,7 @@ _NOT_YOURS = translatable("Only the person who said it, or whom it is about, can
 _NOTHING_SAID = translatable(
     "What should I remember? Write /memory add TEXT, or reply to a message with /memory add."
 )
+_NOT_SAID_TO_ME = translatable("Only its author can add that: it was not said to me.")
 _ONLY_PRIVATE = translatable("Write this to me in a private chat: others could read along here.")
 _NO_FILE = translatable(
     "Attach the file: memories or World Info (JSON), a character from /memory export, or a chat of"
@@ -121,28 +121,16 @@ class MemoryHandlers:
         found = await self.memories.visible(_reader(message))
         if word.lower() in {"", "mine"}:
             mine = [one for one in found if _is_of(message.author.id, one)]
-            heading = translatable_count(
-                "I remember {count} thing that you said, or that is about you.",
-                "I remember {count} things that you said, or that are about you.",
-                len(mine),
-            )
+            heading = translatable("What you said, or what is about you: {count}", count=len(mine))
             return self._page(request, heading, mine)
         here = [one for one in found if _is_audible_at(_place(message), one)]
         if word.lower() == "here":
-            heading = translatable_count(
-                "I remember {count} thing that may be heard here.",
-                "I remember {count} things that may be heard here.",
-                len(here),
-            )
+            heading = translatable("What this place may know: {count}", count=len(here))
             return self._page(request, heading, here)
         preset = await self.characters.resolver.find_in_channel(word, message, request.active)
         known = [one for one in here if _is_known_to(preset.name, one)]
-        heading = translatable_count(
-            "{name} knows {count} thing that you may see here.",
-            "{name} knows {count} things that you may see here.",
-            len(known),
-            name=preset.character_name,
-        )
+        known_by = {"name": preset.character_name, "count": len(known)}
+        heading = translatable("What {name} knows and you may see: {count}", **known_by)
         return self._page(request, heading, known)
 
     @_action(
@@ -285,8 +273,9 @@ class MemoryHandlers:
         """Send the asker's memories, their chat, or a character with its memories and lore."""
         message, word, person = request.incoming, request.argument, request.incoming.author.id
         found = (await self.memories.visible(_reader(message)))[::-1]  # as they were made
+        found = [one for one in found if one.state is MemoryState.KEPT]
         mine = [one for one in found if _is_of(person, one)]
-        text = translatable_count("{count} memory of you.", "{count} memories of you.", len(mine))
+        text = translatable("Your memories: {count}", count=len(mine))
         match word.lower():
             case "" | "json":
                 file = Attachment("memories.json", write_json(mine, person))
@@ -313,8 +302,7 @@ class MemoryHandlers:
         chat = await self._chat(request) if message.is_private else None
         content = write_character(preset, known, chat, message.author.id)
         text = translatable(
-            "{name}, memories in the file: {count}. /memory import reads it, and SillyTavern opens"
-            " it as a character.",
+            "{name}, memories: {count}. /memory import and SillyTavern read this file.",
             name=preset.character_name,
             count=len(known),
         )
@@ -340,11 +328,10 @@ class MemoryHandlers:
         ]
         return ExportedChat(person, character, tuple(lines))
 
-    @command(
+    @_action(
         "memory import",
         marked("read memories, a character with memories, or a chat from a file"),
         CommandOption("file", marked("JSON or JSONL"), required=False, is_file=True),
-        is_private=True,
     )
     async def import_file(self, request: CommandRequest) -> CommandResult:
         """Read a file of memories, of a character, or of a chat, which then goes on here."""
@@ -359,24 +346,16 @@ class MemoryHandlers:
             preset = await self.characters.keep_card(request, file.card)
             lines.append(translatable("{name} is ready.", name=preset.shown_name))
             if message.is_private:
-                await self.characters.resolver.set_active(
-                    request.scope, [preset], message.author.id
-                )
-                active = await self.characters.resolver.resolve(message.scopes)
-                request = replace(request, active=active)
-            witnesses = (preset.name,)
-            own = [replace(one, present=witnesses) for one in file.memories]
+                resolver, by = self.characters.resolver, message.author.id
+                await resolver.set_active(request.scope, [preset], by)
+                request = replace(request, active=await resolver.resolve(message.scopes))
+            own = [replace(one, present=(preset.name,)) for one in file.memories]
             file = replace(file, memories=tuple(own))
         lines += await self._import_memories(request, file)
         turns = await self._import_chat(request, file.chat) if file.chat else ()
         if file.chat is not None:
-            lines.append(
-                translatable(
-                    "The chat with {name} is now our conversation, messages: {count}. Just go on.",
-                    name=file.chat.character,
-                    count=len(turns),
-                )
-            )
+            about = {"name": file.chat.character, "count": len(turns)}
+            lines.append(translatable("{name}'s chat goes on here, messages: {count}", **about))
         return CommandResult(join_texts(lines), new_session=bool(turns), turns=turns)
 
     async def _import_memories(self, request: CommandRequest, file: MemoryFile) -> list[str]:
@@ -397,19 +376,12 @@ class MemoryHandlers:
                 problem = error.text
         lines: list[str] = []
         if file.memories or others or file.unreadable:
-            lines.append(
-                translatable_count(
-                    "I have read {count} memory.", "I have read {count} memories.", stored
-                )
-            )
+            lines.append(translatable("Memories read: {count}", count=stored))
         if others:
             names = ", ".join([*others][:_PAGE_SIZE])
-            lines.append(
-                translatable("Left out, because they are about others: {names}.", names=names)
-            )
+            lines.append(translatable("Left out, because about others: {names}", names=names))
         if file.unreadable:
-            text = translatable("Left out, without a usable text: {count}.", count=file.unreadable)
-            lines.append(text)
+            lines.append(translatable("Left out, without text: {count}", count=file.unreadable))
         return [*lines, problem] if problem else lines
 
     async def _import_chat(self, request: CommandRequest, chat: ExportedChat) -> tuple[Turn, ...]:
@@ -435,22 +407,18 @@ class MemoryHandlers:
         known = {preset_id(shown_name(one)): one for one in found}
         return known | {preset_id(one.character_name): one.name for one in request.active.presets}
 
-    @command(
+    @_action(
         "memory lore",
         marked("make memories of this place entries of a character's lorebook (admins)"),
         CommandOption("name", marked("a character of this server"), completes=True),
         CommandOption("number", marked("the memory, or all; none: list them"), required=False),
-        is_private=True,
     )
     async def lore(self, request: CommandRequest) -> CommandResult:
         """List memories of a place that may become lore, or add them to a character's lorebook."""
         message, characters = request.incoming, self.characters
         if message.is_private:
-            raise UserError(
-                translatable("Write this in the server whose character should get the entries.")
-            )
-        what = translatable("add to the lorebook of a character")
-        await characters.admins.require(message, what)
+            raise UserError(translatable("Write this in the server that has the character."))
+        await characters.admins.require(message, translatable("change a character's lorebook"))
         word, _, last = request.argument.rpartition(" ")
         number = _number_in(last)
         if number is None and last.lower() != "all":
@@ -471,11 +439,9 @@ class MemoryHandlers:
             await characters.save(request, preset, name)
         left = [one for one in proposed if one not in chosen]
         heading = translatable(
-            "New entries in the lorebook of {name}: {count}. Memories of this place that the whole"
-            " server may know: {left}. /memory lore {name} NUMBER adds one, /memory lore {name} all"
-            " adds all.",
+            "New entries in the lorebook: {count}. Memories of this place that the whole server may"
+            " know: {left}. Add a number, or all, to the command.",
             count=len(chosen),
-            name=preset.shown_name,
             left=len(left),
         )
         return self._page(request, heading, left, _LORE)
@@ -514,23 +480,13 @@ class MemoryHandlers:
         if turn.observed and speaker.id != by.author.id:
             consent = await self.characters.resolver.find_consent(speaker.id)
             if consent not in {Consent.SERVER, Consent.EVERYWHERE}:
-                raise UserError(
-                    translatable(
-                        "Its author lets me remember only what they say to me, so only they can add"
-                        " that."
-                    )
-                )
+                raise UserError(_NOT_SAID_TO_ME)
         return new
 
     async def _store(self, by: Request, new: Memory) -> Memory:
         """Store what somebody adds by hand; raises `UserError`."""
         if writes_as_the_group(by):
-            raise UserError(
-                translatable(
-                    "You are writing as the group, like all its anonymous admins. Write under your"
-                    " own name."
-                )
-            )
+            raise UserError(translatable("You are writing as the group. Use your own name."))
         settings = self.characters.admins.chat_settings
         if new.subject.kind is SubjectKind.PLACE and not by.is_private:
             needs_admin = await settings.resolve(by.scopes[-1:], APPROVAL_KEY) is not None
@@ -539,11 +495,7 @@ class MemoryHandlers:
         model, vector = await self._embed(new.text) or ("", None)
         stored = await self.memories.add(replace(new, model=model, vector=vector))
         if stored is None:
-            raise UserError(
-                translatable(
-                    "I will not remember that: it concerns somebody who has switched me off."
-                )
-            )
+            raise UserError(translatable("That concerns somebody who has switched me off."))
         return stored
 
     async def _as_admin(self, request: CommandRequest) -> MemoryReader:
@@ -579,7 +531,7 @@ class MemoryHandlers:
         if one.said_by == message.author.id and not one.place.is_private:
             options.append((translatable("The whole server may know it"), "w"))
         language = supported_language(message.locale)
-        shown = [MenuOption(translate(label, language), _value(key, one)) for label, key in options]
+        shown = [MenuOption(translate(label, language), f"{key}{one.id}") for label, key in options]
         return self._with_menu(request, CommandResult(join_texts(lines)), shown, back=True)
 
     def _page(
@@ -597,7 +549,7 @@ class MemoryHandlers:
         shown = found[(page - 1) * size : page * size]
         lines = [_line(request.incoming, one) for one in shown]
         options = [
-            MenuOption(f"#{one.id} {one.text}"[:_LABEL_CHARS], _value(action, one)) for one in shown
+            MenuOption(f"#{one.id} {one.text}"[:_LABEL_CHARS], f"{action}{one.id}") for one in shown
         ]
         result = CommandResult(join_texts([heading, *lines]))
         result = self._with_menu(request, result, options)
@@ -625,14 +577,12 @@ def line_of_choice(values: Sequence[str], asked: str) -> str:
 
     `asked` is the command that the menu answered.
     """
-    value = "".join(values)
-    action, number = _ACTIONS.get(value[:1]), value[1:]
-    shown = asked if _LIST.fullmatch(asked) else "/memory list"
-    if action is None or not (number and set(number) <= set(_DIGITS)):
-        return _WHICH.sub("", shown)
-    if action == "lore":
-        return f"{_WHICH.sub('', shown)} {int(number, 36)}"
-    return f"/memory {action} {int(number, 36)}"
+    found = _VALUE.fullmatch("".join(values))
+    shown = _WHICH.sub("", asked if _LIST.fullmatch(asked) else "/memory list")
+    if found is None:
+        return shown
+    command_start = shown if found[1] == _LORE else f"/memory {_ACTIONS[found[1]]}"
+    return f"{command_start} {found[2]}"
 
 
 def back_button(request: CommandRequest) -> Button:
@@ -647,17 +597,8 @@ def _has_menus(request: CommandRequest) -> bool:
     return message.is_private or message.interaction is not None or request.page > 0
 
 
-def _value(action: str, one: Memory) -> str:
-    """Return a menu's value for a memory, which `line_of_choice` reads; at most ten bytes."""
-    number, digits = one.id, ""
-    while number:
-        number, last = divmod(number, len(_DIGITS))
-        digits = _DIGITS[last] + digits
-    return action + digits
-
-
 def _number_in(word: str) -> int | None:
-    digits = word.strip().removeprefix("#").removesuffix(".")
+    digits = word.strip().removeprefix("#")
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 12 else None
 
 

@@ -205,7 +205,6 @@ def _read_memory(text: str, fields: JsonFields, owner: Memory) -> Memory | str |
         kind=MemoryKind(kind) if kind in list(MemoryKind) else MemoryKind.FACT,
         is_pinned=fields.flag("pinned"),
         since=_read_time(fields.text("since")) or owner.since,
-        until=_read_time(fields.text("until")),
     )
 
 
@@ -218,7 +217,6 @@ def _memory_fields(memory: Memory, person: str) -> dict[str, object]:
         about = {"character": subject.name}
     fields: dict[str, object] = {"about": about, "kind": memory.kind.value}
     fields |= {"since": _to_time(memory.since)} if memory.since else {}
-    fields |= {"until": _to_time(memory.until)} if memory.until is not None else {}
     return fields | ({"pinned": True} if memory.is_pinned else {})
 
 

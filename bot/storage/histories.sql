@@ -66,9 +66,10 @@ WHERE turn.conversation = :of AND turn.session = :in_session AND turn.active AND
 ORDER BY turn.id LIMIT 400
 
 -- name: sends_of_turns
+-- A private message that was sent empty is an edit of no other turn's message.
 SELECT turn, part, external_id FROM outbox
-WHERE turn IN (SELECT value FROM jsonb_array_elements_text(:names)) AND op = 'send'
-    AND state <> 'dead'
+WHERE turn IN (SELECT value FROM jsonb_array_elements_text(:names)) AND state <> 'dead'
+    AND (op = 'send' OR op = 'edit' AND target_turn IS NULL AND external_id IS NOT NULL)
 
 -- name: kept_ids_of_turns
 SELECT turn, part, external_id FROM sent_message

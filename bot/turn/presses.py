@@ -198,6 +198,8 @@ class Presses:
         if author is not None and is_the_group(author, pressed.address):
             # The public notice must not name a person who wrote as the group.
             pressed = replace(pressed, author=replace(pressed.author, name=author.name))
+        if not exchange.parts:  # a message that one person saw is not kept for long
+            raise UserError(BUTTON_GONE)
         message, part = _as_typed(pressed, ""), exchange.parts[0]
         page = max(1, data.number)
         asked = CommandRequest(Command(""), message, active, (), pressed.at, part=part, page=page)

@@ -115,7 +115,7 @@ async def test_memory_is_about_its_author_this_place_or_a_character(setup: Memor
     assert not any(one.is_derived for one in found)
     shown = (await setup.run_as(HERE, "/memory show nova")).text
     assert "she limps" in shown
-    assert shown.startswith("nova knows 4 things that you may see here.")
+    assert shown.startswith("What nova knows and you may see: 4")
 
 
 async def test_memory_is_shown_corrected_pinned_and_forgotten(setup: MemorySetup) -> None:
@@ -195,7 +195,7 @@ async def test_message_is_remembered_for_who_said_it(setup: MemorySetup) -> None
 async def test_observed_line_needs_the_consent_of_its_author(setup: MemorySetup) -> None:
     asked = replace(HERE, quote=Quote(BOB, "9", "I sail"))
     observed_turn = Turn("user", "I sail", BOB, HERE.at, observed=True)
-    with pytest.raises(UserError, match="only they can add that"):
+    with pytest.raises(UserError, match="Only its author can add that"):
         await setup.run_as(asked, "/memory add", quoted=observed_turn)
     await setup.run_as(by(BOB, asked), "/memory add", quoted=observed_turn)
     await setup.run_as(by(BOB), "/memory forget 1")
@@ -236,7 +236,7 @@ async def test_memories_of_a_place_wait_for_an_admin_where_one_wants_that(
 
 async def test_anonymous_admins_have_no_memories(setup: MemorySetup) -> None:
     group = Person(f"telegram:{HERE.address.chat}", "The group")
-    with pytest.raises(UserError, match="Write under your own name"):
+    with pytest.raises(UserError, match="Use your own name"):
         await setup.run_as(by(group), "/memory add I keep bees")
 
 
@@ -244,7 +244,7 @@ async def test_long_list_has_pages_and_a_menu_where_buttons_work(setup: MemorySe
     for number in range(12):
         await setup.run_as(PRIVATE, f"/memory add fact {'abcdefghijkl'[number] * 9}")
     first = await setup.run_as(PRIVATE, "/memory")
-    assert first.text.startswith("I remember 12 things")
+    assert first.text.startswith("What you said, or what is about you: 12")
     assert [one.label for one in first.buttons] == ["1/2", "›"]
     second = await setup.run_as(PRIVATE, "/memory", page=2)
     assert [one.label for one in second.buttons] == ["‹", "2/2"]
@@ -262,7 +262,7 @@ async def test_long_list_has_pages_and_a_menu_where_buttons_work(setup: MemorySe
     ("values", "asked", "line"),
     [
         (["s1"], "/memory", "/memory show 1"),
-        (["pzz"], "/memory list here", "/memory pin 1295"),
+        (["p1295"], "/memory list here", "/memory pin 1295"),
         (["l5"], "/memory lore nora", "/memory lore nora 5"),
         (["l5"], "/memory lore nora 7", "/memory lore nora 5"),
         ([], "/memory list here", "/memory list here"),
@@ -296,12 +296,12 @@ async def test_memories_move_to_another_account(setup: MemorySetup, kind: str) -
     for line in ("add I keep bees", "add nova: she limps", "add here: it rains", "pin 1"):
         await setup.run_as(PRIVATE, f"/memory {line}")
     sent = await setup.run_as(PRIVATE, f"/memory export {kind}")
-    assert sent.text == "3 memories of you."
+    assert sent.text == "Your memories: 3"
     assert sent.file is not None
     assert ALICE.id not in sent.file.text
     there = by(BOB, replace(PRIVATE, address=Address("discord", "77"), scopes=("discord:77",)))
     told = await setup.import_file(there, sent.file.text.encode())
-    assert told.text == "I have read 3 memories."
+    assert told.text == "Memories read: 3"
     assert await setup.texts_of(there) == [
         "#6 📌 I keep bees (about you, this private chat)",
         "#5 it rains (about this place, this private chat)",
@@ -322,9 +322,9 @@ async def test_file_brings_no_memories_of_other_people(setup: MemorySetup) -> No
     told = await setup.import_file(HERE, json.dumps(file).encode())
     assert told.text.split("\n") == snapshot(
         [
-            "I have read 1 memory.",
-            "Left out, because they are about others: Bob, telegram2Nora.",
-            "Left out, without a usable text: 3.",
+            "Memories read: 1",
+            "Left out, because about others: Bob, telegram2Nora",
+            "Left out, without text: 3",
         ]
     )
     assert await setup.texts_of(HERE) == snapshot(["#1 I sail (about you, this channel)"])
@@ -343,12 +343,12 @@ async def test_character_moves_with_its_lore_memories_and_chat(setup: MemorySetu
         },
     }
     made = await setup.import_file(PRIVATE, json.dumps(card).encode(), "mira.json")
-    assert made.text.startswith("Mira is ready.\nThe chat with Mira is now")
+    assert made.text.startswith("Mira is ready.\nMira's chat goes on here")
     assert await setup.active(PRIVATE.scopes) == [f"{ALICE.id}/Mira"]
     assert [one.preset for one in made.turns] == [f"{ALICE.id}/Mira"]
     await setup.run_as(PRIVATE, "/memory add Mira: she fears the River")
     sent = await setup.run_as(PRIVATE, "/memory export mira")
-    assert sent.text.startswith("Mira, memories in the file: 1.")
+    assert sent.text.startswith("Mira, memories: 1.")
     assert sent.file is not None
     data = json.loads(sent.file.text)["data"]
     contents = [one["content"] for one in data["character_book"]["entries"]]
@@ -357,7 +357,7 @@ async def test_character_moves_with_its_lore_memories_and_chat(setup: MemorySetu
 
     there = by(BOB, replace(PRIVATE, address=Address("discord", "77"), scopes=("discord:77",)))
     told = await setup.import_file(there, sent.file.text.encode())
-    assert told.text == "Mira is ready.\nI have read 1 memory."
+    assert told.text == "Mira is ready.\nMemories read: 1"
     [memory] = await setup.container.memories.visible(MemoryReader(BOB.id, place_of(there)))
     assert (memory.subject.key, memory.present) == (f"{BOB.id}/Mira", (f"{BOB.id}/Mira",))
     [found] = (await setup.resolver.resolve(there.scopes)).presets
@@ -388,7 +388,7 @@ async def test_memories_become_lore_of_the_servers_character(setup: MemorySetup)
     name = f"{HERE.scopes[-1]}/Mira"
     [before] = await setup.container.preset_versions.history(name, 1)
     added = await setup.run_as(HERE, "/memory lore mira 1")
-    assert added.text.startswith("New entries in the lorebook of Mira: 1.")
+    assert added.text.startswith("New entries in the lorebook: 1.")
     stored = await setup.container.preset_versions.newest(name)
     assert stored is not None
     assert stored.version == before[0] + 1
@@ -397,7 +397,7 @@ async def test_memories_become_lore_of_the_servers_character(setup: MemorySetup)
     [entry] = preset.parsed_lorebook.entries
     assert (entry.content, entry.keys) == ("the Rhine froze", ("Rhine",))
     again = await setup.run_as(HERE, "/memory lore mira all")
-    assert again.text.startswith("New entries in the lorebook of Mira: 0.")
+    assert again.text.startswith("New entries in the lorebook: 0.")
     with pytest.raises(UserError, match="There is no memory with this number"):
         await setup.run_as(HERE, "/memory lore mira 2")
     setup.admin = False
@@ -409,7 +409,7 @@ async def test_memories_become_lore_of_the_servers_character(setup: MemorySetup)
 
 async def test_chat_goes_on_here(setup: MemorySetup) -> None:
     told = await setup.import_file(PRIVATE, CHAT.encode(), "chat.jsonl")
-    assert told.text == "The chat with Mira is now our conversation, messages: 3. Just go on."
+    assert told.text == "Mira's chat goes on here, messages: 3"
     assert told.new_session
     assert [(one.role, one.text, one.preset) for one in told.turns] == [
         ("assistant", "Hello.", "assistant"),

@@ -89,7 +89,6 @@ def memories(draw: st.DrawFn) -> Memory:
         kind=draw(st.sampled_from(MemoryKind)),
         is_pinned=draw(st.booleans()),
         since=draw(st.sampled_from([1.0, 1_700_000_000.5])),
-        until=draw(st.sampled_from([None, 1_800_000_000.25])),
     )
 
 

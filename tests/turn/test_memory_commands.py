@@ -114,7 +114,7 @@ async def test_menu_shows_pins_and_forgets_after_a_restart(database: Database) -
     assert "#1 📌 I keep bees" in await choose("", "3")
     await choose("#1 I keep bees", "4")
     assert "I have forgotten: I keep bees" in await choose("🗑 Forget it", "5")
-    assert await choose("", "6") == ("I remember 0 things that you said, or that are about you.")
+    assert await choose("", "6") == ("What you said, or what is about you: 0")
 
 
 async def test_others_cannot_use_the_menu(database: Database) -> None:
