@@ -24,8 +24,9 @@ from bot.chat.receipt import PromptSpan, Receipt
 from bot.chat.session import CONSENT_KEY, Consent, HistoryChange, StoredTurn, TurnRange
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.forgetting import PersonalData
+from bot.storage.forgetting import PersonalData, Tombstone
 from bot.storage.memories import SqlMemories
+from bot.storage.restoring import prepare_restored
 from bot.storage.retention import delete_expired_turns
 from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import memory, receipt
@@ -340,3 +341,23 @@ async def test_memory_deleted_during_an_answer_is_not_in_its_receipt(
     assert [bool(one) for one in contents] == [False, True]
     data = PersonalData(store.database, SystemClock())
     assert LANE in (await data.forgotten_since(0.0)).values()
+
+
+async def test_deletions_and_consent_are_repeated_on_a_restored_backup(store: Store) -> None:
+    tombstones: list[Tombstone] = []
+    memories = SqlMemories(store.database, SystemClock(), tombstones.append)
+    await consent(store, memories, BOB.id, Consent.SERVER)
+    about_bob = MemorySubject(SubjectKind.PERSON, BOB.id, "Bob")
+    await memories.add(replace(BY_HAND, subject=about_bob, said_by=BOB.id, text="Bob sings"))
+    kept = present(await memories.add(BY_HAND))
+    await memories.forget(kept.id, MemoryReader(ALICE.id, HERE))
+    restored = present(await memories.add(BY_HAND))  # as the backup has it
+    tombstones = [replace_number(one, restored.id) for one in tombstones]
+    tombstones.append(Tombstone(9.0, consent_of=BOB.id, consent=Consent.HERE))
+    await prepare_restored(store.database, tombstones, 0.0, 9.0)
+    assert await recalled(memories, HERE) == ["Bob sings"]
+    assert await recalled(memories, NEXT_DOOR) == []
+
+
+def replace_number(tombstone: Tombstone, number: int) -> Tombstone:
+    return Tombstone(tombstone.at, memories=(number,))
