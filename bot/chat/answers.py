@@ -36,8 +36,13 @@ class AnswerSearch:
     """Only answers whose prompt had to leave something out."""
     text: str = ""
     """Text in the answer or the answered message, ignoring case."""
+    since: float | None = None
+    until: float | None = None
+    """Only answers from this period, in Unix seconds."""
+    sort: str = ""
+    """Which answers come first, see `ORDERS` in storage/reports.py; empty: the newest."""
     before: int | None = None
-    """Only answers with a number below this one."""
+    """Only answers with a number below this one; ignored in other orders."""
 
 
 @value_class

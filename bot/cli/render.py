@@ -318,11 +318,11 @@ async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) 
         except RequestRefused as error:
             raise UserError(error.text) from error
     mask = SecretMasker(collect_secrets(settings)).mask
-    answers = receipt.answer, made.generated.text
+    answers = receipt.answer, made.receipt.answer
     text = merge_texts(*answers)
     if answers[0] == answers[1]:
         text += "\n\nThe two answers are identical."
-    prompts = [mask(joined_messages(one)) for one in (receipt.prompt, made.prompt)]
+    prompts = [mask(joined_messages(one)) for one in (receipt.prompt, made.receipt.prompt)]
     if prompts[0] != prompts[1]:
         text += f"\n\nThe prompt:\n\n{merge_texts(*prompts)}"
     return f"{text}\n"

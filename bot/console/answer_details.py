@@ -1,5 +1,6 @@
 """Details of an answer: token budget, timing, cost elsewhere, parameters; secrets are masked."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from bot.value_class import value_class
 
 BAR_WIDTH = 1000.0
 _WATERFALL_WIDTH = 300.0
+_MOST_MARKS = 5
 _ANY = "*"
 
 
@@ -99,6 +101,18 @@ def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[Wate
     return placed
 
 
+def axis_marks(steps: Sequence[WaterfallStep]) -> Sequence[tuple[float, float]]:
+    """Return the seconds and the places of up to six round marks below a waterfall."""
+    longest = max(steps, key=lambda one: one.seconds)
+    if not longest.seconds:
+        return []
+    seconds = _WATERFALL_WIDTH * longest.seconds / longest.width
+    power = 10.0 ** math.floor(math.log10(seconds))
+    step = next(power * one for one in (0.2, 0.5, 1, 2) if seconds / (power * one) <= _MOST_MARKS)
+    marks = [step * at for at in range(int(seconds / step + 1e-9) + 1)]
+    return [(one, round(one / seconds * _WATERFALL_WIDTH, 2)) for one in marks]
+
+
 def costs_elsewhere(
     receipt: Receipt, providers: Mapping[str, ProviderSettings]
 ) -> Sequence[tuple[str, str]]:
@@ -159,11 +173,6 @@ async def find_answer(answers: AnswerLog, number: int) -> StoredAnswer:
         text = translatable("There is no such answer, or its text was deleted since.")
         raise RequestRefused(404, text)
     return found
-
-
-def with_masked_text(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
-    """Mask only the answer's text, for lists that do not show prompts."""
-    return replace(answer, receipt=replace(answer.receipt, answer=mask(answer.receipt.answer)))
 
 
 def masked_answer(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:

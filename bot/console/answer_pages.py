@@ -1,13 +1,16 @@
 """Answers: the list, one answer, its prompt, a comparison, and a replay."""
 
 import asyncio
+import json
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlencode
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.spec import ProviderSettings
@@ -15,33 +18,50 @@ from bot.chat.access import Scope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.incoming import parse_address
 from bot.chat.prompt import Prompt, PromptToken
-from bot.chat.usage import MICROS
+from bot.chat.usage import MICROS, format_cost
 from bot.console.answer_details import (
+    axis_marks,
     budget_segments,
     costs_elsewhere,
     find_answer,
     masked_answer,
     used_parameters,
     waterfall,
-    with_masked_text,
 )
 from bot.console.differences import differing_pieces
-from bot.console.operator_requests import OperatorAnswer
-from bot.console.prompt_view import described_pieces, joined_messages, prompt_sections, token_pieces
-from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
+from bot.console.prompt_view import (
+    described_pieces,
+    joined_messages,
+    prompt_sections,
+    question_of,
+    token_pieces,
+)
+from bot.console.routes import (
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+    RouteGroup,
+    download,
+    redirect,
+    route,
+)
 from bot.errors import BackendError, BackendUnavailable, RequestRefused
-from bot.ports import Backend
+from bot.ports import Backend, Clock
 from bot.prompting.fit import prompt_tokens, tokens_by_section
 from bot.storage.operation import SqlMessageNotes
 from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.reports import AnswerLog
 from bot.telemetry.logs import ERROR_NOTES, parse_failure_notes
-from bot.texts.text import translatable
+from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
 _ANSWERS_PER_PAGE = 50
 _EXCERPT_CHARS = 200
 _MAX_ERRORS = 200
+_MAX_EXPORTED = 1_000
+_MAX_COUNTED = 100
+_COUNTS_SECONDS = 30.0
+_COUNTED_SECONDS = 30 * 86_400.0
 _MAX_NUMBER = 2**62
 _NO_TOKENS = translatable(
     "Only local models show their tokens; this provider counts tokens itself."
@@ -62,6 +82,11 @@ class AnswerQuery(BaseModel):
     cut_off: bool = Field(False, description="Only those that did not end by themselves.")
     left_out: bool = Field(False, description="Only those for which something was left out.")
     text: str = Field("", max_length=500, description="In the answer or the newest message.")
+    since: datetime | Literal[""] = Field("", description="In UTC, or in Unix seconds.")
+    until: datetime | Literal[""] = ""
+    sort: Literal["", "seconds", "first_word", "tokens", "cost"] = Field(
+        "", description="What comes first; by default the newest."
+    )
     before: int | None = Field(None, ge=0, lt=_MAX_NUMBER, description="Only smaller numbers.")
 
     @field_validator("channel", "preset", "person", "model", "text")
@@ -74,8 +99,16 @@ class AnswerQuery(BaseModel):
             conversation=self.channel,
             min_cost=None if self.cost == "" else _to_micros(self.cost),
             min_seconds=None if self.seconds == "" else self.seconds,
-            **self.model_dump(exclude={"channel", "cost", "seconds", "state"}),
+            since=_to_timestamp(self.since),
+            until=_to_timestamp(self.until),
+            **self.model_dump(exclude={"channel", "cost", "seconds", "since", "until", "state"}),
         )
+
+
+def _to_timestamp(at: datetime | Literal[""]) -> float | None:
+    if at == "":
+        return None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 def _to_micros(dollars: float) -> int:
@@ -117,12 +150,14 @@ class AnswerRow:
     """How many items were left out of the prompt."""
     cost: float | None
     """In US dollars; null: not known."""
+    question: str
+    """The beginning of the message that it answers."""
     excerpt: str
     check: str
     """Why it was withheld, or shown unchecked, in English; usually empty."""
 
 
-def answer_row(one: StoredAnswer) -> AnswerRow:
+def answer_row(one: StoredAnswer, mask: Callable[[str], str] = str) -> AnswerRow:
     receipt = one.receipt
     return AnswerRow(
         number=one.number,
@@ -143,7 +178,8 @@ def answer_row(one: StoredAnswer) -> AnswerRow:
         reason=receipt.reason,
         left_out=sum(item.count for item in receipt.dropped),
         cost=_to_dollars(receipt.charge.cost),
-        excerpt=receipt.answer[:_EXCERPT_CHARS],
+        question=mask(question_of(receipt))[:_EXCERPT_CHARS],
+        excerpt=mask(receipt.answer)[:_EXCERPT_CHARS],
         check=receipt.check,
     )
 
@@ -154,7 +190,11 @@ class ListQuery(AnswerQuery):
     state: Literal["", "errors"] = ""
 
 
-Replay: TypeAlias = Callable[[StoredAnswer, str, str], Awaitable[OperatorAnswer]]
+Replay: TypeAlias = Callable[
+    [StoredAnswer, str, str, Mapping[str, object]], Awaitable[StoredAnswer]
+]
+
+
 _Preset = Annotated[str, Field(max_length=500, description="Whose model and parameters are used.")]
 _Draft = Annotated[
     str,
@@ -166,7 +206,23 @@ _Draft = Annotated[
 ]
 
 
-@value_class
+def _read_parameters(given: object) -> object:
+    try:
+        return json.loads(given or "{}") if isinstance(given, str) else given
+    except RecursionError:  # nested too deeply
+        raise ValueError("not a JSON object") from None
+
+
+_Parameters = Annotated[
+    dict[str, bool | int | float | str],
+    BeforeValidator(_read_parameters),
+    Field(description="Sampling parameters that replace single ones."),
+]
+_ReplayedWith = Annotated[str, Field(max_length=510, pattern=r"^(?:(?:model|draft):.*)?$")]
+"""In the form: "model:" or "draft:" and the name of a preset."""
+
+
+@dataclass(slots=True)
 class AnswerPages(RouteGroup):
     navigation = (NavigationItem("/answers", translatable("Answers"), "answers"),)
 
@@ -179,6 +235,8 @@ class AnswerPages(RouteGroup):
     drafts: PresetDrafts
     replay: Replay
     notes: SqlMessageNotes
+    clock: Clock
+    _counted: tuple[float, Mapping[str, Mapping[str, int]]] = (-math.inf, {})
 
     @route("GET /api/v1/answers", Scope.READ)
     async def list_answers(
@@ -186,27 +244,57 @@ class AnswerPages(RouteGroup):
     ) -> Mapping[str, Sequence[AnswerRow] | int | None]:
         """Search answers, newest first; `next_before` continues the search."""
         found = await self.answers.search(query.to_search(), _ANSWERS_PER_PAGE)
-        masked = (with_masked_text(one, self.prompts.mask) for one in found.answers)
-        return {"answers": [answer_row(one) for one in masked], "next_before": found.next_before}
+        rows = [answer_row(one, self.prompts.mask) for one in found.answers]
+        return {"answers": rows, "next_before": found.next_before}
 
     @route("GET /answers", Scope.READ)
     async def list_page(self, request: ConsoleRequest, query: ListQuery) -> Page:
         if query.state:
-            notes = await self.notes.newest_of_kind(ERROR_NOTES, _MAX_ERRORS)
+            since, until = _to_timestamp(query.since), _to_timestamp(query.until)
+            notes = await self.notes.newest_of_kind(ERROR_NOTES, _MAX_ERRORS, since, until)
             return Page("errors.html", {"errors": parse_failure_notes(notes)})
         found = await self.list_answers(query)
-        before = found["next_before"]
-        older = urlencode({**dict(request.http.query), "before": before})
+        given = {name: one for name, one in request.http.query.items() if one}
+        older = urlencode({**given, "before": found["next_before"]})
         return Page(
             "answers.html",
             {
                 "found": found,
                 "query": query,
-                "older": None if before is None else f"/answers?{older}",
-                "is_filtered": bool(request.http.query),
-                "presets": sorted(self.presets),
+                "search": urlencode(given),
+                "unsorted": urlencode([one for one in given.items() if one[0] != "sort"]),
+                "older": None if found["next_before"] is None else f"/answers?{older}",
+                "is_filtered": bool(given),
+                "counts": await self._counts(),
             },
         )
+
+    async def _counts(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the number of a month's answers for frequent values of filters; up to 30 s old."""
+        made_at, counts = self._counted
+        if self.clock.monotonic() - made_at > _COUNTS_SECONDS:
+            since = self.clock.now() - _COUNTED_SECONDS
+            counts = await self.answers.counts(since, _MAX_COUNTED)
+            self._counted = (self.clock.monotonic(), counts)
+        return counts
+
+    @route("GET /answers.jsonl", Scope.READ)
+    async def export(self, query: AnswerQuery) -> web.Response:
+        """Download the matching answers with their prompts, one JSON object in each line."""
+        found = await self.answers.search(query.to_search(), _MAX_EXPORTED)
+        lines = [self._exported(one) for one in found.answers]
+        return download("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
+
+    def _exported(self, answer: StoredAnswer) -> str:
+        masked = masked_answer(answer, self.prompts.mask)
+        receipt = masked.receipt
+        line = {
+            **asdict(answer_row(masked)),
+            "messages": _shown_messages(receipt.prompt),
+            "answer": receipt.answer,
+            "parameters": receipt.prompt.parameters,
+        }
+        return f"{json.dumps(line, ensure_ascii=False)}\n"
 
     async def _find(self, number: int) -> StoredAnswer:
         return masked_answer(await find_answer(self.answers, number), self.prompts.mask)
@@ -256,26 +344,29 @@ class AnswerPages(RouteGroup):
     async def answer_page(self, number: int, form: _PromptForm = "messages") -> Page:
         answer = await self._find(number)
         receipt = answer.receipt
-        version, asked = None, reversed(receipt.prompt.messages)
+        version = None
         if receipt.preset_version is not None:
             version = await self.versions.find(receipt.preset, receipt.preset_version)
+        steps = waterfall(receipt, await self._delivered_seconds(answer))
         return Page(
             "answer.html",
             {
                 "answer": answer_row(answer),
                 "text": receipt.answer,
-                "question": next((one.content for one in asked if one.role == "user"), ""),
+                "question": question_of(receipt),
                 "thoughts": receipt.thoughts,
                 "feedback": await self.answers.find_feedback(number),
                 "address": parse_address(answer.conversation),
                 "received_at": receipt.timings.received_at,
                 "form": form,
                 "segments": budget_segments(receipt),
-                "steps": waterfall(receipt, await self._delivered_seconds(answer)),
+                "steps": steps,
+                "axis": axis_marks(steps),
                 "dropped": receipt.dropped,
                 "dropped_tokens": sum(item.tokens or 0 for item in receipt.dropped),
                 "parameters": used_parameters(receipt.prompt, version),
                 "before": await self.answers.find_before(answer),
+                "beside": await self.answers.find_beside(answer),
                 "elsewhere": costs_elsewhere(receipt, self.providers),
                 "presets": sorted(self.presets),
                 "drafts": [one.name for one in await self.drafts.all()],
@@ -319,47 +410,70 @@ class AnswerPages(RouteGroup):
             {
                 "older": answer_row(older),
                 "newer": answer_row(newer),
-                "prompt": await asyncio.to_thread(differing_pieces, *prompts),
-                "answer": differing_pieces(older.receipt.answer, newer.receipt.answer),
+                "rows": _figures(answer_row(older), answer_row(newer)),
+                "parts": {
+                    "answer": differing_pieces(older.receipt.answer, newer.receipt.answer),
+                    "prompt": await asyncio.to_thread(differing_pieces, *prompts),
+                },
             },
         )
 
     @route("POST /api/v1/answers/{number}/replay", Scope.OPERATE)
-    @route("POST /answers/{number}/replay", Scope.OPERATE, template="replay.html")
     async def ask_again(
-        self, number: int, preset: _Preset = "", draft: _Draft = ""
+        self,
+        number: int,
+        preset: _Preset = "",
+        draft: _Draft = "",
+        parameters: _Parameters = {},  # noqa: B006 # pydantic copies it
     ) -> Mapping[str, object]:
         """Repeat a stored request to a model; empty values keep the original ones.
 
-        The answer is not added to any history. Answers and prompts are compared.
+        The answer is not added to any history, but stored like an answer, under its own number.
         """
-        mask = self.prompts.mask
-        found = await find_answer(self.answers, number)
         try:
-            made = await self.replay(found, preset, draft)
+            made = await self.replay(
+                await find_answer(self.answers, number), preset, draft, parameters
+            )
         except BackendError as error:
             raise RequestRefused(502, error.notice) from error
-        stored = masked_answer(found, mask)
-        before, answer = stored.receipt.answer, mask(made.generated.text)
-        prompts = joined_messages(stored.receipt.prompt), mask(joined_messages(made.prompt))
-        return {
-            "answer": answer,
-            "messages": _shown_messages(made.prompt, mask),
-            "reason": made.generated.reason,
-            "provider": made.provider,
-            "model": made.charge.model,
-            "prompt_tokens": made.usage.prompt_tokens,
-            "output_tokens": made.usage.output_tokens,
-            "first_word_seconds": made.generated.first_word_seconds,
-            "seconds": made.generated.seconds,
-            "cost": _to_dollars(made.charge.cost),
-            "stored": {**asdict(answer_row(stored)), "answer": before},
-            "answer_pieces": differing_pieces(before, answer),
-            "prompt_pieces": await asyncio.to_thread(differing_pieces, *prompts),
-        }
+        return await self.show(made.number)
+
+    @route(
+        "POST /answers/{number}/replay", Scope.OPERATE, then="/answers/{replayed}/compare/{number}"
+    )
+    async def ask_again_by_form(
+        self,
+        number: int,
+        use: _ReplayedWith = "",
+        parameters: _Parameters = {},  # noqa: B006
+    ) -> Mapping[str, object]:
+        kind, _, name = use.partition(":")
+        model_of, draft = (name if kind == one else "" for one in ("model", "draft"))
+        made = await self.ask_again(number, model_of, draft, parameters)
+        return {"replayed": made["number"]}
 
 
-def _shown_messages(
-    prompt: Prompt, mask: Callable[[str], str] = lambda text: text
-) -> Sequence[Mapping[str, str]]:
-    return [{"role": one.role, "content": mask(one.content)} for one in prompt.messages]
+def _figures(*answers: AnswerRow) -> Mapping[Text, Sequence[str]]:
+    """Return the figures that two answers are compared by."""
+
+    def number(value: float | None, unit: str) -> str:
+        return "–" if value is None else f"{value:,.2f} s" if unit == "s" else f"{value:,.0f}"
+
+    return {
+        translatable("Preset"): [f"{one.preset} v{one.preset_version or '–'}" for one in answers],
+        translatable("Model"): [f"{one.provider}/{one.model}" for one in answers],
+        translatable("Prompt"): [number(one.prompt_tokens, "") for one in answers],
+        translatable("From the cache"): [number(one.cached_tokens, "") for one in answers],
+        translatable("Answer"): [number(one.output_tokens, "") for one in answers],
+        translatable("First word"): [number(one.first_word_seconds, "s") for one in answers],
+        translatable("Total"): [number(one.queued_seconds + one.seconds, "s") for one in answers],
+        translatable("Cost"): [_shown_cost(one.cost) for one in answers],
+    }
+
+
+def _shown_cost(dollars: float | None) -> str:
+    return "–" if dollars is None else format_cost(_to_micros(dollars))
+
+
+def _shown_messages(prompt: Prompt) -> Sequence[Mapping[str, str]]:
+    return [{"role": one.role, "content": one.content} for one in prompt.messages]

@@ -1,7 +1,7 @@
 """Compare texts by words and lines, as `difflib` does, in bounded time."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Literal, TypeAlias
 
@@ -41,7 +41,7 @@ def _opcodes(before: Sequence[str], after: Sequence[str]) -> Opcodes | None:
 
 @value_class
 class DifferingPiece:
-    """A run of words in both texts, or in only one."""
+    """A run of words, or a line, in both texts or in only one."""
 
     text: str
     change: Literal["same", "removed", "added"]
@@ -69,62 +69,21 @@ def differing_pieces(before: str, after: str) -> list[DifferingPiece]:
     return pieces
 
 
-@value_class
-class DifferingLine:
-    """A line of one text, or of both."""
-
-    change: Literal["same", "removed", "added", "gap", "rest"]
-    """"gap": equal lines are left out here; "rest": what follows is not shown."""
-    number: int
-    """In the text that has the line; of a gap: how many lines are left out; else 0."""
-    pieces: Sequence[DifferingPiece] = ()
-
-
-def differing_lines(before: str, after: str) -> tuple[Sequence[DifferingLine], int]:
-    """Return the differing lines with some context, and the number of differences.
-
-    Differences beyond a limit are only counted.
-    """
+def differing_lines(before: str, after: str) -> tuple[Sequence[DifferingPiece], int]:
+    """Return the first differing lines with some context, and the number of differences."""
     old, new = before.splitlines(), after.splitlines()
     codes = opcodes(old, new)
+    lines: list[DifferingPiece] = []
+    for tag, begin, end, other, other_end in codes:
+        same = old[begin:end] if tag == "equal" else []
+        if len(same) > 2 * _CONTEXT_LINES:
+            same = [*same[:_CONTEXT_LINES], "…", *same[-_CONTEXT_LINES:]]
+        lines += [DifferingPiece(one, "same") for one in same]
+        if tag != "equal":
+            lines += [DifferingPiece(one, "removed") for one in old[begin:end]]
+            lines += [DifferingPiece(one, "added") for one in new[other:other_end]]
+        if len(lines) > _MAX_LINES:
+            lines = [*lines[:_MAX_LINES], DifferingPiece("…", "same")]
+            break
     changes = sum(tag != "equal" for tag, *_ in codes)
-    lines: list[DifferingLine] = []
-    for tag, begin, end, other, other_end in codes if changes else ():
-        if tag == "equal":
-            is_first = not (begin or other)
-            is_last = (end, other_end) == (len(old), len(new))
-            lines += _equal_lines(new, other, other_end, is_first=is_first, is_last=is_last)
-            continue
-        removed, added = old[begin:end][:_MAX_LINES], new[other:other_end][:_MAX_LINES]
-        compared = [differing_pieces(*pair) for pair in zip(removed, added, strict=False)]
-        lines += _changed_lines("removed", removed, begin, compared)
-        lines += _changed_lines("added", added, other, compared)
-        if len(lines) >= _MAX_LINES:
-            return [*lines, DifferingLine("rest", 0)], changes
-    return lines, changes
-
-
-def _equal_lines(
-    lines: Sequence[str], begin: int, end: int, *, is_first: bool, is_last: bool
-) -> Iterator[DifferingLine]:
-    shown_to = begin if is_first else min(end, begin + _CONTEXT_LINES)
-    shown_from = end if is_last else max(shown_to, end - _CONTEXT_LINES)
-    for at in range(begin, shown_to):
-        yield DifferingLine("same", at + 1, [DifferingPiece(lines[at], "same")])
-    if shown_from > shown_to:
-        yield DifferingLine("gap", shown_from - shown_to)
-    for at in range(shown_from, end):
-        yield DifferingLine("same", at + 1, [DifferingPiece(lines[at], "same")])
-
-
-def _changed_lines(
-    change: Literal["removed", "added"],
-    texts: Sequence[str],
-    begin: int,
-    compared: Sequence[Sequence[DifferingPiece]],
-) -> Iterator[DifferingLine]:
-    for at, text in enumerate(texts):
-        pieces = [DifferingPiece(text, change)]
-        if at < len(compared):
-            pieces = [one for one in compared[at] if one.change in {"same", change}]
-        yield DifferingLine(change, begin + at + 1, pieces)
+    return lines if changes else [], changes

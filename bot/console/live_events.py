@@ -1,8 +1,7 @@
-"""Server-sent events: changed messages of a channel, and changing fragments of a page."""
+"""Server-sent events: the changed messages of a channel."""
 
 import asyncio
 import contextlib
-import hashlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
@@ -22,17 +21,12 @@ _POLL_SECONDS = 5.0  # for changes of other processes whose signal was lost
 _WRITE_SECONDS = 20.0  # then a reader is gone
 _STREAM_SECONDS = 300.0  # then the page connects again
 _CHECK_SECONDS = 5.0  # between checks of the session
-_FRAGMENT_SECONDS = 2.0  # between looks at a part of a page
-_COMMENT_EVERY = 10  # looks without a change: proxies end idle connections
 
 
 async def stream_events(
     request: ConsoleRequest, events: AsyncGenerator[str, None], clock: Clock
 ) -> web.StreamResponse:
-    """Send events until the page closes, its session ends, or it should reconnect.
-
-    An empty event only triggers a check of the session.
-    """
+    """Send events until the page closes, its session ends, or it should reconnect."""
     response = protected(web.StreamResponse())
     response.headers["Content-Type"] = "text/event-stream"
     await response.prepare(request.http)
@@ -46,9 +40,8 @@ async def stream_events(
                     if clock.monotonic() >= ends_at or not await request.is_still_admitted():
                         break
                     check_at = clock.monotonic() + _CHECK_SECONDS
-                if event:
-                    async with asyncio.timeout(_WRITE_SECONDS):
-                        await response.write(event.encode())
+                async with asyncio.timeout(_WRITE_SECONDS):
+                    await response.write(event.encode())
     return response
 
 
@@ -83,25 +76,3 @@ async def channel_events(
                         await is_changed.wait()
     finally:
         stop_watching()
-
-
-async def fragment_events(
-    shown: str, render: Callable[[], Awaitable[str]], clock: Clock
-) -> AsyncGenerator[str, None]:
-    """Yield the result of `render` now and whenever it changes.
-
-    An event's id is a digest of its content: a page that reconnects with the current id, `shown`,
-    gets nothing until the content changes.
-    """
-    unchanged = 0
-    while True:
-        html = await render()
-        digest = hashlib.sha256(html.encode()).hexdigest()[:16]
-        if digest != shown:
-            lines = "".join(f"data: {line}\n" for line in html.splitlines())
-            yield f"id: {digest}\n{lines}\n"
-            shown, unchanged = digest, 0
-        else:
-            yield "" if unchanged % _COMMENT_EVERY else ": unchanged\n\n"
-            unchanged += 1
-        await clock.sleep(_FRAGMENT_SECONDS)

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from aiohttp import web
-
 from bot.chat.access import Scope
 from bot.chat.operation import (
     FailedMessage,
@@ -20,8 +18,6 @@ from bot.chat.operation import (
     Pause,
     ProcessReport,
 )
-from bot.console.live_events import fragment_events, stream_events
-from bot.console.pages import PageRenderer
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, route
 from bot.console.server import Probe, run_probes
 from bot.errors import BackendError, RequestRefused, UserError
@@ -114,7 +110,6 @@ class OperationPage(RouteGroup):
     try_provider: TryProvider
     mask: Callable[[str], str]
     clock: Clock
-    renderer: PageRenderer = field(default_factory=lambda: PageRenderer(()))
     _newest: OperationState | None = None
     _made_at: float = 0.0
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -132,17 +127,6 @@ class OperationPage(RouteGroup):
     @route("GET /operation", Scope.READ)
     async def show(self) -> Page:
         return Page("operation.html", {"state": await self.state()})
-
-    @route("GET /operation/events", Scope.READ)
-    async def send_events(self, request: ConsoleRequest) -> web.StreamResponse:
-        """Send the state at every change, as server-sent events."""
-
-        async def render() -> str:
-            page = Page("operation_state.html", {"state": await self.state()})
-            return self.renderer.render(page, request, "")
-
-        shown = request.http.headers.get("Last-Event-ID", "")
-        return await stream_events(request, fragment_events(shown, render, self.clock), self.clock)
 
     @route("GET /api/v1/operation/errors/{error}", Scope.READ)
     @route("GET /operation/errors/{error}", Scope.READ, template="operation_error.html")

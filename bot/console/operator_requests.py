@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from bot.chat.answers import StoredAnswer
 from bot.chat.incoming import IncomingMessage, Person, parse_address
 from bot.chat.prompt import Message, Prompt, Usage
-from bot.chat.receipt import Receipt
+from bot.chat.receipt import Receipt, Timings
 from bot.chat.usage import AnswerCharge
 from bot.console.prompt_preview import DraftComposer
 from bot.errors import BackendUnavailable, SettingsError, UserError
@@ -31,7 +31,6 @@ _OPERATOR = Person("web:console", "console")
 @value_class
 class OperatorAnswer:
     provider: str
-    prompt: Prompt
     generated: GeneratedAnswer
     usage: Usage
     charge: AnswerCharge
@@ -47,10 +46,35 @@ class OperatorRequests:
     log: UsageLog
     clock: Clock
 
-    async def send(
+    async def send(self, preset: Preset, prompt: Prompt, conversation: str) -> OperatorAnswer:
+        """Return the model's answer; raises `BackendError`, or `UserError` if over budget."""
+        made = await self._request(preset, prompt, conversation)
+        await self.log.record(conversation, preset.name, preset.provider, made.charge, made.usage)
+        return made
+
+    async def replay(self, preset: Preset, base: Receipt, conversation: str) -> StoredAnswer:
+        """Send the prompt of a receipt; return the answer, stored. Raises as `send` does."""
+        made = await self._request(preset, base.prompt, conversation, base.charge.server)
+        generated = made.generated
+        receipt = replace(
+            base,
+            preset=preset.name,
+            provider=made.provider,
+            answer=generated.text,
+            reason=generated.reason,
+            usage=made.usage,
+            timings=Timings(0.0, generated.first_word_seconds, generated.seconds),
+            thoughts=generated.thoughts,
+            tool_calls=generated.tool_calls,
+            charge=made.charge,
+            check="",
+            is_withheld=False,
+        )
+        return await self.log.record_replay(conversation, receipt)
+
+    async def _request(
         self, preset: Preset, prompt: Prompt, conversation: str, server: str | None = None
     ) -> OperatorAnswer:
-        """Return the model's answer; raises `BackendError`, or `UserError` if over budget."""
         backend = self.backends.get(preset.provider)
         if backend is None:
             raise BackendUnavailable(f"the provider {preset.provider!r} is not set up any more")
@@ -66,8 +90,7 @@ class OperatorRequests:
                 )
             usages = list(list_usages(made, tokens))
             charge = self.spending.record_charge(reservation, preset, usages)
-        await self.log.record(conversation, preset.name, preset.provider, charge, usages[0])
-        return OperatorAnswer(preset.provider, prompt, made, usages[0], charge)
+        return OperatorAnswer(preset.provider, made, usages[0], charge)
 
     def _operator_message(self, conversation: str, server: str | None) -> IncomingMessage:
         """Return a message that selects the budgets of a channel, its server, and the operator."""
@@ -134,28 +157,37 @@ class PromptReplay:
     prepare: Callable[[Preset], Preset]
     """Makes the model of a preset ready, which none may use any more; raises `SettingsError`."""
 
-    async def replay(self, answer: StoredAnswer, model_of: str, draft: str) -> OperatorAnswer:
+    async def replay(
+        self,
+        answer: StoredAnswer,
+        model_of: str,
+        draft: str,
+        parameters: Mapping[str, object] | None = None,
+    ) -> StoredAnswer:
         """Return another answer to the stored prompt, or to a draft's prompt for the same message.
 
         The model and its parameters come from the draft, else from the preset `model_of`, else from
-        the stored request. Empty values change nothing.
+        the stored request; `parameters` replace single ones. Empty values change nothing.
         """
         receipt = answer.receipt
         if draft:
             preset = await self.find_draft(draft)
-            prompt = await self._compose(answer, preset)
+            base = await self._compose(answer, preset)
         else:
             preset = self._preset_to_use(receipt, model_of)
-            prompt = receipt.prompt
-            if model_of:
-                prompt = _with_model_of(preset, prompt)
-        return await self.requests.send(preset, prompt, answer.conversation, receipt.charge.server)
+            prompt = _with_model_of(preset, receipt.prompt) if model_of else receipt.prompt
+            version = receipt.preset_version if preset.name == receipt.preset else None
+            base = replace(receipt, prompt=prompt, preset_version=version)
+        changed = {**base.prompt.parameters, **(parameters or {})}
+        base = replace(base, prompt=replace(base.prompt, parameters=changed))
+        return await self.requests.replay(preset, base, answer.conversation)
 
-    async def _compose(self, answer: StoredAnswer, preset: Preset) -> Prompt:
+    async def _compose(self, answer: StoredAnswer, preset: Preset) -> Receipt:
         scene = await self.answers.find_context(answer)
         if scene is None:
             raise UserError(_NOT_STORED)
-        return (await self.composer.compose(preset, None, scene, may_spend=True)).prompt
+        composed = await self.composer.compose(preset, None, scene, may_spend=True)
+        return replace(composed, charge=answer.receipt.charge, scopes=answer.receipt.scopes)
 
     def _preset_to_use(self, receipt: Receipt, model_of: str) -> Preset:
         if model_of:

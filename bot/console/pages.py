@@ -4,8 +4,9 @@ Chat templates are rendered elsewhere, in a child process; here, people's texts 
 never templates.
 """
 
+import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, cached_property, partial
@@ -18,6 +19,7 @@ from bot import __version__
 from bot.chat.incoming import parse_address
 from bot.chat.usage import MICROS, format_cost
 from bot.chat.web_channel import WEB_PLATFORM
+from bot.console.message_view import color_of
 from bot.console.routes import THEMES, ConsoleRequest, NavigationItem, Page
 from bot.ports import Clock
 from bot.prompting.draft import section_name
@@ -40,6 +42,9 @@ class Names:
     state: ServiceState
     web_channels: SqlWebChannels
     clock: Clock
+    read_faces: Callable[[], Mapping[str, tuple[str, str]]]
+    """Returns the character's name and the path of its picture by preset; "": no picture."""
+    faces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     people: Mapping[str, str] = field(default_factory=dict)
     _channels: Mapping[str, str] = field(default_factory=dict)
     _is_read: bool = False
@@ -52,6 +57,7 @@ class Names:
         self.clock.call_later(_NAMES_SECONDS, self._drop)
         said = await self.state.newest_speakers(_MAX_SPEAKERS)
         own = await self.web_channels.all()
+        self.faces = await asyncio.to_thread(self.read_faces)
         self.people = {one.id: one.name for _, one in reversed(said)}
         speakers: dict[str, dict[str, str]] = {}
         for key, one in said:
@@ -93,7 +99,7 @@ class PageRenderer:
 
     def render(self, page: Page, request: ConsoleRequest, nonce: str) -> str:
         """Return a page's HTML; style sheets created by scripts must carry the nonce."""
-        language = request.language
+        language, faces = request.language, self.names.faces if self.names else {}
 
         def localized(pattern: str, **values: object) -> str:
             return translatable(pattern, **values).translate_to(language)
@@ -114,6 +120,8 @@ class PageRenderer:
             "nonce": nonce,
             "channel_name": partial(self.names.channel, language) if self.names else str,
             "person_name": self.names.person if self.names else str,
+            "face_of": lambda preset: faces.get(preset, (preset, "")),
+            "color_of": partial(color_of, names=[name for name, _ in faces.values()]),
             "known_people": self.names.people if self.names else {},
             "known_channels": self.names.channels(language) if self.names else {},
         }
@@ -135,6 +143,7 @@ class PageRenderer:
             format_cost=format_cost,
             prompt_tokens=prompt_tokens,
             section_name=section_name,
+            str=str,
             languages={name: _LANGUAGE_NAMES[name] for name in LANGUAGES},
             themes=THEMES,
             version=__version__,

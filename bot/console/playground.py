@@ -22,6 +22,7 @@ from bot.chat.outgoing import Face
 from bot.chat.receipt import NextAnswer
 from bot.chat.session import Turn
 from bot.chat.web_channel import WebChannel, WebMessage, web_person
+from bot.console.answer_details import axis_marks, waterfall
 from bot.console.live_events import channel_events, stream_events
 from bot.console.message_view import color_of, is_finished, view_message, view_people
 from bot.console.pages import PageRenderer
@@ -55,8 +56,9 @@ _PATH = "/playground"
 _CHANNEL = "/playground/{channel}"
 _MESSAGE = "/playground/{channel}/messages/{message}"
 _MAX_PEOPLE = 20
-_MAX_SHOWN = 500
+_MAX_SHOWN = 100
 _NEWEST = 20
+_ANSWERED_WITHIN_SECONDS = 600.0
 _MAX_COPIES = 50
 _DRAFT = "draft"
 _OPERATOR = "web:console"
@@ -104,12 +106,16 @@ class PlaygroundPages(RouteGroup):
         reply: str = "",
         edit: str = "",
         author: str = "",
+        before: Annotated[int, Field(ge=1, lt=2**62)] | None = None,
     ) -> Page:
-        """Show a channel with its composer, perhaps open for a reply or an edit."""
+        """Show a channel's newest messages, or those before a position, with its composer."""
         found = await self._find(channel)
-        messages = await self.channels.newest(found.id, _MAX_SHOWN)
+        newest = () if before is None else (before,)
+        messages = await self.channels.newest(found.id, _MAX_SHOWN, *newest)
         known = {one.id: one for one in messages}
-        answers, header = await self._answers(found, _MAX_SHOWN), await self._header(found)
+        until = messages[-1].at.timestamp() + _ANSWERED_WITHIN_SECONDS if messages else None
+        answers = await self._answers(found, _MAX_SHOWN, until if before else None)
+        header = await self._header(found)
         edited = known.get(edit)
         return Page(
             "playground/channel.html",
@@ -122,6 +128,7 @@ class PlaygroundPages(RouteGroup):
                     for one in messages
                     if one.is_shown
                 ],
+                "older": messages[0].position if len(messages) == _MAX_SHOWN else None,
                 "people": view_people(found.people, header["names"]),
                 "author": author or found.people[0].id,
                 "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN],
@@ -132,8 +139,10 @@ class PlaygroundPages(RouteGroup):
             },
         )
 
-    async def _answers(self, channel: WebChannel, most: int) -> Sequence[StoredAnswer]:
-        asked = AnswerSearch(conversation=channel.address.conversation)
+    async def _answers(
+        self, channel: WebChannel, most: int, until: float | None = None
+    ) -> Sequence[StoredAnswer]:
+        asked = AnswerSearch(conversation=channel.address.conversation, until=until)
         return (await self.answers.search(asked, most)).answers
 
     async def _header(self, channel: WebChannel) -> dict[str, Any]:
@@ -302,8 +311,18 @@ class PlaygroundPages(RouteGroup):
         found = await self._find(channel)
         newest = number or next((one.number for one in await self._answers(found, 1)), 0)
         one = await self.answers.find(newest)
-        is_here = one is not None and one.conversation == found.address.conversation
-        values = {"answer": one if is_here else None, "view_prompt": view_prompt}
+        values: dict[str, object] = {"answer": None}
+        if one is not None and one.conversation == found.address.conversation:
+            steps = waterfall(one.receipt)
+            values = {
+                "answer": one,
+                "prompt": view_prompt(one.receipt),
+                "beside": await self.answers.find_beside(one),
+                "before": await self.answers.find_before(one),
+                "feedback": await self.answers.find_feedback(one.number),
+                "steps": steps,
+                "axis": axis_marks(steps),
+            }
         return Page("playground/last.html", values)
 
     @route(f"POST {_CHANNEL}/next", Scope.OPERATE)

@@ -47,19 +47,23 @@ class PromptSection:
     name: str
     score: float | None
     tokens: int
+    cached: int
+    """How many of these tokens the model did not read again."""
     messages: Sequence[tuple[str, Sequence[Piece]]]
     """The role and the text of each message, or of the part of one."""
 
 
 def prompt_sections(receipt: Receipt) -> list[PromptSection]:
     """Return the prompt's sections in order; their tokens add up to the prompt's."""
-    shown = _span_pieces(receipt)
-    return [
-        PromptSection(
-            span.section, span.name, span.score, tokens, [(role, items) for _, role, items in each]
+    sections, left = [], receipt.usage.cached_tokens  # what is cached is the prompt's begin
+    for (span, tokens), each in zip(tokens_by_span(receipt), _span_pieces(receipt), strict=True):
+        messages = [(role, items) for _, role, items in each]
+        cached = min(tokens, left)
+        left -= cached
+        sections.append(
+            PromptSection(span.section, span.name, span.score, tokens, cached, messages)
         )
-        for (span, tokens), each in zip(tokens_by_span(receipt), shown, strict=True)
-    ]
+    return sections
 
 
 def _span_pieces(receipt: Receipt) -> list[list[tuple[int, str, list[Piece]]]]:
@@ -86,6 +90,19 @@ def _span_messages(
     speaker = message.name if span.section in _WITH_SPEAKERS else None
     text = message.content[begin:end]
     yield span.message, message.role, marker.pieces(text, speaker, is_observed=is_observed)
+
+
+def question_of(receipt: Receipt) -> str:
+    """Return the text that was answered, without what the prompt adds to its message."""
+    found = ""
+    read: dict[int, int] = {}
+    for span in receipt.layout:
+        begin = read.get(span.message, 0)
+        end = None if span.chars is None else begin + span.chars
+        read[span.message] = end or 0
+        if span.section == "newest":
+            found = receipt.prompt.messages[span.message].content[begin:end]
+    return found
 
 
 def joined_messages(prompt: Prompt) -> str:

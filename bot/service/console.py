@@ -1,5 +1,6 @@
 """Creates the console's pages; imported only in processes that serve the console."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from bot.console.access_pages import AccessPage, PolicyPage, SessionPages
 from bot.console.answer_pages import AnswerPages
 from bot.console.app import Console, RequestGate
 from bot.console.channels import ChannelPage, ChannelsPage
+from bot.console.home import HomePage
 from bot.console.login import ConsoleLogins
 from bot.console.memory_page import MemoryPage
 from bot.console.openapi import ApiDescription
@@ -26,7 +28,6 @@ from bot.console.prompt_preview import DraftComposer, PromptPreview
 from bot.console.routes import RouteGroup
 from bot.console.server import Probe
 from bot.console.setup_page import SETUP_PATH, SetupPage
-from bot.console.usage_page import UsagePage
 from bot.platforms.registry import imitable_platforms
 from bot.platforms.web import to_incoming_message
 from bot.ports import Clock, RateLimits
@@ -35,7 +36,7 @@ from bot.service.backends import preset_problems
 from bot.service.container import Container
 from bot.service.policy import describe_policy
 from bot.settings import ConsoleSettings, Settings
-from bot.setup import SetupSteps
+from bot.setup import SetupSteps, platforms_with_tokens
 from bot.storage.database import Database
 from bot.storage.events import EventLog
 from bot.storage.operation import AuditLog
@@ -43,6 +44,7 @@ from bot.storage.reports import ServiceState
 from bot.storage.tokens import ConsoleTokens
 from bot.storage.web_channels import HistoryCopies
 from bot.telemetry.logs import RECENT_EVENTS
+from bot.texts.text import Text, translatable
 
 
 class ConsoleContainer:
@@ -65,7 +67,7 @@ class ConsoleContainer:
             c.clock,
             pages,
             home,
-            Names(self._state, c.web_channels, c.clock),
+            Names(self._state, c.web_channels, c.clock, self._read_faces),
         )
 
     def _pages(self, probes: Mapping[str, Probe]) -> list[RouteGroup]:
@@ -79,8 +81,10 @@ class ConsoleContainer:
             c.clock,
             c.history_router.preview_route,
         )
+        operation = self._operation_page(probes)
         local = {name for name, one in providers.items() if isinstance(one, LlamaCppSettings)}
         return [
+            HomePage(c.usage_totals, operation, self._set_up_parts, c.clock),
             PlaygroundPages(
                 c.web_channels,
                 HistoryCopies(c.database, conversations),
@@ -99,14 +103,14 @@ class ConsoleContainer:
                 c.resolver.presets,
                 c.preset_drafts,
                 self.replay.replay,
-                c.message_notes,
+                *(c.message_notes, c.clock),
             ),
             PresetPages(
                 editing,
                 self._draft_previews,
                 PresetImports(editing, lambda preset: preset.provider in local),
                 self._operator_requests.send,
-                list(providers),
+                *(list(providers), self._count_uses),
             ),
             ChannelsPage(self._state, c.resolver.default.name),
             ChannelPage(
@@ -119,15 +123,35 @@ class ConsoleContainer:
                 c.web_channels,
                 c.receive,
                 self._chat_patterns(),
-                c.audit_log,
-                c.rate_limits,
-                c.clock,
+                *(c.audit_log, c.rate_limits, c.clock),
             ),
             MemoryPage(c.memories, c.audit_log, c.clock),
-            self._operation_page(probes),
-            UsagePage(c.usage_totals, c.clock),
+            operation,
             SetupPage(self.setup_steps, c.audit_log, prompts.mask, c.clock),
         ]
+
+    async def _count_uses(self) -> Mapping[str, int]:
+        settings = await self._state.chat_settings()
+        chosen = (set(one.value.splitlines()) for one in settings if one.key == "preset")
+        return Counter(name.partition("\t")[0] for names in chosen for name in names)
+
+    def _read_faces(self) -> Mapping[str, tuple[str, str]]:
+        return {
+            name: (preset.character_name, self.preset_editing.picture(name))
+            for name, preset in self._c.resolver.presets.items()
+        }
+
+    def _set_up_parts(self) -> Mapping[Text | str, bool]:
+        settings = self._c.settings
+        used = {one["name"] for one in self._provider_rows if one["presets"]}
+        return {
+            translatable("Model"): bool(used),
+            **{
+                spec.kind.title(): spec in settings.configured_platforms
+                for spec in platforms_with_tokens()
+            },
+            translatable("Budgets"): bool(settings.budgets.model_fields_set),
+        }
 
     def _chat_patterns(self) -> Mapping[str, str]:
         ids = self._c.resources.bot_ids

@@ -3,17 +3,21 @@
 -- === receipts ===
 
 -- name: newest_receipts
+-- The rows without a turn are of replays.
 SELECT id, content FROM receipt WHERE conversation = :of AND length(content) > 0 AND turn = (
-    SELECT turn FROM receipt WHERE conversation = :of AND length(content) > 0
+    SELECT turn FROM receipt WHERE conversation = :of AND length(content) > 0 AND turn <> ''
     ORDER BY id DESC LIMIT 1
 )
 ORDER BY id
+
+-- name: newest_replay
+SELECT max(id) FROM receipt WHERE conversation = :of AND turn = '' AND length(content) > 0
 
 -- name: receipts_of_answer
 -- 600 seconds: how long after its last word an answer may be stored, while other characters answer.
 SELECT id, content FROM receipt WHERE conversation = :of AND length(content) > 0 AND turn = (
     SELECT turn FROM receipt
-    WHERE conversation = :of AND at >= :at AND at < :at + 600 AND length(content) > 0
+    WHERE conversation = :of AND at >= :at AND at < :at + 600 AND length(content) > 0 AND turn <> ''
     ORDER BY id LIMIT 1
 )
 ORDER BY id
@@ -100,7 +104,8 @@ SELECT content, position, revision FROM web_message
 WHERE channel = :of AND id = :id AND NOT is_deleted
 
 -- name: newest_web_messages
-SELECT content, position, revision FROM web_message WHERE channel = :of AND NOT is_deleted
+SELECT content, position, revision FROM web_message
+WHERE channel = :of AND NOT is_deleted AND position < :older_than
 ORDER BY position DESC LIMIT :most
 
 -- name: changed_web_messages

@@ -260,7 +260,10 @@ class Conversations(StoredTurns):
                 *(to_turn_row(one) for one in result.turns),
                 *(to_turn_row(one, is_active=False) for one in result.unanswered),
             ],
-            receipts=[receipt_rows.to_row(claim, message, one, at.now) for one in result.receipts],
+            receipts=[
+                receipt_rows.to_row(claim.conversation, message.turn, one, at.now)
+                for one in result.receipts
+            ],
             answer=finishing.to_part_changes(message, result),
             result=result,
             go_on=go_on,

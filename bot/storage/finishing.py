@@ -21,7 +21,7 @@ from bot.errors import Fenced
 from bot.storage import histories, memories, outbox
 from bot.storage.database import Moment
 from bot.storage.functions import FUNCTIONS
-from bot.storage.receipts import USAGE_COLUMNS
+from bot.storage.receipts import USAGE_COLUMNS, add_receipts
 from bot.storage.rows import NO_MESSAGE, address_columns, encode_content
 from bot.storage.statements import SQL, DialectName, Unit
 from bot.value_class import value_class
@@ -165,7 +165,7 @@ def _finish_by_steps(
     if rows.turns:
         of = {"conversation": claim.conversation, "session": session}
         yield SQL["append_turn"].query_many([{**of, **row} for row in rows.turns])
-    yield from _add_receipts(rows.receipts)
+    yield from add_receipts(rows.receipts)
     if (given := rows.result.feedback) is not None:
         name = "drop_feedback" if given.is_removed else "keep_feedback"
         yield SQL[name].query({**asdict(given), "at": at.now})
@@ -178,14 +178,6 @@ def _finish_by_steps(
         return (yield from begin_next_message(claim)), taken
     yield from release(claim)
     return None, taken
-
-
-def _add_receipts(receipts: Sequence[dict[str, Any]]) -> Unit[None]:
-    for row in receipts:
-        yield SQL["add_receipt"].query(row)
-        if row["memories"]:
-            for name in ("note_memory_uses", "empty_receipt_of_deleted", "note_deleted_memory"):
-                yield SQL[name].query(row)
 
 
 def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Unit[tuple[int, bool]]:

@@ -191,7 +191,7 @@ FOR _one IN
         json_to_recordset(_usages) AS (
             person text, server text, preset text, provider text, model text,
             prompt_tokens bigint, cached_tokens bigint, output_tokens bigint, cost bigint,
-            memories text
+            memories text, first_word_seconds double precision, seconds double precision
         )
     ) AS one(content)
 LOOP

@@ -22,6 +22,7 @@ _WORK = {
 }
 """By kind of work: the statement that returns its amount and the age of the oldest item."""
 _MAX_BYTES = 2**18
+_NEVER = 1e11
 _encode_report = msgspec.msgpack.Encoder().encode
 _decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
 
@@ -120,9 +121,12 @@ class SqlMessageNotes(ClockStore):
         return [decode(lambda row: str(row[0]), row) for row in reversed(rows)]
 
     @reading
-    def newest_of_kind(self, kind: str, limit: int) -> Unit[Sequence[str]]:
-        """Return the newest notes whose keys begin with `kind`, newest first."""
-        rows = yield SQL["newest_notes_of_kind"].query_alone(kind=kind, most=limit)
+    def newest_of_kind(
+        self, kind: str, limit: int, since: float | None = None, until: float | None = None
+    ) -> Unit[Sequence[str]]:
+        """Return the newest notes of a period whose keys begin with `kind`, newest first."""
+        of = {"kind": kind, "most": limit, "since": since or 0.0, "until": until or _NEVER}
+        rows = yield SQL["newest_notes_of_kind"].query_alone(of)
         return [decode(lambda row: str(row[0]), row) for row in rows]
 
     @transaction

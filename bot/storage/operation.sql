@@ -66,7 +66,9 @@ INSERT INTO message_note (key, at, content, person) VALUES (:key, :at, :content,
 SELECT content FROM message_note WHERE key = :key ORDER BY id DESC LIMIT :most
 
 -- name: newest_notes_of_kind
-SELECT content FROM message_note WHERE strpos(key, :kind) = 1 ORDER BY id DESC LIMIT :most
+SELECT content FROM message_note
+WHERE strpos(key, :kind) = 1 AND at >= :since AND at < :until
+ORDER BY id DESC LIMIT :most
 
 -- name: forget_notes
 DELETE FROM message_note WHERE key = :key
@@ -122,7 +124,17 @@ SELECT id, conversation, at, content FROM receipt WHERE length(content) > 0 AND 
 -- name: answer_before
 SELECT id FROM receipt
 WHERE conversation = :of AND id < :number AND preset = :preset AND length(content) > 0
+    AND turn <> ''
 ORDER BY id DESC LIMIT 1
+
+-- name: answers_beside
+SELECT max(id) FILTER (WHERE id < :number), min(id) FILTER (WHERE id > :number) FROM receipt
+WHERE conversation = :of AND length(content) > 0 AND turn <> ''
+
+-- name: counted_answers
+SELECT {column}, count(*) FROM receipt
+WHERE at >= :since AND turn <> '' AND {column} IS NOT NULL
+GROUP BY 1 ORDER BY 2 DESC LIMIT :most
 
 -- name: delivery_of_answer
 -- A row keeps when its last attempt was begun, which is the one that was sent.

@@ -2,13 +2,13 @@
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from bot.chat.prompt import Usage
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
 from bot.storage.database import Store, reading
 from bot.storage.rows import decode_all
@@ -21,22 +21,26 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Receipt).decode
 
 
-def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict[str, object]:
+def to_row(conversation: str, turn: str, one: Receipt, at: float) -> dict[str, object]:
+    """Return the row of a receipt; one without a turn is of a replay."""
     memories = [span.memory for span in one.layout if span.memory]
     return {
-        "conversation": claim.conversation,
-        "turn": message.turn,
+        "conversation": conversation,
+        "turn": turn,
         "at": at,
         "content": _compress(_encode(one)),
         **usage_columns(one.preset, one.provider, one.charge, one.usage),
         "prompt_tokens": one.usage.prompt_tokens or one.tokens,
         "memories": json.dumps(memories) if memories else None,
+        "first_word_seconds": one.timings.first_word_seconds,
+        "seconds": one.timings.queued_seconds + one.timings.seconds,
     }
 
 
 USAGE_COLUMNS = (
     *("person", "server", "preset", "provider", "model"),
     *("prompt_tokens", "cached_tokens", "output_tokens", "cost", "memories"),
+    *("first_word_seconds", "seconds"),
 )
 
 
@@ -54,7 +58,17 @@ def usage_columns(
         "cached_tokens": usage.cached_tokens,
         "output_tokens": usage.output_tokens,
         "cost": charge.cost,
+        "first_word_seconds": None,
+        "seconds": None,
     }
+
+
+def add_receipts(rows: Iterable[Mapping[str, Any]]) -> Unit[None]:
+    for row in rows:
+        yield SQL["add_receipt"].query(row)
+        if row["memories"]:
+            for name in ("note_memory_uses", "empty_receipt_of_deleted", "note_deleted_memory"):
+                yield SQL[name].query(row)
 
 
 def _compress(content: bytes) -> bytes:

@@ -33,14 +33,26 @@ _MAX_ROWS_SEARCHED = 4000
 """The most receipts to decode per search, which takes about 0.3 s."""
 _SECONDS_TO_FINISH = 600.0
 """The maximum time from an answer's end to storing its receipt; other characters may answer."""
-_ANSWER = "SELECT id, conversation, at, content FROM receipt WHERE length(content) > 0"
+_ANSWER = (
+    "SELECT id, conversation, at, content FROM receipt WHERE length(content) > 0 AND turn <> ''"
+)
 _CONDITIONS = {
     "conversation": "conversation = :conversation",
     "preset": "lower(preset) = lower(:preset)",
     "person": "person = :person",
     "model": "lower(:model) IN (lower(model), lower(provider))",
     "min_cost": "cost >= :min_cost",
+    "since": "at >= :since",
+    "until": "at < :until",
 }
+ORDERS = {
+    "": "id DESC",
+    "seconds": "seconds DESC NULLS LAST, id DESC",
+    "first_word": "first_word_seconds DESC NULLS LAST, id DESC",
+    "tokens": "prompt_tokens DESC NULLS LAST, id DESC",
+    "cost": "cost DESC NULLS LAST, id DESC",
+}
+_COUNTED = ("conversation", "person", "preset", "provider")
 
 
 class AnswerLog(Store):
@@ -50,17 +62,19 @@ class AnswerLog(Store):
         """Return up to `limit` matching answers, newest first.
 
         If the filters need receipts' contents, only a few thousand receipts are searched, so that
-        fewer answers may be found; `next_before` continues the search.
+        fewer answers may be found; `next_before` continues the search, except in
+        another order.
         """
         found: list[StoredAnswer] = []
         before = asked.before
         for _ in range(_MAX_ROWS_SEARCHED // _ROWS_PER_READ):
             size = _ROWS_PER_READ if _looks_into_content(asked) else limit + 1
+            size = _MAX_ROWS_SEARCHED if asked.sort and size > limit + 1 else size
             rows = await self._rows(asked, before, size)
             found += await asyncio.to_thread(_select_matching, rows, asked, limit + 1 - len(found))
             if len(found) > limit:
-                return FoundAnswers(found[:limit], found[limit - 1].number)
-            if len(rows) < size:
+                return FoundAnswers(found[:limit], None if asked.sort else found[limit - 1].number)
+            if len(rows) < size or asked.sort:
                 return FoundAnswers(found, None)
             before = rows[-1][0]
         return FoundAnswers(found, before)
@@ -82,6 +96,22 @@ class AnswerLog(Store):
         of = {"of": answer.conversation, "preset": answer.receipt.preset}
         rows = yield SQL["answer_before"].query_alone({**of, "number": answer.number})
         return rows[0][0] if rows else None
+
+    @reading
+    def find_beside(self, answer: StoredAnswer) -> Unit[tuple[int | None, int | None]]:
+        """Return the numbers of the conversation's previous and next answer."""
+        of = {"of": answer.conversation, "number": answer.number}
+        [[earlier, later]] = yield SQL["answers_beside"].query_alone(of)
+        return earlier, later
+
+    @reading
+    def counts(self, since: float, limit: int) -> Unit[Mapping[str, Mapping[str, int]]]:
+        """Return the most frequent values of columns that answers are filtered by."""
+        found = {}
+        for name in _COUNTED:
+            text = SQL["counted_answers"].text.replace("{column}", name)
+            found[name] = to_dict((yield Statement(text).query(since=since, most=limit)))
+        return found
 
     @reading
     def find_delivery(self, answer: StoredAnswer) -> Unit[float | None]:
@@ -109,10 +139,10 @@ class AnswerLog(Store):
         values = {name: getattr(asked, name) for name in _CONDITIONS}
         given = {name: value for name, value in values.items() if value not in {None, ""}}
         conditions = [_CONDITIONS[name] for name in given]
-        if before is not None:
+        if before is not None and not asked.sort:
             conditions.append("id < :older_than")
         text = " AND ".join([_ANSWER, *conditions])
-        statement = Statement(f"{text} ORDER BY id DESC LIMIT :most")
+        statement = Statement(f"{text} ORDER BY {ORDERS[asked.sort]} LIMIT :most")
         return (yield statement.query_alone({**given, "older_than": before, "most": size}))
 
 

@@ -149,6 +149,22 @@ SELECT floor(at / 86400)::bigint, person, conversation, server, preset, provider
 FROM receipt WHERE at >= :since AND provider IS NOT NULL AND at < :until
 GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
 
+-- name: usage_over_time
+SELECT floor((at - :since) / :step)::bigint, {group}, {usage_sums}
+FROM receipt WHERE at >= :since AND at < :until AND provider IS NOT NULL
+GROUP BY 1, 2
+
+-- name: first_words
+-- The newest of very many, which are read into memory.
+SELECT floor((at - :since) / :step)::bigint, first_word_seconds FROM receipt
+WHERE at >= :since AND at < :until AND first_word_seconds IS NOT NULL
+ORDER BY at DESC LIMIT 200000
+
+-- name: failures_over_time
+SELECT floor((at - :since) / :step)::bigint, count(*) FROM message_note
+WHERE at >= :since AND at < :until AND strpos(key, :kind) = 1
+GROUP BY 1
+
 -- === leases ===
 
 -- name: take_role

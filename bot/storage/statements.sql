@@ -177,11 +177,11 @@ DELETE FROM feedback WHERE receipt = :receipt AND person = :person AND reaction 
 -- name: add_receipt
 INSERT INTO receipt (
     conversation, turn, at, content, person, server, preset, provider, model,
-    prompt_tokens, cached_tokens, output_tokens, cost
+    prompt_tokens, cached_tokens, output_tokens, cost, first_word_seconds, seconds
 )
 VALUES (
     :conversation, :turn, :at, :content, :person, :server, :preset, :provider, :model,
-    :prompt_tokens, :cached_tokens, :output_tokens, :cost
+    :prompt_tokens, :cached_tokens, :output_tokens, :cost, :first_word_seconds, :seconds
 )
 
 -- name: note_memory_uses

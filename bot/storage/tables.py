@@ -295,9 +295,17 @@ receipt = _numbered_table(
     Column("cached_tokens", BigInteger),
     Column("output_tokens", BigInteger),
     Column("cost", BigInteger),  # in millionths of a US dollar; NULL: the price is not known
+    Column("first_word_seconds", Float),  # from the model request
+    Column("seconds", Float),  # from the receipt of the message to the end of the answer
     Index("ix_receipt_conversation", "conversation", "id"),
     Index("ix_receipt_person", "person", "at"),
     _partial_index("ix_receipt_content", "length(content) > 0", "at"),
+    # All that the charts of a month are made of, so that no receipt is read for them.
+    Index(
+        "ix_receipt_usage",
+        *("at", "turn", "conversation", "person", "preset", "provider", "model"),
+        *("prompt_tokens", "cached_tokens", "output_tokens", "cost", "first_word_seconds"),
+    ),
 )
 
 # What people think of answers, by the number of the receipt.

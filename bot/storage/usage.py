@@ -3,14 +3,17 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
+from bot.chat.answers import StoredAnswer
 from bot.chat.prompt import Usage
+from bot.chat.receipt import Receipt
 from bot.chat.session import OWNER_SEPARATOR
 from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
 from bot.storage.database import ClockStore, Store, reading, transaction
-from bot.storage.receipts import usage_columns
-from bot.storage.statements import SQL, Unit, to_dict
+from bot.storage.receipts import add_receipts, to_row, usage_columns
+from bot.storage.statements import SQL, Statement, Unit, to_dict
 
 
 class Budgets(Store):
@@ -54,7 +57,15 @@ def _keys(caps: Sequence[BudgetCap]) -> str:
 
 
 class UsageLog(ClockStore):
-    """Records the usage of requests without receipts, such as summaries."""
+    """Records the usage of requests that no message waits for, such as summaries and replays."""
+
+    @transaction
+    def record_replay(self, conversation: str, receipt: Receipt) -> Unit[StoredAnswer]:
+        """Store the receipt of a replay, which counts as usage, but not as an answer."""
+        at = self._clock.now()
+        yield from add_receipts([to_row(conversation, "", receipt, at)])
+        [[number]] = yield SQL["newest_replay"].query(of=conversation)
+        return StoredAnswer(number, conversation, at, receipt)
 
     @transaction
     def record(
@@ -68,6 +79,20 @@ class UsageLog(ClockStore):
 
 
 _DAY_SECONDS = 86_400
+GROUPS = {
+    "day": "''",
+    "channel": "conversation",
+    "preset": "preset",
+    "provider": "provider",
+    "model": "provider || '/' || coalesce(model, '')",
+    "person": "person",
+}
+"""What usage is summed by, and the expression for it."""
+
+
+@cache
+def _grouped_by(group: str) -> Statement:
+    return Statement(SQL["usage_over_time"].text.replace("{group}", GROUPS[group]))
 
 
 class UsageTotals(Store):
@@ -77,6 +102,29 @@ class UsageTotals(Store):
     def of_person(self, person: str, since: datetime) -> Unit[UsageTotal]:
         [row] = yield SQL["usage_of_person"].query_alone(person=person, since=since.timestamp())
         return UsageTotal(*map(int, row))
+
+    @reading
+    def over_time(
+        self, by: str, since: float, until: float, step: float
+    ) -> Unit[Sequence[tuple[int, str, UsageTotal]]]:
+        """Return sums by the number of the step in a period, and by group, see `GROUPS`."""
+        rows = yield _grouped_by(by).query_alone(since=since, until=until, step=step)
+        return [(int(at), name or "", UsageTotal(*map(int, sums))) for at, name, *sums in rows]
+
+    @reading
+    def first_words(
+        self, since: float, until: float, step: float
+    ) -> Unit[Sequence[tuple[int, float]]]:
+        """Return each answer's step in a period and its seconds to the first word."""
+        of = {"since": since, "until": until, "step": step}
+        rows = yield SQL["first_words"].query_alone(of)
+        return [(int(at), seconds) for at, seconds in rows]
+
+    @reading
+    def failures(self, kind: str, since: float, until: float, step: float) -> Unit[dict[int, int]]:
+        """Return the number of notes whose keys begin with `kind`, by step."""
+        of = {"kind": kind, "since": since, "until": until, "step": step}
+        return {int(at): count for at, count in (yield SQL["failures_over_time"].query_alone(of))}
 
     @reading
     def by_day(self, since: datetime, until: datetime) -> Unit[Sequence[UsageRow]]:

@@ -26,6 +26,7 @@ from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode_all, to_turn_row
 from bot.storage.statements import SQL, Rows, Unit
 
+_LAST_POSITION = 2**62
 _TOPIC = "web_channels"
 _encode = msgspec.json.Encoder().encode
 _decode_channel = msgspec.json.Decoder(WebChannel).decode
@@ -121,9 +122,12 @@ class SqlWebChannels(Store):
         return next(iter(_to_messages(rows)), None)
 
     @reading
-    def newest(self, channel_id: str, limit: int) -> Unit[Sequence[WebMessage]]:
-        """Return the newest messages that are not deleted, oldest first."""
-        rows = yield SQL["newest_web_messages"].query_alone(of=channel_id, most=limit)
+    def newest(
+        self, channel_id: str, limit: int, before: int = _LAST_POSITION
+    ) -> Unit[Sequence[WebMessage]]:
+        """Return the newest messages before a position that are not deleted, oldest first."""
+        of = {"of": channel_id, "most": limit, "older_than": before}
+        rows = yield SQL["newest_web_messages"].query_alone(of)
         return _to_messages(rows)[::-1]
 
     @reading

@@ -309,11 +309,21 @@ def upgrade() -> None:
         sa.Column("cached_tokens", sa.BigInteger(), nullable=True),
         sa.Column("output_tokens", sa.BigInteger(), nullable=True),
         sa.Column("cost", sa.BigInteger(), nullable=True),
+        sa.Column("first_word_seconds", sa.Float(), nullable=True),
+        sa.Column("seconds", sa.Float(), nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_receipt"),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_receipt_content", "receipt", ["at"], **where("length(content) > 0"))
     op.create_index("ix_receipt_conversation", "receipt", ["conversation", "id"])
+    op.create_index(
+        "ix_receipt_usage",
+        "receipt",
+        [
+            *("at", "turn", "conversation", "person", "preset", "provider", "model"),
+            *("prompt_tokens", "cached_tokens", "output_tokens", "cost", "first_word_seconds"),
+        ],
+    )
     op.create_index("ix_receipt_person", "receipt", ["person", "at"])
     op.create_table(
         "restore",

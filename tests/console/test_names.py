@@ -16,7 +16,7 @@ async def test_names_are_in_memory_for_five_seconds(database: Database) -> None:
         ServiceState(database, setup.clock),
         SqlWebChannels(database, InProcessSignals()),
     )
-    names = Names(state, channels, setup.clock)
+    names = Names(state, channels, setup.clock, dict)
     await names.refresh()
     assert names.person(ALICE.id) == ALICE.name
     assert ALICE.name in names.channel("en", "telegram:5")

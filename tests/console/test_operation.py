@@ -24,7 +24,7 @@ from bot.telemetry.logs import RecentEvents, create_failure_note
 from bot.telemetry.metrics import CHECKED_ANSWERS, withheld_answers
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming, mask_secret
-from tests.support.console import ConsoleUnderTest, MakeParts, hidden_fields
+from tests.support.console import ConsoleUnderTest, MakeParts
 from tests.waiting import PATIENCE_SECONDS
 
 CLOCK = SystemClock()
@@ -173,54 +173,19 @@ async def test_provider_is_tried_from_the_page(console: ConsoleUnderTest, parts:
     assert (await try_provider("nobody")).status == 404
 
 
-async def read_event(response: aiohttp.ClientResponse) -> tuple[str, str]:
-    """Return the id and the data of the next event."""
-    lines: list[str] = []
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            line = (await response.content.readline()).decode().rstrip("\n")
-            if not line and any(each.startswith("id: ") for each in lines):
-                break
-            lines.append(line)
-    data = "\n".join(each.removeprefix("data: ") for each in lines if each.startswith("data: "))
-    return next(each for each in lines if each.startswith("id: "))[4:], data
-
-
-async def test_live_page_is_sent_what_changed_and_reconnects_where_it_was(
+async def test_page_asks_for_itself_again_and_shows_what_changed(
     console: ConsoleUnderTest, parts: Parts
 ) -> None:
     await console.log_in()
+    first = await console.page("/operation")
+    parts.log("error", "turn_failed", reason="a new failure")
 
-    async with console.client.get("/operation/events") as response:
-        assert response.headers["Content-Type"] == "text/event-stream"
-        shown, first = await read_event(response)
-        parts.log("error", "turn_failed", reason="a new failure")
-        changed, second = await read_event(response)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while "a new failure" not in (page := await console.page("/operation")):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)  # the state is read once a second
+
+    assert 'id="state" data-refresh="2"' in page
     assert "Nothing has failed since the start." in first
-    assert "a new failure" in second
-    assert changed != shown
-
-    async with console.client.get("/operation/events", headers={"Last-Event-ID": changed}) as same:
-        parts.log("error", "turn_failed", reason="one more")
-        _, third = await read_event(same)
-    assert "one more" in third
-    async with console.client.get("/operation/events", headers={"Last-Event-ID": shown}) as missed:
-        _, whole = await read_event(missed)
-    assert "one more" in whole
-
-
-async def test_live_pages_of_two_readers_have_forms_of_their_own(console: ConsoleUnderTest) -> None:
-    found = []
-    for language in ("en", "zh"):
-        await console.log_in()  # ends no earlier session
-        headers = {"Accept-Language": language}
-        async with console.client.get("/operation/events", headers=headers) as response:
-            _, shown = await read_event(response)
-        found.append((hidden_fields(shown)["csrf"], "Rate limit waits" in shown))
-
-    (first, is_english), (second, is_english_too) = found
-    assert first != second
-    assert (is_english, is_english_too) == (True, False)
 
 
 async def test_state_tells_what_works_and_waits_and_of_processes_and_pauses(

@@ -125,7 +125,7 @@ async def test_next_prompt_is_that_of_the_answer(playground: Playground) -> None
     assert "You are Nora." in shown
     assert "what now?" in shown
     tokens = int(re.findall(r'class="total">([\d,]+)<', shown)[0].replace(",", ""))
-    segments = re.findall(r'<span class="n">([\d,]+)</span></header>', shown)
+    segments = re.findall(r'<span class="n">([\d,]+)</span></summary>', shown)
     assert sum(int(one.replace(",", "")) for one in segments) == tokens
     channel = await playground.read_channel()
     assert await channel.messages() == []
@@ -282,7 +282,7 @@ async def test_people_and_channels_have_names_on_every_page(playground: Playgrou
     async with asyncio.timeout(PATIENCE_SECONDS):
         while "› playground" not in (page := await read(playground, "/answers")):  # noqa: ASYNC110
             await asyncio.sleep(0.1)  # names are read again after some seconds
-    assert 'title="web:böb">Böb</span>' in page
-    assert f'<option value="{key}">Playground › playground</option>' in page
+    assert 'title="web:böb">Böb: ' in page
+    assert f'<option value="{key}">Playground › playground (1)</option>' in page
     assert f'title="{key}"' in await read(playground, "/channels")
     assert "1</a>" in await read(playground, "/answers?preset=NORA&person=web:böb")

@@ -14,7 +14,7 @@ from typing_extensions import override
 from bot.chat.access import Scope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.drafts import Scene
-from bot.chat.incoming import IncomingMessage, Person, Quote, WakeReason
+from bot.chat.incoming import ForgetRequested, IncomingMessage, Person, Quote, WakeReason
 from bot.chat.prompt import Prompt
 from bot.chat.session import HistoryScope
 from bot.chat.usage import BudgetKind, Period
@@ -292,12 +292,19 @@ async def test_replay_sends_the_stored_prompt_is_usage_and_kept_in_no_history(
 
     [prompt] = model.prompts
     assert replace(prompt, asked_by="telegram:1") == answer.receipt.prompt
-    assert (made.generated.text, made.provider) == ("Ho.", "p")
-    assert (made.charge.model, made.charge.cost) == ("m", 2_000)
+    assert (made.receipt.answer, made.receipt.provider) == ("Ho.", "p")
+    assert (made.receipt.charge.model, made.receipt.charge.cost) == ("m", 2_000)
     assert (await setup.session()).turns == turns
     assert setup.texts == ["Hi."]
-    found = await AnswerLog(database).search(AnswerSearch(), 9)
+    log, receipts = AnswerLog(database), Receipts(database)
+    found = await log.search(AnswerSearch(), 9)
     assert [one.number for one in found.answers] == [answer.number]
+    assert await log.find(made.number) == made, "it has an address"
+    newest = await receipts.newest(answer.conversation)
+    assert [number for number, _ in newest] == [answer.number]
+    said = make_incoming("", key="5:8")
+    await setup.say(ForgetRequested(said.address, "5:8", None, said.at, ("telegram:5",)))
+    assert await log.find(made.number) is None, "forgotten like the answer"
     rows = await UsageTotals(database).by_day(*EVER)
     costs = {row.person: row.total.cost for row in rows}
     assert costs["web:console"] == 2_000
@@ -311,7 +318,7 @@ async def test_replay_takes_another_preset_s_model(database: Database) -> None:
     made = await make_replay(setup, database, model).replay(answer, "nils", "")
 
     [prompt] = model.prompts
-    assert (made.provider, prompt.model, prompt.max_output_tokens) == ("q", "tiny", 50)
+    assert (made.receipt.provider, prompt.model, prompt.max_output_tokens) == ("q", "tiny", 50)
     assert prompt.parameters == {"temperature": 0.1}
     assert prompt.messages == answer.receipt.prompt.messages
 
@@ -362,7 +369,7 @@ async def test_draft_answers_the_stored_message_in_the_place_of_its_preset(
     made = await replay.replay(answer, "", "nils")
 
     [prompt] = model.prompts
-    assert made.prompt.messages == prompt.messages
+    assert made.receipt.prompt.messages == prompt.messages
     assert (prompt.messages[0].content, prompt.model) == ("You are Nils.", "tiny")
     assert "hello" in prompt.messages[-1].content
     assert all("and later" not in one.content for one in prompt.messages)

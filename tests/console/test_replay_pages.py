@@ -1,5 +1,6 @@
 """Asking a model again for a stored answer, from the page and over the API."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -8,20 +9,25 @@ import pytest
 from bot.chat.access import Scope
 from bot.chat.answers import StoredAnswer
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
+from bot.chat.receipt import Timings
 from bot.chat.usage import AnswerCharge
-from bot.console.operator_requests import OperatorAnswer
+from bot.console.routes import RouteGroup
 from bot.errors import BackendUnavailable
-from bot.replying.generate import GeneratedAnswer
+from bot.runtime.clock import SystemClock
+from bot.storage.database import Database
+from bot.storage.usage import UsageLog
 from tests.support.console import ConsoleUnderTest, MakeParts, answer_pages, store_answers
 from tests.support.store import RECEIPT
 
 SECRET = "sk-canary"
-MADE = OperatorAnswer(
-    "other",
-    RECEIPT.prompt,
-    GeneratedAnswer(f"Hi <b>{SECRET}", FinishReason.LENGTH, Usage(), 0.25, 1.5),
-    Usage(130, output_tokens=7),
-    AnswerCharge(model="m2", cost=2_500),
+MADE = replace(
+    RECEIPT,
+    provider="other",
+    answer=f"Hi <b>{SECRET}",
+    reason=FinishReason.LENGTH,
+    usage=Usage(130, output_tokens=7),
+    timings=Timings(0.0, 0.25, 1.5),
+    charge=AnswerCharge(model="m2", cost=2_500),
 )
 
 
@@ -29,16 +35,21 @@ MADE = OperatorAnswer(
 class Model:
     """Answers to every replay, or fails."""
 
-    asked: list[tuple[str, str]] = field(default_factory=list)
+    log: UsageLog | None = None
+    asked: list[tuple[str, str, Mapping[str, object]]] = field(default_factory=list)
     fails: bool = False
     prompt: Prompt = RECEIPT.prompt
     """What it says that it was sent."""
 
-    async def replay(self, _: StoredAnswer, preset: str, draft: str) -> OperatorAnswer:
-        self.asked.append((preset, draft))
+    async def replay(
+        self, answer: StoredAnswer, preset: str, draft: str, parameters: Mapping[str, object]
+    ) -> StoredAnswer:
+        self.asked.append((preset, draft, parameters))
         if self.fails:
             raise BackendUnavailable("503 from the service", "The model is away.")
-        return replace(MADE, prompt=self.prompt)
+        assert self.log is not None
+        made = replace(MADE, prompt=self.prompt)
+        return await self.log.record_replay(answer.conversation, made)
 
 
 @pytest.fixture
@@ -48,7 +59,11 @@ def model() -> Model:
 
 @pytest.fixture
 def make_parts(tmp_path: Path, model: Model) -> MakeParts:
-    return lambda database: [answer_pages(database, tmp_path, model.replay)]
+    def make(database: Database) -> list[RouteGroup]:
+        model.log = UsageLog(database, SystemClock())
+        return [answer_pages(database, tmp_path, model.replay)]
+
+    return make
 
 
 async def replay_by_form(console: ConsoleUnderTest, **fields: str) -> tuple[int, str]:
@@ -56,21 +71,26 @@ async def replay_by_form(console: ConsoleUnderTest, **fields: str) -> tuple[int,
     return answer.status, await answer.text()
 
 
-async def test_replay_stands_beside_the_stored_answer(
+async def test_replay_is_kept_under_its_own_address_beside_the_stored_answer(
     console: ConsoleUnderTest, model: Model
 ) -> None:
     await store_answers(console, RECEIPT)
     await console.log_in()
 
-    status, page = await replay_by_form(console, preset="")
-    await replay_by_form(console, preset="nils")
+    answer = await console.send_form("/answers/1/replay", "/answers/1", use="")
+    page = await answer.text()
+    await replay_by_form(console, use="model:nils", parameters='{"temperature": 0.2}')
 
-    assert status == 200
-    assert model.asked == [("", ""), ("nils", "")]
-    for text in ("Hi 🙂", "Hi &lt;b&gt;", "other/m2", "$0.0025", "cut off at the limit"):
+    assert answer.url.path == "/answers/2/compare/1"
+    assert model.asked == [("", "", {}), ("nils", "", {"temperature": 0.2})]
+    for text in ("Hi <del>🙂</del>", "&lt;", "other/m2", "$0.0025"):
         assert text in page, text
     assert SECRET not in page
-    assert "What differs in the prompt" not in page
+    assert await console.page("/answers/2/compare/1") == page
+    assert "cut off at the limit" in await console.page("/answers/2")
+    assert [one["number"] for one in (await console.read("/answers"))["answers"]] == [1]
+    status, _ = await replay_by_form(console, use="", parameters="[" * 1000)
+    assert status == 422
 
 
 async def test_prompt_of_a_draft_stands_beside_the_stored_one(
@@ -82,11 +102,12 @@ async def test_prompt_of_a_draft_stands_beside_the_stored_one(
     composed = (Message("system", f"Be Nils. {SECRET}"), *others)
     model.prompt = replace(RECEIPT.prompt, messages=composed)
 
-    _, page = await replay_by_form(console, draft="nora")
+    _, page = await replay_by_form(console, use="draft:nora")
 
-    assert model.asked == [("", "nora")]
+    assert model.asked == [("", "nora", {})]
     assert first.content.startswith("Be Nora.")
-    assert "<del>Nora</del><ins>Nils</ins>" in page
+    assert "<del>Nora</del>" in page
+    assert "<ins>Nils</ins>" in page
     assert SECRET not in page
 
 
@@ -106,7 +127,6 @@ async def test_api_replays_with_its_scope_and_tells_why_it_failed(
     assert (refused.status, made.status, missing.status, failed.status) == (403, 200, 404, 502)
     result = await made.json()
     assert result["cost"] == 0.0025
-    assert [one["role"] for one in result["messages"]] == [
-        one.role for one in RECEIPT.prompt.messages
-    ]
+    assert result["number"] == 2
+    assert result["answer"].startswith("Hi <b>")
     assert await failed.json() == {"error": "The model is away."}

@@ -97,7 +97,7 @@ async def test_second_bot_keeps_the_admin_of_the_first(
     for kind, token in tokens.items():
         await send(console, f"{kind}/token", token=token)
         asked = await (await send(console, f"{kind}/admin")).text()
-        assert 'hx-swap="outerMorph"' in asked  # what is typed meanwhile stays
+        assert 'data-refresh="2" data-from="/setup"' in asked
         person = await send_code(platforms, kind, asked.partition("Waiting for the code ")[2][:6])
         await wait_until(lambda: all(one.admin for one in steps.bots.values()))
         await send(console, "write")

@@ -17,7 +17,7 @@ _MAX_FIRST_LOAD_BYTES = 60 * 1024
 _TEXT_EDITOR = "codemirror.min.js"
 _MAX_TEXT_EDITOR_BYTES = 150 * 1024
 _CHARTS = {"uplot.min.js", "uplot.min.css"}
-"""Of two pages only: tests/console/browser measures what each page loads."""
+"""Of Home only: tests/console/browser measures what each page loads."""
 
 
 def test_files_of_packages_are_unchanged_and_licensed() -> None:
@@ -25,7 +25,7 @@ def test_files_of_packages_are_unchanged_and_licensed() -> None:
     lines = [line.split() for line in files["SHA256SUMS"].decode().splitlines()]
     sums = {name: digest for digest, name in lines}
 
-    licenses = {f"{name}.LICENSE.txt" for name in ("htmx", "codemirror", "uplot")}
+    licenses = {f"{name}.LICENSE.txt" for name in ("codemirror", "uplot")}
     assert licenses | _CHARTS <= sums.keys()
     assert {name: hashlib.sha256(files[name]).hexdigest() for name in sums} == sums
 
@@ -39,7 +39,7 @@ def test_committed_files_equal_a_new_build(tmp_path: Path) -> None:
         pytest.skip(f"npm cannot install the packages here: {built.stderr[-300:]}")
 
     names = {file.name for file in tmp_path.iterdir()}
-    assert {"htmx.min.js", "hx-sse.min.js", _TEXT_EDITOR, "SHA256SUMS", *_CHARTS} <= names
+    assert {_TEXT_EDITOR, "SHA256SUMS", *_CHARTS} <= names
     assert {name: (tmp_path / name).read_bytes() for name in names} == {
         name: static_files()[name] for name in names
     }
@@ -49,9 +49,8 @@ def test_lock_names_versions_and_hashes_but_no_address() -> None:
     text = (CHECKOUT / "bot" / "console" / "assets" / "package-lock.json").read_text()
     packages = json.loads(text)["packages"]
 
-    assert packages["node_modules/htmx.org"]["version"] == "4.0.1"
-    assert packages["node_modules/htmx.org"]["integrity"].startswith("sha512-")
     assert packages["node_modules/uplot"]["version"] == "1.6.32"
+    assert packages["node_modules/uplot"]["integrity"].startswith("sha512-")
     assert packages["node_modules/codemirror"]["version"] == "6.0.2"
     assert "://" not in text
 

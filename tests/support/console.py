@@ -245,7 +245,8 @@ def answer_pages(database: Database, folder: Path, replay: Replay = no_replay) -
     drafts = PresetDrafts(database)
     notes = SqlMessageNotes(database, SystemClock())
     answers = AnswerLog(database)
-    return AnswerPages(answers, writer, {}, versions, PROVIDERS, (), drafts, replay, notes)
+    clock = SystemClock()
+    return AnswerPages(answers, writer, {}, versions, PROVIDERS, (), drafts, replay, notes, clock)
 
 
 async def store_answers(console: ConsoleUnderTest, *receipts: Receipt) -> None:

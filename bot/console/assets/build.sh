@@ -12,11 +12,6 @@ mkdir -p "$build"
 cp "$here/package.json" "$here/package-lock.json" "$here/codemirror.js" "$build/"
 cd "$build"
 npm ci --ignore-scripts --no-audit --no-fund --silent
-from=node_modules/htmx.org
-cp "$from/dist/htmx.min.js" "$from/dist/ext/hx-sse.min.js" "$out/"
-cp "$from/LICENSE" "$out/htmx.LICENSE.txt"
-# What would point to a file that is not here; the browser's tools ask for it.
-sed -i '/^\/\/# sourceMappingURL=/d' "$out/htmx.min.js" "$out/hx-sse.min.js"
 node_modules/.bin/esbuild codemirror.js --bundle --minify --format=esm --target=es2022 \
   --legal-comments=none --log-level=warning --outfile="$out/codemirror.min.js"
 for licence in node_modules/codemirror/LICENSE node_modules/@codemirror/*/LICENSE \
@@ -30,5 +25,5 @@ cp "$from/dist/uPlot.iife.min.js" "$out/uplot.min.js"
 cp "$from/dist/uPlot.min.css" "$out/uplot.min.css"
 cp "$from/LICENSE" "$out/uplot.LICENSE.txt"
 cd "$out"
-sha256sum uplot.min.js uplot.min.css uplot.LICENSE.txt codemirror.min.js codemirror.LICENSE.txt htmx.min.js hx-sse.min.js htmx.LICENSE.txt \
+sha256sum uplot.min.js uplot.min.css uplot.LICENSE.txt codemirror.min.js codemirror.LICENSE.txt \
   > SHA256SUMS

@@ -16,7 +16,6 @@ from bot.chat.prompt import Prompt
 from bot.chat.receipt import Receipt
 from bot.chat.session import PresetVersion
 from bot.console.differences import DifferingPiece, differing_lines, differing_pieces
-from bot.console.message_view import color_of
 from bot.console.operator_requests import OperatorAnswer
 from bot.console.presets.editing import (
     MAX_CONTENT_CHARS,
@@ -102,8 +101,24 @@ class EditorQuery(BaseModel):
     entry: OpenEntry = 0
 
 
+NewPresetName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
+
+
 class NewName(BaseModel):
-    name: str = Field(min_length=1, max_length=MAX_NAME_CHARS)
+    name: NewPresetName
+
+
+_TEMPLATES: Mapping[str, Mapping[str, object]] = {
+    "character": {
+        "persona": "You are {{char}}. ",
+        "greeting": "Hello!",
+        "user_name_in_message": "default",
+        "max_input_tokens": 4000,
+        "max_output_tokens": 400,
+    },
+    "assistant": {"system": "You are a helpful assistant. ", "max_output_tokens": 1000},
+}
+"""What a new preset begins with."""
 
 
 @value_class
@@ -141,6 +156,8 @@ class PresetPages(RouteGroup):
     imports: PresetImports
     ask_model: Ask
     providers: Sequence[str]
+    count_uses: Callable[[], Awaitable[Mapping[str, int]]]
+    """Returns in how many channels, threads and servers each preset was chosen."""
 
     @route("GET /api/v1/presets", Scope.READ, also=Scope.PRESETS)
     async def list_presets(self) -> Mapping[str, Sequence[ListedPreset]]:
@@ -150,7 +167,24 @@ class PresetPages(RouteGroup):
     @route("GET /presets", Scope.READ)
     async def list_page(self, query: EditorQuery) -> Page:
         listed = await self.editing.all()
-        return Page("presets/list.html", {**_sorted_list(listed, query.find), "count": len(listed)})
+        used = await self.count_uses()
+        return Page(
+            "presets/list.html",
+            {**_sorted_list(listed, query.find), "count": len(listed), "used": used},
+        )
+
+    @route("POST /presets/new", Scope.PRESETS, then=_PAGE)
+    async def create(
+        self, request: ConsoleRequest, name: NewPresetName, template: OtherName = "character"
+    ) -> Mapping[str, str]:
+        """Create a draft from a template, or as a copy of another preset."""
+        kind, _, copied = template.partition(":")
+        if kind == "copy":
+            return await self.copy(request, copied, NewName(name=name))
+        default = self.editing.resolver.default
+        own = {"name": name.strip(), "provider": default.provider, "model": default.model}
+        content = {**own, **_TEMPLATES.get(kind, {})}
+        return await self._begin(request, content, None, "create preset")
 
     @route("GET /api/v1/preset-schema", Scope.READ, also=Scope.PRESETS)
     async def send_schema(self) -> web.Response:
@@ -394,14 +428,24 @@ class PresetPages(RouteGroup):
     async def copy(self, request: ConsoleRequest, name: str, new: NewName) -> Mapping[str, str]:
         """Copy a preset to a draft with another name."""
         edited = await self.editing.open(name)
-        chosen = new.name.strip()
-        if problem := name_problem(chosen):
-            raise UserError(problem)
-        content = write_preset_json({**await self.editing.value_of(edited), "name": chosen})
+        content = {**await self.editing.value_of(edited), "name": new.name.strip()}
         source = None if edited.draft is None else edited.draft.source
-        draft = PresetDraft(chosen, 0, 1, content, self.editing.clock.now(), source)
-        await self.editing.begin_draft(draft, request.caller.name, "copy preset")
-        return {"name": chosen}
+        return await self._begin(request, content, source, "copy preset")
+
+    async def _begin(
+        self,
+        request: ConsoleRequest,
+        content: Mapping[str, object],
+        source: ImportedFile | None,
+        action: str,
+    ) -> Mapping[str, str]:
+        name = str(content["name"])
+        if problem := name_problem(name):
+            raise UserError(problem)
+        text = write_preset_json(content)
+        draft = PresetDraft(name, 0, 1, text, self.editing.clock.now(), source)
+        await self.editing.begin_draft(draft, request.caller.name, action)
+        return {"name": name}
 
     @route(f"DELETE {_API}", Scope.PRESETS)
     @route(f"POST {_PAGE}/delete", Scope.PRESETS, then="/presets")
@@ -604,5 +648,4 @@ def _sorted_list(listed: Sequence[ListedPreset], find: str) -> dict[str, object]
         "characters": [one for one in found if one.is_character],
         "assistants": [one for one in found if not one.is_character],
         "find": find,
-        "color_of": color_of,
     }

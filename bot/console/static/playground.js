@@ -171,7 +171,28 @@ const speak = (message) => {  // finished messages only, for those who listen
   one("#spoken").textContent = `${name} ${(one(".text", message) || message).textContent}`.trim();
 };
 fresh.addEventListener("click", toEnd);
-log.addEventListener("scroll", () => { if (isAtEnd()) { unseen = 0; fresh.hidden = true; } });
+log.addEventListener("scroll", () => {
+  if (isAtEnd()) { unseen = 0; fresh.hidden = true; }
+  if (log.scrollTop < 200) loadOlder();
+});
+let isLoading = false;
+const loadOlder = async () => {
+  const link = one("[data-older]", log);
+  if (!link || isLoading) return;
+  isLoading = true;
+  const response = await fetch(link.href).catch(() => null);
+  const older = response?.ok ? all("#log > li:not(.empty)", parsed(await response.text())) : [];
+  const below = log.scrollHeight - log.scrollTop;
+  if (older.length) link.parentElement.replaceWith(...older);
+  for (const message of older) reach(message, false);
+  log.scrollTop = log.scrollHeight - below;
+  isLoading = false;
+};
+log.addEventListener("click", (event) => {
+  if (!event.target.closest("[data-older]")) return;
+  event.preventDefault();
+  loadOlder();
+});
 const events = new EventSource(play.dataset.events);
 let lastTimer = 0;
 events.onmessage = (event) => {
@@ -235,12 +256,13 @@ const loadLast = async () => {
   const response = await fetch(`${play.dataset.last}?number=${inspected}`).catch(() => null);
   if (response?.ok) pane.innerHTML = await response.text();
 };
-log.addEventListener("click", (event) => {  // with Ctrl or the middle button, the whole page opens
+play.addEventListener("click", (event) => {  // with Ctrl or the middle button, the whole page opens
   const link = event.target.closest("[data-answer]");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   inspected = Number(link.dataset.answer);
-  for (const each of all("[data-answer]", log)) each.toggleAttribute("aria-current", each === link);
+  for (const each of all("[data-answer]", log)) each.toggleAttribute("aria-current", each.dataset.answer === link.dataset.answer);
+  if (!link.closest("#log")) { loadLast(); return; }
   if (one("#tab-last").offsetParent) open(one("#tab-last"));
   else one("[data-view-to=last]").click();
 });

@@ -260,23 +260,16 @@ if (tryForm) {
   one("#try-button").hidden = true;
 }
 
-// --- files: a drop anywhere on the page is an import ----------------------------------------------
-const drop = one("form[data-drop]");
-if (drop) {
-  const input = one("input[type=file]", drop);
-  const hasFile = (event) => [...(event.dataTransfer?.types || [])].includes("Files");
-  addEventListener("dragover", (event) => {
-    if (!hasFile(event)) return;
-    event.preventDefault();
-    drop.classList.add("over");
-  });
-  addEventListener("dragleave", (event) => { if (!event.relatedTarget) drop.classList.remove("over"); });
-  addEventListener("drop", async (event) => {
-    if (!hasFile(event)) return;
-    event.preventDefault();
-    drop.classList.remove("over");
-    input.files = event.dataTransfer.files;
-    if (form) { await saveAtOnce(); }
-    if (!form || isStored()) drop.submit();
-  });
+// --- numbers with a range have a slider, too ------------------------------------------------------
+for (const slider of all("input[type=range]")) {
+  const number = document.getElementById(slider.dataset.of);
+  slider.hidden = false;
+  slider.addEventListener("input", () => { number.value = slider.value; number.dispatchEvent(new Event("input", { bubbles: true })); });
+  number.addEventListener("input", () => { slider.value = number.value || slider.dataset.default; });
 }
+
+// --- the list is filtered while one types -----------------------------------------------------------
+const wanted = one("#find");
+wanted?.addEventListener("input", () => {
+  for (const each of all("[data-find]")) each.hidden = !each.dataset.find.includes(wanted.value.trim().toLowerCase());
+});

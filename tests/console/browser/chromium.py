@@ -25,8 +25,8 @@ NEEDS_CHROMIUM = pytest.mark.skipif(
 )
 _SECONDS = 90.0
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "ArrowLeft": 37, "ArrowUp": 38}
-_KEYS |= {"ArrowRight": 39, "ArrowDown": 40}
-_TEXTS = {"Enter": "\r", " ": " "}
+_KEYS |= {"ArrowRight": 39, "ArrowDown": 40, "/": 191, "j": 74, "k": 75}
+_TEXTS = {"Enter": "\r", " ": " ", "/": "/", "j": "j", "k": "k"}
 _RUN_AXE = """
 axe.run(document, {
   runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],

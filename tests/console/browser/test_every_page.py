@@ -30,10 +30,10 @@ _LINKS = (
 _LOOKS = (("light", "en"), ("dark", "zh"), ("dark", "en"), ("light", "zh"))
 _SIZES = ((1440, 900), (375, 812))
 _PAGE_BYTES, _EDITOR_BYTES = 60 * 1024, 210 * 1024
-_NO_PAGES = re.compile(r"\.(csv|json|png)\b|/export|/static/")
+_NO_PAGES = re.compile(r"\.(csv|jsonl?|png)\b|/export|/static/|/api/")
 _MUST_BE_FOUND = {
     *("/playground/*", "/answers", "/answers/*", "/answers/*?form", "/answers/*/compare/*"),
-    *("/channels", "/channels/*", "/operation", "/usage", "/usage?by&since&until", "/access"),
+    *("/channels", "/channels/*", "/operation", "/home", "/home?span&by", "/access"),
     *("/setup", "/presets", "/presets/*", "/policy"),
 }
 
@@ -107,7 +107,7 @@ async def test_every_page_is_quiet_fits_and_is_accessible(browser: Browser) -> N
     skip_without_axe()
 
 
-async def test_first_load_of_every_page_is_small_and_only_usage_has_a_chart(
+async def test_first_load_of_every_page_is_small_and_only_home_has_charts(
     browser: Browser,
 ) -> None:
     sizes, with_charts = {}, set()
@@ -127,7 +127,7 @@ async def test_first_load_of_every_page_is_small_and_only_usage_has_a_chart(
         if not 0 < size <= (_EDITOR_BYTES if kind.startswith("/presets/*") else _PAGE_BYTES)
     }
     assert too_large == {}
-    assert with_charts - {"/usage?by&since&until"} == {"/usage"}
+    assert with_charts == {"/home", "/home?span&by"}
 
 
 async def test_link_logs_in_and_hostile_texts_never_run(browser: Browser) -> None:

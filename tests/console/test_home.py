@@ -1,17 +1,20 @@
-"""Usage and the list of channels, as pages and over the API."""
+"""Home, usage, and the list of channels, as pages and over the API."""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import pytest
 
-from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal
+from bot.chat.receipt import Timings
+from bot.chat.usage import AnswerCharge, UsageTotal
 from bot.console.channels import ChannelsPage
-from bot.console.usage_page import UsagePage, usage_sums
+from bot.console.home import HomePage, usage_sums
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.operation import SqlMessageNotes
 from bot.storage.reports import ServiceState
 from bot.storage.usage import UsageTotals
+from bot.telemetry.logs import RecentEvents, create_failure_note
 from tests.support.console import ConsoleUnderTest, MakeParts, store_answers
 from tests.support.store import RECEIPT
 
@@ -21,7 +24,7 @@ CLOCK = SystemClock()
 @pytest.fixture
 def make_parts() -> MakeParts:
     return lambda database: [
-        UsagePage(UsageTotals(database), CLOCK),
+        HomePage(UsageTotals(database), None, lambda: {"Model": True, "Discord": False}, CLOCK),
         ChannelsPage(ServiceState(database, CLOCK), "assistant"),
     ]
 
@@ -37,11 +40,12 @@ async def test_usage_is_added_up_and_sent_as_csv(console: ConsoleUnderTest) -> N
     await console.log_in()
 
     table = await console.page("/usage.csv")
-    page = await console.page("/usage?by=channel")
+    page = await console.page("/home?by=channel")
 
     line = f"{today},telegram:1,telegram:5,,nora,local,'=gpt,1,121,100,4,0.002500,0"
     assert table.splitlines()[1:] == [line]
-    assert '<a href="/answers?channel=telegram%3A5"><span class="place" title="telegram:5">' in page
+    assert "&amp;channel=telegram%3A5" in page
+    assert '<span class="place" title="telegram:5">' in page
     assert "$0.0025" in page
 
 
@@ -52,24 +56,40 @@ async def test_days_are_bounded_and_wrong_ones_refused(console: ConsoleUnderTest
     begin, end = (date.fromisoformat(found[name]) for name in ("since", "until"))
     assert ((end - begin).days, found["sums"]) == (29, [])
     await console.log_in()
-    for query in ("since=soon", "by=nothing"):
-        assert (await console.client.get(f"/usage?{query}")).status == 422
+    for path in ("/usage.csv?since=soon", "/home?by=nothing", "/home?span=1y"):
+        assert (await console.client.get(path)).status == 422
 
 
 def test_sums_are_sorted_and_complete() -> None:
     total = UsageTotal(2, 100, 40, 10, 5_000, 1)
-    rows = [
-        UsageRow("2026-11-01", "a", "c", "", "small", "local", "m", total),
-        UsageRow("2026-11-02", "b", "c", "", "large", "local", "m", replace(total, answers=9)),
-        UsageRow("2026-11-02", "a", "c", "", "large", "local", "m", total),
-    ]
+    rows = [(0, "small", total), (3, "large", replace(total, answers=9)), (5, "large", total)]
 
-    assert [one.name for one in usage_sums(rows, "day")] == ["2026-11-02", "2026-11-01"]
-    assert [(one.name, one.answers) for one in usage_sums(rows, "preset")] == [
-        *(("large", 11), ("small", 2))
-    ]
-    [whole] = usage_sums(rows, "channel")
-    assert (whole.prompt_tokens, whole.cost, whole.answers_without_cost) == (300, 0.015, 3)
+    large, small = usage_sums(rows)
+
+    assert [(one.name, one.answers) for one in (large, small)] == [("large", 11), ("small", 2)]
+    assert (large.prompt_tokens, large.cost, large.answers_without_cost) == (200, 0.01, 2)
+
+
+async def test_figures_are_given_for_each_step_of_a_period(console: ConsoleUnderTest) -> None:
+    fast, slow = (replace(RECEIPT, timings=Timings(0.0, one, 2.0)) for one in (0.5, 1.5))
+    await store_answers(console, fast, slow, replace(fast, preset="marlowe"))
+    events = RecentEvents()
+    notes = SqlMessageNotes(console.database, CLOCK)
+    await notes.add([create_failure_note(events, "discord:5:1")])
+
+    day = await console.read("/figures?by=preset")
+    month = await console.read("/figures?by=preset&span=30d")
+
+    for found, steps in ((day, 24), (month, 30)):
+        assert [one["name"] for one in found["sums"]] == ["nora", "marlowe"]
+        assert [len(one) for one in found["answers"]] == [steps, steps]
+        assert [one[-1] for one in found["answers"]] == [2, 1]
+        assert (found["errors"][-1], sum(found["errors"])) == (1, 1)
+        assert found["first_words"][-1] == found["first_word"] == [0.5, 1.5]
+        assert found["first_words"][0] is None
+        assert round(found["cached"][-1]) == round(100 * 100 / 121)
+    await console.log_in()
+    assert "1 answer failed." in await console.page("/home")
 
 
 async def test_channels_show_settings_but_no_personas(console: ConsoleUnderTest) -> None:

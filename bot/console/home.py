@@ -1,0 +1,210 @@
+"""Home: what needs attention, what is set up, and figures over time; usage as JSON and CSV."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import chain, groupby
+from typing import Annotated, Literal, TypeAlias
+
+from aiohttp import web
+from pydantic import Field
+
+from bot.chat.access import Scope
+from bot.chat.usage import MICROS, UsageTotal, format_usage_table
+from bot.console.operation import OperationPage
+from bot.console.routes import NavigationItem, Page, RouteGroup, download, route
+from bot.ports import Clock
+from bot.storage.usage import UsageTotals
+from bot.telemetry.logs import ERROR_NOTES
+from bot.texts.text import Text, translatable
+from bot.value_class import value_class
+
+_DAYS = 30
+_MAX_DAYS = 400
+_FIRST_DAY = date(2020, 1, 1)
+_MOST_GROUPS = 6
+_BAR_WIDTH = 1000
+_DAY_SECONDS = 86_400
+_STEPS = {"24h": (3_600, 24), "7d": (21_600, 28), "30d": (_DAY_SECONDS, 30)}
+"""The length of a step, and the number of steps."""
+
+Span: TypeAlias = Literal["24h", "7d", "30d"]
+Group: TypeAlias = Literal["provider", "preset", "channel", "model", "person"]
+Grouping: TypeAlias = Literal["day"] | Group
+_Since = Annotated[date | Literal[""], Field(description="By default a month ago; days are UTC's.")]
+_Until = Annotated[date | Literal[""], Field(description="The last day; by default today.")]
+_Rows: TypeAlias = Sequence[tuple[int, str, UsageTotal]]
+
+
+@value_class
+class UsageSum:
+    """The totals of several answers."""
+
+    name: str
+    """The day, preset, channel, provider, person or model."""
+    answers: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    cost: float
+    """In US dollars, of the answers whose cost is known."""
+    answers_without_cost: int
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.output_tokens
+
+
+@value_class
+class Activity:
+    """Figures of a period. A list of numbers has one for each of its steps, oldest first."""
+
+    since: float
+    """In Unix seconds."""
+    step_seconds: float
+    sums: Sequence[UsageSum]
+    """Of the groups, most tokens first."""
+    answers: Sequence[Sequence[int]]
+    """Of each of the first six groups, then of all others together, if there are more."""
+    tokens: Sequence[Sequence[int]]
+    cost: Sequence[Sequence[float]]
+    """In US dollars."""
+    cached: Sequence[float | None]
+    """The percentage of the read tokens that came from a cache."""
+    errors: Sequence[int]
+    first_words: Sequence[tuple[float, float] | None]
+    """The 50th and the 95th percentile of the seconds to the first word."""
+    first_word: tuple[float, float] | None
+    """The same of the whole period."""
+
+
+@value_class
+class HomePage(RouteGroup):
+    navigation = (NavigationItem("/home", translatable("Home"), "home"),)
+
+    totals: UsageTotals
+    operation: OperationPage | None
+    parts: Callable[[], Mapping[Text | str, bool]]
+    """Returns what can be set up, and whether it is."""
+    clock: Clock
+
+    @route("GET /home", Scope.READ)
+    async def show(self, span: Span = "24h", by: Group = "provider") -> Page:
+        activity = await self.figures(span, by)
+        most = max((one.tokens for one in activity.sums), default=0)
+        day = datetime.fromtimestamp(activity.since, UTC).date()
+        return Page(
+            "home.html",
+            {
+                "span": span,
+                "spans": list(_STEPS),
+                "by": by,
+                "activity": activity,
+                "data": asdict(activity),
+                "bars": [round(_BAR_WIDTH * one.tokens / max(1, most)) for one in activity.sums],
+                "first_day": day,
+                "state": await self.operation.state() if self.operation else None,
+                "parts": self.parts(),
+            },
+        )
+
+    @route("GET /api/v1/figures", Scope.READ)
+    async def figures(self, span: Span = "24h", by: Group = "provider") -> Activity:
+        """Get answers, errors, waiting times, tokens, and costs over time."""
+        step, count = _STEPS[span]
+        until = (self.clock.now() // step + 1) * step
+        since = until - step * count
+        first_words: list[list[float]] = [[] for _ in range(count)]
+        for at, seconds in await self.totals.first_words(since, until, step):
+            first_words[at].append(seconds)
+        errors = await self.totals.failures(ERROR_NOTES, since, until, step)
+        rows = await self.totals.over_time(by, since, until, step)
+        sums = usage_sums(rows)
+        places = {one.name: at for at, one in enumerate(sums[:_MOST_GROUPS])}
+        read, cached = [0] * count, [0] * count
+        groups = [[UsageTotal(0, 0, 0, 0, 0, 0)] * count for _ in sums[: _MOST_GROUPS + 1]]
+        for at, name, total in rows:
+            line = groups[places.get(name, _MOST_GROUPS)]
+            line[at] = _added([line[at], total])
+            read[at] += total.prompt_tokens
+            cached[at] += total.cached_tokens
+        return Activity(
+            since,
+            step,
+            sums,
+            answers=[[one.answers for one in line] for line in groups],
+            tokens=[[one.prompt_tokens + one.output_tokens for one in line] for line in groups],
+            cost=[[one.cost / MICROS for one in line] for line in groups],
+            cached=[100 * cached[at] / read[at] if read[at] else None for at in range(count)],
+            errors=[errors.get(at, 0) for at in range(count)],
+            first_words=[_percentiles(one) for one in first_words],
+            first_word=_percentiles(list(chain(*first_words))),
+        )
+
+    def _day_range(self, since: _Since, until: _Until) -> tuple[date, date]:
+        today = datetime.fromtimestamp(self.clock.now(), UTC).date()
+        last = max(_FIRST_DAY, min(until or today, today))
+        first = min(since or last - timedelta(days=_DAYS - 1), last)
+        return max(first, last - timedelta(days=_MAX_DAYS)), last
+
+    @route("GET /api/v1/usage", Scope.READ)
+    async def list_sums(
+        self, by: Grouping = "day", since: _Since = "", until: _Until = ""
+    ) -> Mapping[str, date | Sequence[UsageSum]]:
+        """Get the usage and cost of answers."""
+        first, last = self._day_range(since, until)
+        begin, end = (_midnight(day).timestamp() for day in (first, last + timedelta(days=1)))
+        rows = await self.totals.over_time(by, begin, end, _DAY_SECONDS)
+        if by == "day":
+            rows = [(at, str(first + timedelta(days=at)), total) for at, _, total in rows]
+        sums = usage_sums(rows)
+        if by == "day":
+            sums.sort(key=lambda one: one.name, reverse=True)
+        return {"since": first, "until": last, "sums": sums}
+
+    @route("GET /usage.csv", Scope.READ)
+    async def send_table(self, since: _Since = "", until: _Until = "") -> web.Response:
+        """Download a row for each day, person, channel and model."""
+        first, last = self._day_range(since, until)
+        rows = await self.totals.by_day(_midnight(first), _midnight(last + timedelta(days=1)))
+        return download(format_usage_table(rows), "text/csv", 'filename="usage.csv"')
+
+
+def _percentiles(seconds: Sequence[float]) -> tuple[float, float] | None:
+    ordered = sorted(seconds)
+    if not ordered:
+        return None
+    half, most = (ordered[math.ceil(len(ordered) * share) - 1] for share in (0.5, 0.95))
+    return half, most
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time.min, UTC)
+
+
+def usage_sums(rows: _Rows) -> list[UsageSum]:
+    """Add up the rows of each group; return those with most tokens first."""
+    ordered = sorted(rows, key=lambda row: row[1])
+    sums = [
+        _to_sum(name, _added([total for *_, total in of]))
+        for name, of in groupby(ordered, key=lambda row: row[1])
+    ]
+    return sorted(sums, key=lambda one: one.tokens, reverse=True)
+
+
+def _added(totals: Sequence[UsageTotal]) -> UsageTotal:
+    values = ([getattr(one, name) for one in totals] for name in UsageTotal.__match_args__)
+    return UsageTotal(*map(sum, values))
+
+
+def _to_sum(name: str, total: UsageTotal) -> UsageSum:
+    return UsageSum(
+        name,
+        total.answers,
+        total.prompt_tokens,
+        total.cached_tokens,
+        total.output_tokens,
+        total.cost / MICROS,
+        total.unpriced,
+    )

@@ -1,0 +1,60 @@
+// One answer: find in its prompt, fold its sections, copy its texts.
+const prompt = one(".prompt.foldable");
+for (const button of all("[data-copy]")) {
+  button.hidden = !one(button.dataset.copy);
+  button.addEventListener("click", async () => {
+    const range = document.createRange();
+    range.selectNodeContents(one(button.dataset.copy));
+    getSelection().removeAllRanges();
+    getSelection().addRange(range);
+    const text = one(button.dataset.copy).innerText;
+    if (navigator.clipboard) await navigator.clipboard.writeText(text).catch(() => {});
+    else document.execCommand("copy");  // without HTTPS
+    getSelection().removeAllRanges();
+    button.classList.add("done");
+    setTimeout(() => button.classList.remove("done"), 1500);
+  });
+}
+
+// Everything found is highlighted, also in folded sections; Enter and Shift-Enter go through it.
+const find = one("#find");
+const field = one("input", find);
+let found = [];
+let at = -1;
+const search = () => {
+  const wanted = field.value.toLowerCase();
+  found = [];
+  const walker = document.createTreeWalker(prompt, NodeFilter.SHOW_TEXT);
+  while (wanted && walker.nextNode()) {
+    const text = walker.currentNode.data.toLowerCase();
+    for (let begin = text.indexOf(wanted); begin >= 0; begin = text.indexOf(wanted, begin + wanted.length)) {
+      const range = new Range();
+      range.setStart(walker.currentNode, begin);
+      range.setEnd(walker.currentNode, begin + wanted.length);
+      found.push(range);
+    }
+  }
+  CSS.highlights?.set("found", new Highlight(...found));
+  at = -1;
+  go(1);
+};
+const go = (step) => {
+  at = found.length ? (at + step + found.length) % found.length : -1;
+  one("span", find).textContent = field.value ? `${at + 1}/${found.length}` : "";
+  CSS.highlights?.set("current", new Highlight(...(found[at] ? [found[at]] : [])));
+  const place = found[at]?.startContainer.parentElement;
+  if (place?.closest("details")) place.closest("details").open = true;
+  place?.scrollIntoView({ block: "center" });
+};
+find.hidden = !prompt;
+field.addEventListener("input", search);
+find.addEventListener("submit", (event) => event.preventDefault());
+field.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter") return;
+  event.preventDefault();
+  go(event.shiftKey ? -1 : 1);
+});
+prompt?.addEventListener("click", (event) => {  // with Alt, all sections fold or open
+  const section = event.target.closest("summary")?.parentElement;
+  if (section && event.altKey) for (const each of all("details", prompt)) if (each !== section) each.open = !section.open;
+});
