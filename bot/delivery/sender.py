@@ -69,7 +69,7 @@ _HEALTHY_SECONDS = 120.0
 _MAX_LANES_REMEMBERED = 100
 _MAX_ROWS_REMEMBERED = 1000
 _SET_ASIDE = translatable(
-    "⚠ A part of my answer could not be delivered. It was set aside; the log says why."
+    "⚠ A part of my answer could not be delivered. The log contains the reason."
 )
 _NO_FILES_HERE = translatable("⚠ A file belongs here, but I may not attach files in this chat.")
 _NONCE_BYTES = 15  # 24 characters; Discord accepts 25
@@ -77,8 +77,8 @@ _NOT_SHOWN = translatable(
     "⚠ A part of my answer belongs here, but this chat does not let me show it."
 )
 _WORDS_BLOCKED = translatable(
-    "⚠ A moderation rule of this server (AutoMod) blocked a part of my answer. Please ask in other"
-    " words, or ask its admins about the rule."
+    "⚠ A moderation rule of this server (AutoMod) blocked a part of my answer. Please rephrase your"
+    " question, or ask the server's admins about the rule."
 )
 _FOR_YOU_ALONE = translatable("🔒 Only you can read this.")
 SENT_ROWS = "sent_rows"
@@ -172,7 +172,7 @@ class Sender:
         self._unknown_outcomes = BoundedDict[int, int](_MAX_ROWS_REMEMBERED)  # how often, by row
 
     def seconds_on_hold(self, lane: str) -> float:
-        """Return the seconds for which not to deliver a lane, as its bot is rate limited, or 0."""
+        """Return the seconds until a lane may be delivered; 0 unless its bot is rate limited."""
         return self._waiting.seconds_until_admitted(source_of(lane), lane)
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
@@ -200,7 +200,7 @@ class Sender:
 
     async def _deliver_row(self, row: OutboxRow) -> OutboxRow | None:
         if self.clock.monotonic() > row.send_before:  # the process was suspended
-            _log.warning("sender_late", row=row.id, lane=row.address.lane)
+            _log.warning("send_deadline_passed", row=row.id, lane=row.address.lane)
             return None
         began, started = self.clock.now(), self.clock.monotonic()
         is_search = row.state is OutboxState.UNKNOWN
@@ -218,7 +218,7 @@ class Sender:
         except Unreachable:
             outcome = "unreachable"
             if self.clock.monotonic() > write_before:  # the process was suspended meanwhile
-                _log.warning("sender_late", row=row.id, lane=row.address.lane)
+                _log.warning("send_deadline_passed", row=row.id, lane=row.address.lane)
             wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
             await self._reschedule(row, wait)
         except PlatformFatal:

@@ -239,10 +239,10 @@ class KeyedWorkerPool(Generic[Item]):
         if key in self._next_items:
             self.start(key, self._next_items.pop(key))
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("work_failed", queue=self.queue, key=key, exc_info=error)
+            _log.error("processing_failed", queue=self.queue, key=key, exc_info=error)
 
     async def _process_item(self, key: str, item: Item) -> None:
         try:
             await self.process(item)
         except StoreError as error:
-            _log.warning("work_postponed", queue=self.queue, key=key, reason=str(error))
+            _log.warning("processing_postponed", queue=self.queue, key=key, reason=str(error))

@@ -112,7 +112,7 @@ class SupervisedProcess:
             if self._process is not None:
                 code = await self._process.wait()
                 self._ready_event.clear()
-                _log.warning("child_died", child=self.name, exit_code=code)
+                _log.warning("child_process_exited", child=self.name, exit_code=code)
             await asyncio.sleep(delay)
             self.restarts += 1
             try:
@@ -120,7 +120,7 @@ class SupervisedProcess:
                 delay = _MIN_RESTART_DELAY_SECONDS
             except ChildFailed:
                 delay = min(delay * 2, _MAX_RESTART_DELAY_SECONDS)
-                _log.exception("child_not_started", child=self.name)
+                _log.exception("child_process_not_started", child=self.name)
 
     async def stop(self) -> None:
         process, self._process = self._process, None

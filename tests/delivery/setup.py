@@ -1,4 +1,4 @@
-"""A sender over the database and a fake surface."""
+"""A sender with a database and a fake surface."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -56,7 +56,7 @@ class Delivery:
         face: Face | None = None,
         first_part: int = 0,
     ) -> None:
-        """Queue an answer with one part for each text; with an `opening` they are edits."""
+        """Queue an answer with one part for each text; with `opening`, the parts are edits."""
         conversations = Conversations(self.database, self.clock)
         await SqlInbox(self.database, self.clock).receive(
             [incoming or make_incoming(key="5:0")], {}
@@ -77,7 +77,7 @@ class Delivery:
         return list(await self.database.read(lambda c: c.execute(query).scalars().all()))
 
     async def due_in(self) -> float:
-        """Return in how many seconds the first row is due."""
+        """Return the seconds until the first row is due."""
         query = select(outbox.c.not_before).order_by(outbox.c.id).limit(1)
         due: float = await self.database.read(lambda c: c.execute(query).scalar_one())
         return due - self.clock.now()
@@ -91,7 +91,7 @@ class Delivery:
         await self.outbox.release_all()
 
     async def work(self) -> None:
-        """Let the sender deliver what is due, as its pool does."""
+        """Let the sender deliver the due rows, as the worker pool does."""
         for row in (await self.sender.claim([LANE])).values():
             await self.sender.deliver_lane(row)
 

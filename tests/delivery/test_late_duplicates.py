@@ -1,4 +1,4 @@
-"""A message that is accepted later than the settle time appears once in the end."""
+"""A message that the platform accepts after the settle time appears once in the end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -21,15 +21,15 @@ _LOST = OutcomeUnknown("timeout")
 
 
 class LateSurface(FakeSurface):
-    """Sends whose response was lost may be accepted when the test says so."""
+    """A surface that loses responses, and accepts those messages when the test says so."""
 
     def accept(self, text: str) -> None:
-        """Accept a send now."""
+        """Let the platform accept a lost message now."""
         self.messages[str(next(self._ids))] = text
 
 
 class Chat:
-    """A sender with its search for late copies, and what woke its lane."""
+    """A sender with its search for late duplicates; records when its lane is woken."""
 
     def __init__(self, database: Database, limits: Limits = WITHOUT_NONCES) -> None:
         self.surface = LateSurface(limits)
@@ -65,7 +65,7 @@ class Chat:
             await asyncio.wait([task])
 
     async def search(self) -> None:
-        """Let the time of the search come, and wait until it has ended."""
+        """Advance the clock until the search is due, and wait until it has ended."""
         self.woken.clear()
         await self.pass_seconds(_LATE_SECONDS + 1)
         await self.wait_for_search()
@@ -141,7 +141,7 @@ async def test_search_waits_for_a_message_that_is_being_sent(database: Database)
         await chat.send_twice("a")
         await chat.delivery.queue("a", incoming=make_incoming(key="5:9"))
         sending = await chat.delivery.sender.claim([LANE])
-        chat.surface.accept("a")  # not known yet
+        chat.surface.accept("a")  # the sender does not know the message yet
         await chat.pass_seconds(_LATE_SECONDS + 1)
         finds = chat.delivery.calls("find")
         assert finds == 1, "that of the first send"

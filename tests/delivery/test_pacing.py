@@ -1,4 +1,4 @@
-"""What chats and bots are called for stays within the platforms' limits, over simulated hours."""
+"""Over simulated hours, calls stay within the platforms' limits of chats and bots."""
 
 import asyncio
 from collections import defaultdict
@@ -32,12 +32,12 @@ GROUPS = [Address("telegram", f"-{number}") for number in range(1, 3)]
 PRIVATE = [Address("telegram", str(number)) for number in range(1, 3)]
 CHATS = GROUPS + PRIVATE
 CALLS_A_MINUTE = 20
-"""What a group takes of messages and edits together."""
+"""A group's limit for messages and edits together."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer of a plan: where, how long after the one before, and how it is written."""
+    """An answer in a simulation: its chat, the time since the previous answer, and its parts."""
 
     chat: int
     seconds_after: float
@@ -64,7 +64,7 @@ refusals = st.lists(
 
 @dataclass(frozen=True)
 class Rules:
-    """What a platform takes of calls, as far as headers do not say it (RELIABILITY 4)."""
+    """A platform's limits on calls that its headers do not report (RELIABILITY 4)."""
 
     bot_a_second: int
     group_a_minute: int | None = None
@@ -76,7 +76,7 @@ DISCORD = Rules(50)
 
 
 class StrictPlatform(FakeSurface):
-    """A platform's limits, and refusals at some calls; it notes what comes against either."""
+    """A platform that counts violations of its limits, and refuses some calls."""
 
     def __init__(self, surface: Surface, rules: Rules, clock: FakeClock) -> None:
         super().__init__()
@@ -131,13 +131,13 @@ class StrictPlatform(FakeSurface):
             self.violations.append(f"{address.lane}: called before the time that was said")
 
     def _newest(self, key: str, seconds: float) -> int:
-        """Return how many calls are not older than this."""
+        """Return the number of calls in the last `seconds`."""
         begin = self._clock.now() - seconds
         return sum(at > begin for at in self._calls[key])
 
 
 class Simulation:
-    """Answers that are shown as the service does: opened and ended by the outbox, edited live."""
+    """Sends answers as the service does: first and final text by the outbox, with live edits."""
 
     def __init__(self, surface: Surface, rules: Rules, clock: FakeClock) -> None:
         self.clock = clock
@@ -167,7 +167,7 @@ class Simulation:
         self.finished += 1
 
     async def _deliver(self, address: Address, *, is_edit: bool) -> None:
-        """Carry out what is in the outbox, in the order of its lane, whenever it is allowed."""
+        """Send the rows in the outbox in order, as soon as the limits allow it."""
         content = MessageContent("text")
         async with self._lanes[address.lane]:
             while True:

@@ -1,4 +1,4 @@
-"""Rate limits: what is called for a chat counts together; a refusal blocks what it is for."""
+"""Rate limits: calls of a chat are counted across processes; a refusal blocks its scope."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -22,7 +22,7 @@ TEXT = MessageContent("text")
 
 
 class Setup:
-    """The surfaces of the outbox and of live edits, as two processes have them."""
+    """The surfaces of a sender and of live edits, as in two processes."""
 
     def __init__(self, surface: FakeSurface, *, learns: bool = False) -> None:
         self.clock, self.surface = FakeClock(), surface
@@ -142,7 +142,7 @@ async def test_approximate_limits_apply_from_the_start_under_strict_pacing() -> 
 
 
 async def test_group_gets_under_20_calls_a_minute() -> None:
-    """Telegram counts calls when they arrive: here the first ones take almost a second."""
+    """Telegram counts calls when they arrive; the first calls here take almost a second."""
     clock = FakeClock()
     windows = tuple(
         replace(one, reserved=0) for one in TELEGRAM_GROUP.chat_calls

@@ -1,4 +1,4 @@
-"""Each row of the outbox is sent once and in order, whatever the platform answers."""
+"""Each row of the outbox is sent once and in order, however the platform responds."""
 
 import asyncio
 from dataclasses import replace
@@ -36,7 +36,7 @@ from tests.waiting import advance_in_steps, wait_until
 
 
 async def work_until_settled(delivery: Delivery) -> None:
-    """Send once, and look the outcome up when the settle time is over."""
+    """Send once, and search for the message after the settle time."""
     async with working(delivery):
         await wait_until(lambda: delivery.calls("send") == 1)
         await advance_in_steps(delivery.clock, 11)
@@ -189,7 +189,7 @@ async def test_edit_of_a_message_that_was_never_sent_is_dropped(database: Databa
 
 
 class RefusingEdits(FakeSurface):
-    """Refuses every edit, and what is sent after the first one fails in a way of its own."""
+    """A surface that refuses every edit, and raises `failure` for sends after the first one."""
 
     def __init__(self, limits: Limits, edit: Refused, *sends: PlatformError, lost: int = 0) -> None:
         super().__init__(limits)
@@ -271,7 +271,7 @@ async def test_search_starts_soon_if_the_request_has_ended(database: Database) -
 
 
 async def test_webhook_message_is_sent_again_only_after_a_search(database: Database) -> None:
-    """There are nonces on the platform, but none for messages of webhooks."""
+    """The platform has nonces, but not for webhook messages."""
     delivery = Delivery(database, replace(LIMITS, shows_faces=True, can_repeat_faces=False))
     delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     await delivery.queue("a", face=Face("Nora"))
@@ -382,7 +382,7 @@ def test_nonce_is_derived_from_turn_and_part() -> None:
 
 
 async def deliver(delivery: Delivery, messages: int, within: int) -> None:
-    """Let seconds pass and the sender do what becomes due, until so many messages were sent."""
+    """Advance the clock and deliver due rows, until this many messages were sent."""
     for _ in range(within):
         if len(delivery.texts) == messages:
             return

@@ -1,4 +1,4 @@
-"""Test that a worker hears from a sender in another process which message its row became."""
+"""Test that a worker learns a row's message id from a sender in another process."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 class WorkerAndSender(Delivery):
-    """A worker that sends nothing itself, a sender, and the signals between their processes."""
+    """A worker without its own sender, a sender, and the signals between their processes."""
 
     def __init__(self, database: Database) -> None:
         signals, self.woken, self.woken_urgently = InProcessSignals(), list[str](), list[str]()
@@ -39,7 +39,7 @@ async def test_worker_learns_that_another_process_sent_a_row(database: Database)
     waiting = asyncio.create_task(both.delivery.wait_until_sent(1))
     await run_ready_tasks()
     await both.work()
-    async with asyncio.timeout(PATIENCE_SECONDS):  # before the outbox is asked
+    async with asyncio.timeout(PATIENCE_SECONDS):  # less than the interval of queries
         assert await waiting == "1"
     assert both.texts == ["an answer"]
 
@@ -63,7 +63,7 @@ async def test_worker_learns_that_a_row_was_refused(database: Database) -> None:
 
 
 class LostSignals:
-    """An outbox whose rows others send without a signal; counts how often it is asked."""
+    """An outbox whose rows are sent elsewhere without a signal; counts queries."""
 
     def __init__(self) -> None:
         self.sent: dict[int, str | None] = {}

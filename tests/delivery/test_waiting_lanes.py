@@ -1,4 +1,4 @@
-"""Lanes that wait for their bot's rate are not taken in vain, and none waits for another bot."""
+"""Lanes that wait for their bot's rate limit are not claimed in vain, or because of other bots."""
 
 import asyncio
 import random
@@ -26,12 +26,12 @@ THIRTY = replace(LIMITS, bot_calls=(CallWindow(30, 1.0),), counts_responses=Fals
 
 @pytest.fixture(autouse=True)
 def same_pauses() -> None:
-    """A row that was put back waits for a moment more, at random."""
+    """Make the random extra delay of rescheduled rows constant."""
     random.seed(1)
 
 
 class OneRowLanes:
-    """An outbox with one row in each lane; it counts what is taken and put back."""
+    """An outbox with one row per lane; counts claims and reschedules."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -212,7 +212,7 @@ async def test_lane_that_waited_longest_is_first() -> None:
     outbox = outbox_with([])
     queued = lanes(400)
     async with running(outbox) as [process]:
-        for lane in queued:  # 40 a second, taken as they are queued
+        for lane in queued:  # 40 a second, claimed when they are queued
             outbox.queue(lane)
             process.pool.start(lane, outbox.begin(lane))
             await outbox.clock.advance(0.025)

@@ -1,4 +1,4 @@
-"""Markdown as readers are to see it: texts, spans, tables, formulas."""
+"""Markdown as readers see it: text, spans, tables, formulas."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files as people send them."""
+"""Sample files such as people send."""
 
 import io
 from pathlib import Path

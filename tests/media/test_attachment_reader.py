@@ -1,4 +1,4 @@
-"""Files of strangers: what they are, their content tells; what cannot be read is named."""
+"""Untrusted files: their content determines their kind, and unreadable ones are reported."""
 
 import base64
 import io
@@ -26,7 +26,7 @@ SAID = make_incoming("look")
 
 
 class Files:
-    """Gives files by their source, and records what was asked for."""
+    """Returns files by source, and records which ones were requested."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._files = files
@@ -99,7 +99,7 @@ async def test_picture_is_not_downloaded_if_too_large_or_not_needed() -> None:
 async def test_picture_of_the_quoted_message_is_read() -> None:
     found = await read(quoted=(image("a"), file("z")), a=picture(), z=b"\0\1")
     assert len(found.images) == 1
-    assert found.unread == ()  # nobody asked about it
+    assert found.unread == ()  # the quoted file is not the author's
 
 
 @pytest.mark.parametrize("end", [None, b"", b"%%EOF\n"])
@@ -140,7 +140,7 @@ async def test_files_that_need_a_missing_package_are_reported(
 
 
 def png_of(width: int, height: int) -> bytes:
-    """Return a small PNG that unfolds to this size."""
+    """Return a small PNG file of a picture with this many pixels."""
     small = picture(1, 1)
     header = small[16:29]
     claimed = width.to_bytes(4, "big") + height.to_bytes(4, "big") + header[8:]
@@ -172,7 +172,7 @@ async def test_at_most_ten_files_are_read() -> None:
 
 @pytest.mark.parametrize(("title", "given"), with_ours("attachments", dict.fromkeys(MORE_FILES)))
 async def test_hostile_file_in_a_message_is_contained(title: str, given: Any) -> None:
-    """Read it as a picture and as a file: no more comes of it than text or a picture."""
+    """Read each file as a picture and as a file: the result is at most text or a picture."""
     if title not in {**FILES, **MORE_FILES}:
         skip_for(ELSEWHERE[title])
     data = {**FILES, **MORE_FILES}[title]()
@@ -191,7 +191,7 @@ async def test_hostile_file_in_a_message_is_contained(title: str, given: Any) ->
 
 
 class Web:
-    """Gives files by their addresses, and records what was asked for."""
+    """Returns files by URL, and records which ones were requested."""
 
     def __init__(self, **files: bytes) -> None:
         self._files = files
@@ -246,7 +246,7 @@ async def test_url_is_requested_only_if_the_model_sees_images() -> None:
 
 
 async def test_hostile_url_in_a_message_is_not_requested() -> None:
-    """Write each address of attacks.json, as it is and as that of a picture."""
+    """Test each URL in attacks.json, as it is and with the name of a picture."""
     for text in [text for case in attacks("ssrf") for text in texts_in(case["input"])[:1]]:
         reader = AttachmentReader(Files({}).download, PublicFetcher(lambda _address: False).fetch)
         for written in (text, f"{text}a.png"):

@@ -1,4 +1,4 @@
-"""Test what the child process reads from a character card."""
+"""Test the result of the child process that reads character cards."""
 
 import base64
 import io

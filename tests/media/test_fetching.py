@@ -1,4 +1,4 @@
-"""Addresses of strangers: only public servers are asked, and what they send is bounded."""
+"""Untrusted URLs: only public servers are contacted, and their responses are limited."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ Reply = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Canary:
-    """A server on this machine that counts who connects to it."""
+    """A server on this machine that counts connections."""
 
     def __init__(self) -> None:
         self.connections = 0
@@ -49,7 +49,7 @@ class Canary:
             await writer.wait_closed()
 
     async def wait_closed(self) -> None:
-        """End what is still being sent."""
+        """Stop responses in progress, and wait until the server is closed."""
         for writer in self.writers:
             writer.transport.abort()
             with contextlib.suppress(OSError):
@@ -67,12 +67,12 @@ async def canary() -> AsyncIterator[Canary]:
 
 
 def trusting(canary: Canary) -> PublicFetcher:
-    """Return a fetcher whose defence against this machine's own servers is switched off."""
+    """Return a fetcher that may connect to servers on this machine."""
     return PublicFetcher(lambda _address: True, ports={canary.port})
 
 
 def at(canary: Canary, address: str) -> str:
-    """Return an address with the canary's port in the place of its own."""
+    """Return a URL with its port replaced by the canary's."""
     head, slashes, rest = address.partition("//")
     server, slash, path = rest.partition("/")
     return f"{head}{slashes}{re.sub(r'(?<!:):[0-9]+$', '', server)}:{canary.port}{slash}{path}"
@@ -119,7 +119,7 @@ async def test_hostile_url_reaches_no_server(canary: Canary, title: str, given: 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1/", "http://[::ffff:127.0.0.1]/x?y=1"])
 async def test_canary_server_is_reached_if_the_check_is_off(canary: Canary, address: str) -> None:
-    """Without it the tests above would fail: they do not pass because nothing is reachable."""
+    """The tests above would fail without the check: the canary is reachable."""
     canary.reply = replying("200 OK", {}, b"found")
     fetcher = trusting(canary)
 
@@ -147,7 +147,7 @@ def test_url_is_requested_in_canonical_form(address: str, asked: str) -> None:
 
 
 async def check_response_is_bounded(canary: Canary, given: Mapping[str, Any]) -> None:
-    """Let a server that may be asked send what the case says: in time, and not too much of it."""
+    """Fetch from an allowed server that behaves as in the case: the size and time are limited."""
     body = expand(given["body"])
 
     async def reply(_path: str, writer: asyncio.StreamWriter) -> None:
@@ -181,7 +181,7 @@ async def check_response_is_bounded(canary: Canary, given: Mapping[str, Any]) ->
 
 
 async def test_redirect_to_this_machine_is_refused(canary: Canary) -> None:
-    """The first server is allowed by its address, the second one is not."""
+    """The first server's address is allowed, but the redirect target's is not."""
     target = f"http://127.0.0.2:{canary.port}/secret"
     canary.reply = replying("302 Found", {"Location": target})
     fetcher = PublicFetcher(lambda address: address == "127.0.0.1", ports={canary.port})

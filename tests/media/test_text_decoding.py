@@ -1,4 +1,4 @@
-"""Text files in the encodings that people's editors write."""
+"""Text files in the encodings of common editors."""
 
 import random
 

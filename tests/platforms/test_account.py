@@ -1,4 +1,4 @@
-"""Whose token it is, what the bot may do, and a code from its first admin, on both platforms."""
+"""Bot accounts on both platforms: the token's bot, its rights, and the first admin's code."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The token of a bot: whose it is, and a file with it, which may be replaced."""
+"""A bot's token: the bot it belongs to, and its file, which may be replaced."""
 
 import asyncio
 import base64

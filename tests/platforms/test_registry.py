@@ -1,4 +1,4 @@
-"""A platform is one package: settings, command line and service learn it from the registry."""
+"""A platform is one package: settings, command line and service find it in the registry."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ class ToySettings(PlatformSettings):
 
 
 class ToyPlatform(LocalPlatform):
-    """Receives one message, and ends when it is answered."""
+    """A platform that receives one message, and ends when it is answered."""
 
     name, account, is_operators = "toy", "a toy", False
     surface = SURFACE
@@ -61,7 +61,7 @@ TOY = PlatformSpec(kind="toy", settings=ToySettings, factory=f"{__name__}:ToyPla
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlatformSpec:
-    """Register the platform, and use a folder with one preset that echoes."""
+    """Register a platform, and use a folder with one preset that echoes."""
     monkeypatch.setattr(registry, "_SPECS", {**registry._SPECS})
     registry.register(TOY)
     monkeypatch.chdir(tmp_path)

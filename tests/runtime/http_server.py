@@ -1,4 +1,4 @@
-"""An HTTP server that answers with exactly the bytes that a test wants."""
+"""An HTTP server that sends exactly the bytes that a test specifies."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -12,7 +12,7 @@ Step: TypeAlias = bytes | float | None
 
 @dataclass
 class ByteServer:
-    """Each request gets the next script; a connection stays open after it."""
+    """Answers each request with the next script of steps; the connection stays open afterward."""
 
     scripts: list[Sequence[Step]] = field(default_factory=list)
     requests: list[bytes] = field(default_factory=list)

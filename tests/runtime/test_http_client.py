@@ -1,4 +1,4 @@
-"""The HTTP client against servers that answer well, badly and not at all."""
+"""The HTTP client with servers that answer correctly, incorrectly, or not at all."""
 
 import asyncio
 import errno
@@ -144,7 +144,7 @@ async def test_every_wait_ends_at_the_deadline() -> None:
 
 
 def test_data_that_arrived_in_time_is_read_after_the_deadline() -> None:
-    """The loop is busy from before the pause of a read until after its deadline."""
+    """The event loop is busy from before the pause of a read until after the deadline."""
 
     async def read_late() -> bytes:
         loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 
 class PoolHarness:
-    """A pool whose work a test can block; `ready` is what the database would return."""
+    """A pool whose processing a test can block; `ready` contains the ready keys in the database."""
 
     def __init__(
         self,

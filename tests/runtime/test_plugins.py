@@ -1,4 +1,4 @@
-"""A plug-in is inert until a setting names it; one that misbehaves changes nothing but a note."""
+"""A plug-in is loaded only if a setting lists it; a faulty one is reported and skipped."""
 
 import importlib
 import sys
@@ -31,7 +31,7 @@ PRESET = {"name": "x", "provider": "local", "model": "m", "tools": ["moon"]}
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Install a module as a package with an entry point; `code` None: an example's."""
+    """Install a module as a package with an entry point; if `code` is None, install an example."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(plugins, "problems", {})

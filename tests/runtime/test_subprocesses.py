@@ -69,7 +69,7 @@ async def test_child_inherits_no_secrets(log: Path, monkeypatch: pytest.MonkeyPa
 
 
 def remove_log_folder(log: Path) -> Path:
-    """Move the folder of the log away, so that no process can be started with it."""
+    """Move the log's folder away, so that starting a process fails."""
     log.unlink()
     return log.parent.rename(log.parent.with_name("away"))
 

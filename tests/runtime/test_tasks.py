@@ -1,4 +1,4 @@
-"""A cancelled task ends, also when a library swallows or delays the cancellation."""
+"""A cancelled task ends, even if a library swallows or delays the cancellation."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 async def _ignore_cancellation(times: int) -> None:
-    """Swallow so many cancellations, as `asyncio.wait_for` may."""
+    """Swallow some cancellations, as `asyncio.wait_for` sometimes does."""
     for _ in range(times):
         try:
             await asyncio.Event().wait()

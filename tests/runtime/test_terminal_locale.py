@@ -1,4 +1,4 @@
-"""The language of a terminal is what the first of POSIX's variables says that is not empty."""
+"""The terminal's locale is the first of POSIX's locale variables that is not empty."""
 
 import pytest
 

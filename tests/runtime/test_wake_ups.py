@@ -1,4 +1,4 @@
-"""However many wait for what happens at once, few of them go on in one pass of the event loop."""
+"""When many waiters are woken at once, only a few of them resume in one event loop pass."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from bot.runtime.tasks import resume_limiter
 from tests.runtime.http_server import byte_server
 from tests.waiting import wait_until
 
-IN_ONE_PASS = 16  # eight that were woken before it, and eight that found a free place in it
+IN_ONE_PASS = 16  # eight that were woken before the pass, and eight that were admitted in it
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
@@ -42,7 +42,7 @@ async def ended(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 @asynccontextmanager
 async def counting(works: Sequence[Awaitable[object]]) -> AsyncIterator[Passes]:
-    """Begin all of these, then wait for them, counting the passes that they end in."""
+    """Start all of these, wait for them, and count in which event loop passes they end."""
     passes = Passes()
     tasks = [asyncio.create_task(passes.count(*one)) for one in enumerate(works)]
     yield passes
@@ -106,7 +106,7 @@ async def test_response_that_waits_for_its_turn_does_not_time_out() -> None:
         client = HttpClient(server.base_url, {}, connect_seconds=60, uses_proxy=False)
         asking = asyncio.create_task(client.request("GET", "/", None, in_seconds(0.2)))
         await wait_until(lambda: bool(server.requests))
-        for _ in range(80):  # ten passes, each longer than what is waited after a deadline
+        for _ in range(80):  # ten passes, each longer than the extra wait after a deadline
             resume_limiter().wake(lambda: time.sleep(0.015))
         assert (await asking).status == 200
         await client.close()

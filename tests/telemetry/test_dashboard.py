@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules in deploy/monitoring ask for metrics and labels that exist."""
+"""The dashboard and the alert rules in deploy/monitoring use only metrics and labels that exist."""
 
 import json
 import re
@@ -79,7 +79,7 @@ def test_minimum_ignores_processes_that_do_not_export_the_metric(
 
 @pytest.mark.parametrize("rule", ["TroupeAnswersWait", "TroupeSendsWait", "TroupeNobodyReceives"])
 def test_alert_fires_if_no_process_of_the_role_runs(rule: str) -> None:
-    """Then nobody measures, and a comparison with nothing is silent."""
+    """Without such a process there is no sample, and a comparison without samples never fires."""
     [expression] = [one["expr"] for one in alert_rules() if one["alert"] == rule]
     [*metrics_compared] = _METRIC.findall(expression.partition(" or ")[0])
     assert metrics_compared

@@ -1,4 +1,4 @@
-"""No secret reaches a log, in whatever shape, and nobody's words make a line of their own there."""
+"""Logs contain no secrets in any encoding, and text from people cannot forge a log line."""
 
 import io
 import logging

@@ -1,4 +1,4 @@
-"""Tokens in a text that arrives in pieces are masked, as they are in the whole text."""
+"""Tokens are masked in streamed text exactly as in the whole text."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The spans of a message have one trace, whichever process makes them, and nobody's words."""
+"""All spans of a message share one trace, from any process, and contain no text from people."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Texts with values that are stored in English: read again, and said in other languages."""
+"""Texts that are stored in English, with values, are parsed and translated."""
 
 import pytest
 from hypothesis import given

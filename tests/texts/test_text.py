@@ -1,4 +1,4 @@
-"""Texts of the service are said in the reader's language."""
+"""Texts are shown in the reader's language."""
 
 import ast
 import gettext
@@ -23,7 +23,7 @@ from tests.checkout import CHECKOUT
 OTHERS = LANGUAGES[1:]
 _FIELD = re.compile(r"\{\w+\}")
 _SAID_IN_A_CHAT = {"UserError", "BudgetUsedUp", "MessageContent", "CommandResult", "Button", "Menu"}
-_NOT_IN_A_CHAT = {"cli", "prompting"}  # terminals speak English; a library that others import
+_NOT_IN_A_CHAT = {"cli", "prompting"}  # used in terminals, in English; a library
 
 
 @pytest.mark.parametrize("language", OTHERS)
@@ -59,7 +59,7 @@ def test_compiled_catalogue_is_up_to_date(language: str) -> None:
 
 
 def literals_said_in_a_chat() -> Iterator[str]:
-    """Yield where the code has English for people that no catalogue can translate."""
+    """Yield the places where the code has English texts for chats that cannot be translated."""
     for file in sorted((CHECKOUT / "bot").rglob("*.py")):
         name = file.relative_to(CHECKOUT / "bot")
         source = file.read_text()

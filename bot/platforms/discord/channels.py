@@ -95,7 +95,7 @@ class ChannelWebhooks:
         try:
             found = await self._find_or_create(channel)
         except Refused as error:  # no permission to manage webhooks, or too many webhooks
-            _log.info("no_webhook", channel=channel, reason=str(error))
+            _log.info("webhook_not_allowed", channel=channel, reason=str(error))
             found = None
         if found is None:
             self._refused_until[channel] = time.monotonic() + _REFUSED_SECONDS
@@ -243,7 +243,7 @@ class AnswerThreads:
 
     def refuse(self, channel: str, reason: str) -> None:
         """Open no threads in a channel for the next 30 seconds."""
-        _log.info("no_thread", channel=channel, reason=reason)
+        _log.info("thread_not_allowed", channel=channel, reason=reason)
         self._refused_until[channel] = time.monotonic() + _REFUSED_SECONDS
 
 

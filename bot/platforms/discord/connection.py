@@ -151,9 +151,9 @@ class ShardClient(DiscordClient):
         return GatewaySession(session.id, sequence, session.resume_url)
 
     async def read_history(self, channel_id: int, after: int, limit: int) -> list[dict[str, Any]]:
-        """Return a channel's messages after one, oldest first, in the form `parse_message` expects.
+        """Return a channel's messages after the id `after`, oldest first; raises `PlatformError`.
 
-        Raises `PlatformError`.
+        They are JSON objects as `parse_message` expects.
         """
         where = await self._guild_fields(channel_id)
         query = {"after": str(after), "limit": str(limit)}

@@ -123,7 +123,7 @@ class Gateway(ShardClient):
         self._set_guilds_known()
         self.drop_held_events()  # their messages are fetched from the channels
         self._current_session = SessionStarted(utcnow())
-        _log.info("discord_session_began")
+        _log.info("discord_session_started")
         self._queue_event(self._current_session)
 
     def on_ready(self) -> None:

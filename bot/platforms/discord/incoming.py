@@ -290,9 +290,9 @@ def _scopes(address: Address, channel: object, guild: discord.Guild | None) -> t
 
 
 def _is_age_restricted(channel: object, *, is_private: bool) -> bool | None:
-    """Return whether Discord admits only adults to a channel; None for private chats.
+    """Return whether Discord admits only adults to a channel or thread.
 
-    A thread has the restriction of its channel.
+    Return None for private chats, where Discord does not check the age.
     """
     if is_private:
         return None

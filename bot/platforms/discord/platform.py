@@ -262,9 +262,9 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
             if (await intake.cursors(cursor)).get(cursor) != digest:
                 await self._rest.call(_REPLACE_COMMANDS, application, body=ours)
                 await intake.receive((), {cursor: digest})
-                _log.info("discord_commands_offered", commands=len(ours))
+                _log.info("discord_commands_registered", commands=len(ours))
         except (PlatformError, StoreError) as error:
-            _log.warning("discord_commands_not_offered", reason=str(error))
+            _log.warning("discord_commands_not_registered", reason=str(error))
 
 
 def _is_on_discord_servers(source: str, api_base: str) -> bool:

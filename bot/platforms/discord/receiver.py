@@ -153,7 +153,7 @@ class MessageReceiver:
                 result = await call()
             except StoreError as error:
                 self.store_error = "messages from Discord cannot be stored"
-                _log.warning("discord_messages_wait", reason=str(error))
+                _log.warning("discord_messages_not_stored", reason=str(error))
                 await self._clock.sleep(_PAUSE_SECONDS)
             else:
                 self.store_error = None

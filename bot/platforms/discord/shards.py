@@ -119,7 +119,10 @@ class IdentifyLimits:
 
     @asynccontextmanager
     async def turn(self, shard_number: int) -> AsyncIterator[str]:
-        """Wait until a shard may IDENTIFY, which the block should do; yield the gateway's URL."""
+        """Wait until Discord allows a shard to IDENTIFY; the block should connect and do so.
+
+        Yield the gateway's URL.
+        """
         gateway = await self._wait_for_budget()
         bucket = shard_number % max(1, gateway.session_start_limit.max_concurrency)
         role = f"identify {self._bot} {bucket}"

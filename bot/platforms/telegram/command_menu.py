@@ -36,7 +36,7 @@ async def register_commands(api: BotApi, commands: Sequence[CommandSpec]) -> Non
                 if await api.call(GetMyCommands(scope=scope, language_code=code)) != ours:
                     await api.call(SetMyCommands(commands=ours, scope=scope, language_code=code))
     except PlatformError as error:
-        _log.warning("telegram_commands_not_offered", reason=str(error))
+        _log.warning("telegram_commands_not_registered", reason=str(error))
 
 
 def commands_by_scope(

@@ -1,4 +1,4 @@
-"""Fixtures of the Discord tests: an intake in memory and a Discord server on loopback."""
+"""Fixtures of the Discord tests: an in-memory intake, and a Discord server on loopback."""
 
 import asyncio
 import math
@@ -46,7 +46,7 @@ async def suggest(_said: IncomingMessage, partial: str) -> Sequence[str]:
 
 
 class ShortSleepClock(SystemClock):
-    """Sleeps at most 0.05 s."""
+    """A clock whose sleeps take at most 0.05 s."""
 
     @override
     async def sleep(self, seconds: float) -> None:
@@ -91,7 +91,7 @@ async def closed_at_the_end(platform: DiscordPlatform) -> AsyncIterator[DiscordP
 async def running(
     platform: DiscordPlatform, intake: Intake, shard: str | None = None, *, connects: bool = True
 ) -> AsyncIterator[None]:
-    """Run the platform until the block ends; it must not have ended before."""
+    """Run the platform until the block ends, and check that it did not end before."""
     run = platform.run(intake) if shard is None else platform.run_shard(shard, intake)
     task = asyncio.create_task(run)
     try:
@@ -108,7 +108,7 @@ async def running(
 
 
 class Stage:
-    """A channel of a guild with one member, Alice, and a platform that sends there."""
+    """A guild channel with one member, Alice, and a platform that sends messages there."""
 
     def __init__(self, wire: SimWire, platform: DiscordPlatform) -> None:
         self.wire, self.platform, self.surface = wire, platform, platform.surface
@@ -122,7 +122,7 @@ class Stage:
         return [one for one in log if one["method"] == method and one["path"].endswith(ending)]
 
     def take_right(self, **missing: bool) -> None:
-        """Let the bot do everything but what is named with False."""
+        """Give the bot all permissions except those that are False."""
         roles = self.wire.b.get_guild(self.guild.id).roles
         [ours] = [one for one in roles.values() if one.managed]
         may = discord.Permissions.all_channel()

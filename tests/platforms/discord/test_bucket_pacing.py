@@ -1,7 +1,7 @@
-"""Over simulated hours, no request is one too many for a bucket or comes before a 429 is over.
+"""Over simulated hours, no request exceeds a bucket's limit or is sent too soon after a 429.
 
-The server counts as Discord does (RELIABILITY 4: 5 in 5 s for each route of a channel, as its
-headers say); a client asks `BucketLimits` before each request, as `RestClient` does.
+The server counts like Discord (RELIABILITY 4: 5 requests in 5 s for each route of a channel, as in
+its headers). Clients consult `BucketLimits` before each request, like `RestClient`.
 """
 
 import heapq
@@ -23,7 +23,7 @@ ROUTES = ("POST /channels/{}/messages", "PATCH /channels/{}/messages/{}")
 
 @dataclass
 class StrictServer:
-    """Counts requests in fixed windows; some are answered with 429 for everything."""
+    """A server that counts requests in fixed windows, and answers some with a global 429."""
 
     refusals: dict[int, float]
     """The seconds to wait, by the number of the request."""
@@ -36,7 +36,7 @@ class StrictServer:
     )
 
     def receive(self, route: str, channel: str, now: float) -> "Response":
-        """Return the headers of the response, and the seconds of a global 429 or 0."""
+        """Return the headers of the response, and the seconds of a global 429, or 0."""
         self.count += 1
         if now < self.told_until:
             self.violations.append(f"{now:.1f}: before {self.told_until:.1f}")
@@ -57,7 +57,7 @@ class StrictServer:
 
 @dataclass(frozen=True, order=True)
 class Caller:
-    """Makes one request after the other: a lane of the outbox, or the live edits of an answer."""
+    """Sends requests one by one, like a lane of the outbox or the live edits of an answer."""
 
     number: int
     route: str
@@ -83,7 +83,7 @@ Response: TypeAlias = tuple[dict[str, str], float]
 
 
 def simulate(running: list[Caller], server: StrictServer, limits: BucketLimits) -> None:
-    """Let all callers make their requests for some hours."""
+    """Let all callers send their requests for some simulated hours."""
     order = itertools.count()
     gaps: dict[Caller, Iterator[float]] = {one: itertools.cycle(one.gaps) for one in running}
     agenda: list[tuple[float, int, Caller, Response | None]]

@@ -1,4 +1,4 @@
-"""Commands as Discord shows them."""
+"""The payloads that register commands on Discord."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Cursors of the channels."""
+"""The cursors that say up to which message each channel was stored."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Characters on Discord: one webhook a channel, each message exactly once, also without rights."""
+"""Characters on Discord: one webhook per channel, each message once, even without permission."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -26,7 +26,7 @@ BRAM = Face("Bram", is_one_of_several=True)
 
 
 class Faces(Stage):
-    """A channel in which characters speak."""
+    """A channel in which characters post messages."""
 
     def said(self, channel: int | None = None) -> list[tuple[str, str]]:
         shown = self.wire.messages(channel or self.channel.id)
@@ -86,7 +86,7 @@ async def test_pictures_are_not_listed_again_while_nothing_changes(stage: Faces)
 
 
 async def test_webhook_calls_in_a_channel_and_its_threads_share_a_limit(stage: Faces) -> None:
-    """Its threads' too, of a thread that is not opened yet as well; what the bot says, in each."""
+    """Calls in a thread count, too, even before it is opened; the bot's own count per channel."""
     thread = str(stage.wire.b.create_thread(stage.channel.id, "Night", stage.alice.id).id)
     at = Address("discord", thread)
     surface = stage.surface

@@ -1,4 +1,4 @@
-"""Discord messages without a plain text: forwards, embeds, components and polls."""
+"""Discord messages without plain text: forwards, embeds, components and polls."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ async def cache() -> CachedGuild:
 
 
 def forward_of(content: str, **more: Any) -> dict[str, Any]:
-    """Return the fields of a message that forwards another one."""
+    """Return the JSON fields of a message that forwards another message."""
     snapshot = {
         "type": 0,
         "content": content,

@@ -1,4 +1,4 @@
-"""Conversion of Discord's messages and commands to `IncomingMessage`."""
+"""Discord's messages and commands are converted to `IncomingMessage`."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ PEOPLE = {int(one["id"]): one for one in DATA["people"]}
 
 
 class CachedGuild:
-    """A guild with a channel and a thread, and a direct channel, in discord.py's cache."""
+    """A guild with a channel and a thread, and a private channel, in discord.py's cache."""
 
     def __init__(self) -> None:
         client = discord.Client(intents=discord.Intents.default())
@@ -71,7 +71,7 @@ class CachedGuild:
         return discord.Message(state=self.state, channel=channel, data=data)
 
     def command(self, *, permissions: str | None = None, **more: Any) -> Any:
-        """Return `/new` from Alice; with `permissions` she is a member of the guild."""
+        """Return `/new` from Alice, who is a member of the guild if `permissions` are given."""
         whose = {"user": PEOPLE[ALICE]}
         if permissions is not None:
             whose = {"member": {**DATA["member"], "permissions": permissions}}

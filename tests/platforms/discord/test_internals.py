@@ -1,6 +1,6 @@
-"""discord.py has all that Troupe uses beyond its documentation, and nothing else of that is used.
+"""discord.py has every undocumented name that Troupe uses, and `internals.py` lists all of them.
 
-After an upgrade a test that fails here says which name is missing, changed or taken.
+After an upgrade, a failing test here shows which name is missing, changed or newly used.
 """
 
 import ast
@@ -42,7 +42,7 @@ _READY = json.loads(Path(__file__).with_name("objects.json").read_text("utf-8"))
 
 
 class FakeSocket:
-    """Sends some frames, and keeps what is sent to it."""
+    """A socket that sends some frames, and records the frames it receives."""
 
     closed = False
     close_code: int | None = None
@@ -63,7 +63,7 @@ class FakeSocket:
 
 
 class FakeClient(discord.Client):
-    """Connects to a fake socket; keeps what is dispatched and what is asked of REST."""
+    """A client that connects to a fake socket, and records dispatched events and REST calls."""
 
     def __init__(self, socket: FakeSocket) -> None:
         super().__init__(intents=discord.Intents(guilds=True), enable_debug_events=True)
@@ -216,9 +216,9 @@ def _subclasses() -> Iterator[ast.ClassDef]:
 
 
 def test_undocumented_names_used_in_subclasses_are_listed() -> None:
-    """The linter does not see those that are reached through `self`.
+    """The linter does not see names that are used through `self`.
 
-    The library may also come to use a name that a subclass has for something else.
+    A new version of the library may also use a name that our subclass has for something else.
     """
     theirs = set(dir(discord.Client(intents=discord.Intents(guilds=True))))
     nodes = [node for one in _subclasses() for node in ast.walk(one)]

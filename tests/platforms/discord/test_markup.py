@@ -1,4 +1,4 @@
-"""Markdown in Discord's dialect."""
+"""Markdown is converted to Discord's dialect."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Discord's buckets: how many requests are allowed, and when the next one is."""
+"""Discord's rate limit buckets: when requests are allowed."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ def headers(remaining: int, reset_after: float, name: str = "b1", limit: int = 5
 
 
 def take(limits: BucketLimits, now: float, endpoint: str = SEND, resource: str = "1") -> float:
-    """Take a request of a bucket if one is allowed; return how long it must wait."""
+    """Count a request if its bucket allows it; return the seconds it must wait, or 0."""
     bucket = limits.bucket(endpoint, resource, now)
     wait = limits.seconds_until_free(bucket, now)
     if wait <= 0:

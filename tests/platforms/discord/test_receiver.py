@@ -1,4 +1,4 @@
-"""Discord on loopback: every message is stored once and in order, whatever fails."""
+"""Discord on loopback: every message is stored once and in order, despite failures."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.service
 
 
 class Server:
-    """A guild with one channel and one member, Alice; a platform, and what it has received."""
+    """A guild with one channel and one member, Alice, and a platform that receives its messages."""
 
     def __init__(self, wire: SimWire) -> None:
         self.wire = wire
@@ -49,14 +49,14 @@ class Server:
         await wait_until(lambda: text in self.intake.texts)
 
     async def receive_first(self) -> None:
-        """Run the platform until it has received its first message."""
+        """Run the platform until it has received a first message."""
         async with self.running():
             self.say("before")
             await self.receives("before")
 
     @asynccontextmanager
     async def catching_up(self) -> AsyncIterator[None]:
-        """Run a platform in a new session: missed messages are read from the channels."""
+        """Run a platform in a new session, so that missed messages are read from the channels."""
         await self.wire.forget()
         async with running(platform_for(self.wire), self.intake):
             yield
@@ -250,7 +250,7 @@ ODD_FIELDS: dict[str, dict[str, Any]] = {
 
 
 def make_odd(server: Server, fields: dict[str, Any]) -> None:
-    """Give these fields to every message "odd" that Discord sends from now on."""
+    """Add these fields to every message "odd" that Discord sends from now on."""
     write = server.wire._wire
 
     def corrupt(obj: Any) -> Any:
@@ -366,7 +366,7 @@ async def test_is_admin_queries_current_permissions(server: Server) -> None:
 async def test_stop_ends_a_connection_that_swallows_cancellation(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """discord.py swallows a cancellation that comes just as it connects (Python 3.11)."""
+    """discord.py swallows a cancellation that arrives just when it connects (Python 3.11)."""
     connecting = asyncio.Event()
 
     async def connect(self: Gateway, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""What responses of Discord that are no success mean."""
+"""Unsuccessful responses from Discord become the right errors."""
 
 import json
 from pathlib import Path

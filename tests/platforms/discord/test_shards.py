@@ -1,4 +1,4 @@
-"""Shards on loopback: sessions are resumed by the next process, IDENTIFYs keep to their limits."""
+"""Shards on loopback: the next process resumes sessions, and IDENTIFYs stay within the limits."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ def session_name(intake: FakeIntake) -> str | None:
 
 
 class Guilds:
-    """A guild of each of two shards, each with a channel and a member."""
+    """Two guilds on different shards, each with a channel and a member."""
 
     def __init__(self, wire: SimWire) -> None:
         self.wire = wire
@@ -100,7 +100,7 @@ async def test_session_is_stored_within_seconds(
 
 
 def _without_roles(intake: FakeIntake) -> list[str]:
-    """Return the commands and presses; after RESUME, roles are unknown until the guild is."""
+    """Return commands and presses; after RESUME, roles are unknown until the guild is loaded."""
     asked = [one for one in intake.events if isinstance(one, IncomingMessage | Pressed)]
     return sorted(repr(replace(one, author_roles=None)) for one in asked)
 

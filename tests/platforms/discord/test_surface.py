@@ -1,4 +1,4 @@
-"""Discord on loopback: messages arrive once and ping nobody, and failures are translated."""
+"""Sending to Discord: messages arrive once and notify nobody, and failures become our errors."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -42,7 +42,7 @@ ONCE = {"nonce": "n1", "enforce_nonce": True}
 
 
 class Chat(Stage):
-    """A channel with what is received from it."""
+    """A channel, and the messages received from it."""
 
     def __init__(self, wire: SimWire, platform: DiscordPlatform, intake: FakeIntake) -> None:
         super().__init__(wire, platform)

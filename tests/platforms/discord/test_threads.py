@@ -1,4 +1,4 @@
-"""Long answers that go on in a thread: opened once, each message once, also without the right."""
+"""Long answers continue in a thread: opened once, each message once, even without permission."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A token file that is replaced while the platform runs: no restart, and no message is missed."""
+"""If a token's file is replaced while the platform runs, no restart is needed or message missed."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ _OLD, _NEW = "sim-token", "sim-token-2"
 
 
 class FastClock(ShortSleepClock):
-    """Its seconds are a hundredth of a second."""
+    """A clock that runs a hundred times as fast."""
 
     @override
     def monotonic(self) -> float:
@@ -42,9 +42,9 @@ def file(tmp_path: Path) -> Path:
 async def kept_running(
     wire: SimWire, token: Path | str, intake: FakeIntake
 ) -> AsyncIterator[DiscordPlatform]:
-    """Run the platform again after each failure that a retry helps against.
+    """Run the platform, again and again after failures for which a retry helps.
 
-    The token is in a file or a setting.
+    The token is a setting or in a file.
     """
     is_file = isinstance(token, Path)
     given: dict[str, Any] = {"token": None, "token_file": token} if is_file else {"token": token}

@@ -1,4 +1,4 @@
-"""Fixtures of the Telegram tests: a Bot API server on loopback and an intake in memory."""
+"""Fixtures of the Telegram tests: a Bot API server on loopback, and an in-memory intake."""
 
 import asyncio
 import math
@@ -34,7 +34,7 @@ COMMANDS = (
 
 
 class RecordingClock(SystemClock):
-    """Records every sleep and returns at once."""
+    """A clock that records every sleep and returns at once."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -46,7 +46,7 @@ class RecordingClock(SystemClock):
 
 
 class Rig:
-    """A Bot API server, platforms that poll it, and the intake that outlives them."""
+    """A Bot API server, an intake, and platforms that poll the server one after the other."""
 
     def __init__(self, telegram: TgWire) -> None:
         self.telegram = telegram

@@ -22,7 +22,7 @@ def utf16_units(text: str) -> int:
 
 
 def entity(kind: str, text: str, word: str, **more: object) -> dict[str, Any]:
-    """Return an entity over the first `word` in `text`, in UTF-16 units."""
+    """Return an entity that covers the first `word` in `text`, in UTF-16 units."""
     return {
         "type": kind,
         "offset": utf16_units(text[: text.index(word)]),

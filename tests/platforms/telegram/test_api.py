@@ -1,4 +1,4 @@
-"""Translation of the Bot API's errors, without the token in them."""
+"""The Bot API's errors become ours, and never contain the token."""
 
 import json
 from pathlib import Path

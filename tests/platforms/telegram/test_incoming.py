@@ -1,4 +1,4 @@
-"""Conversion of Telegram's messages: address, author and wake reason."""
+"""Telegram's messages are converted: address, author and wake reason."""
 
 from datetime import UTC, datetime
 from typing import Any

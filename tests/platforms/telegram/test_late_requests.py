@@ -1,6 +1,6 @@
-"""Requests that arrive too late: of a process that stood still, or accepted after the settle time.
+"""Late requests: of a process that was suspended, or accepted after the settle time.
 
-The message was sent again meanwhile, and is to appear once.
+The message was sent again meanwhile, but should appear once.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ SETTLE_SECONDS = 10
 
 
 class LeapingClock(FakeClock):
-    """A sleep is over at once, and takes as long by this clock."""
+    """A clock that jumps ahead instead of sleeping."""
 
     @override
     async def sleep(self, seconds: float) -> None:
@@ -43,7 +43,7 @@ class LeapingClock(FakeClock):
 
 
 class InterruptedRates(InProcessRateLimits):
-    """Lets something happen while a call waits for its turn."""
+    """Rate limits that call a function while a call waits."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
@@ -59,7 +59,7 @@ class InterruptedRates(InProcessRateLimits):
 
 
 class Process:
-    """A sender with a name of its own, at the same outbox and platform as the others."""
+    """A named sender; all of them use the same outbox and platform."""
 
     def __init__(self, name: str, database: Database, surface: Surface, clock: FakeClock) -> None:
         self.rates = InterruptedRates(clock)

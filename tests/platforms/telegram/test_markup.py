@@ -1,4 +1,4 @@
-"""No Markdown makes Telegram refuse a message: its rules for entities hold for any text."""
+"""Telegram accepts the message for any Markdown, because its rules for entities are kept."""
 
 import itertools
 import os
@@ -36,7 +36,7 @@ def units(text: str) -> int:
 
 
 def check_message(text: str, entities: list[MessageEntity] | None) -> None:
-    """Check what Telegram documents for texts and entities.
+    """Check the rules that Telegram documents for texts and entities.
 
     See https://core.telegram.org/bots/api#formatting-options.
     """

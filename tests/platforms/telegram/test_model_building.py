@@ -1,4 +1,4 @@
-"""Models of aiogram are built when they are first used."""
+"""aiogram's models are built when they are first used."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Groups that became supergroups: their events keep the address, requests use the new id."""
+"""For groups that became supergroups, events keep the address, and requests use the new id."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Polling of Telegram through outages, kills and conflicts: each message once, none lost."""
+"""Polling Telegram despite outages, kills and conflicts: each message is stored exactly once."""
 
 import math
 import time
@@ -378,7 +378,7 @@ def test_commands_are_described_in_chinese_and_without_markup() -> None:
 
 @pytest.fixture
 async def asked(rig: Rig) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
-    """Ask whether somebody is an admin who has written in a group."""
+    """Return whether the author of a message in a group is an admin."""
     async with rig.running() as bot:
         rig.telegram.say(ALICE, "@sim_bot x", chat=GROUP)
         await rig.wait_for_texts("x")

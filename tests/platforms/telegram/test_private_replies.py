@@ -1,4 +1,4 @@
-"""A reply for one person alone reaches them, and never the group, whatever Telegram can do."""
+"""A private reply reaches its reader and never the group, whichever features Telegram has."""
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
@@ -36,7 +36,7 @@ _chats = itertools.count(1)
 
 
 class Chats:
-    """A group and its people's private chats, on a server that may not know ephemeral messages."""
+    """A group and private chats, on a server with or without ephemeral messages."""
 
     def __init__(self, database: Database, wire: TgWire, **parts: Any) -> None:
         number = next(_chats)
@@ -81,7 +81,7 @@ class Chats:
         return texts
 
     def alone(self, person: int) -> list[str]:
-        """What only this person reads, except for openings that were left over."""
+        """Return the texts that only this person can read, without leftover placeholders."""
         number = self.people[person]
         whispers = self.wire.whispers(number, self.group)
         return [one for one in [*self.wire.texts(number), *whispers] if one != LOCK]
@@ -89,7 +89,7 @@ class Chats:
 
 @asynccontextmanager
 async def opened_chats(database: Database, wire: TgWire, **parts: Any) -> AsyncIterator[Chats]:
-    """Open a group where the bot has answered; whoever has a private chat keeps it."""
+    """Create a group in which the bot has answered; existing private chats stay."""
     chats = Chats(database, wire, **parts)
     wire.say(chats.people[MEMBER], "@sim_bot hello", chat=chats.group)
     await chats.work()

@@ -1,4 +1,4 @@
-"""Sending on Telegram: requests, the meaning of errors, and the search for lost messages."""
+"""Sending to Telegram: requests, errors, and the search for lost messages."""
 
 import re
 import traceback
@@ -83,7 +83,7 @@ async def test_mentions_become_code(rig: Rig, surface: Surface, title: str, give
 
 
 async def test_hostile_markup_is_sent_as_readable_text(rig: Rig, surface: Surface) -> None:
-    """Send every text as a model may write it, in parts: Telegram refuses none, or cuts it."""
+    """Send each text in parts, as written by a model: Telegram accepts all parts unchanged."""
     for text in attack_texts("markup"):
         parts = split(text, surface.limits(PRIVATE_CHAT))
         for part in parts:
@@ -297,7 +297,7 @@ async def test_find_tries_a_limited_number_of_ids(
 
 
 class LivelyGroup(BotApi):
-    """A group where others wrote a lot, and where Telegram takes so many edits in a row."""
+    """A group with many messages of others, in which Telegram accepts only some edits in a row."""
 
     def __init__(self, ours: int, newest: int) -> None:
         self.ours, self.newest, self.edits_left = ours, newest, 0

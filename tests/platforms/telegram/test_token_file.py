@@ -1,4 +1,4 @@
-"""A token file that is replaced while the platform runs: no restart, and no message is missed."""
+"""If a token's file is replaced while the platform runs, no restart is needed or message missed."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ _NEW = "123456789:AAH-" + "y" * 31
 
 
 class FastClock(RecordingClock):
-    """Its seconds are a hundredth of a second."""
+    """A clock that runs a hundred times as fast."""
 
     @override
     def monotonic(self) -> float:
@@ -88,7 +88,7 @@ async def test_file_without_one_secret_changes_nothing(rig: Rig, file: Path, tex
 
 
 async def test_standby_process_accepts_calls_with_the_new_secret(rig: Rig, file: Path) -> None:
-    """It makes no calls of its own in which it would read the file."""
+    """A standby process makes no calls, so it must read the file when a call arrives."""
     bot = rig.bot(**webhook(token=None, token_file=file))
     before, after = (
         TelegramSettings(token=SecretStr(one)).webhook_token for one in (rig.telegram.token, _NEW)

@@ -1,4 +1,4 @@
-"""Test the webhook: only Telegram may call, and is answered once its message is stored."""
+"""Test the webhook: only Telegram may call, and gets a response when its message is stored."""
 
 import asyncio
 import gzip
@@ -36,7 +36,7 @@ WEBHOOK = {"mode": "webhook", "webhook_url": ADDRESS, "webhook_secret": SecretSt
 
 @asynccontextmanager
 async def called(rig: Rig, *, is_standby: bool = False, **seconds: float) -> AsyncIterator[str]:
-    """Serve the webhook of a bot, which Telegram is told of unless it stands by."""
+    """Serve the webhook of a bot; register it with Telegram unless the process is on standby."""
     bot = rig.bot(**WEBHOOK)
     most = dict.fromkeys(("body_seconds", "store_seconds"), PATIENCE_SECONDS)
     routes = webhook_routes([bot], rig.intake, **(most | seconds))
@@ -159,7 +159,7 @@ REQUIRED = {
 
 
 def required_status(given: Mapping[str, Any]) -> HTTPStatus:
-    """Return what attacks.json requires of such a call."""
+    """Return the response status that attacks.json requires for a call."""
     if "body" not in given:
         return REQUIRED[next(iter(given))]
     if isinstance(given["body"], str):
@@ -217,7 +217,7 @@ async def test_webhook_call_with_a_corrupt_compressed_body_is_refused(
 
 @pytest.mark.parametrize("secret", [b"\xff\xe9", b"\xc3\xa9", b"", SECRET.encode()[:-1] + b"\xff"])
 def test_secret_with_any_bytes_is_compared_without_an_error(rig: Rig, secret: bytes) -> None:
-    """Bytes of a header that are no UTF-8 are read as surrogates."""
+    """Bytes in a header that are not UTF-8 become surrogates."""
     bot = rig.bot(**WEBHOOK)
 
     assert not bot.admits_call({HEADER: secret.decode(errors="surrogateescape")})

@@ -1,4 +1,4 @@
-"""A terminal emulator on a pty: what a person would see, and the keys that they press."""
+"""A terminal emulator on a pty: shows what a person would see, and sends pressed keys."""
 
 import contextlib
 import fcntl
@@ -16,7 +16,7 @@ CTRL_C, CTRL_D, ENTER, ALT_ENTER, TAB, UP = "\x03", "\x04", "\r", "\x1b\r", "\t"
 
 
 class Terminal:
-    """A screen of so many columns and rows; `theirs` is what the program reads and writes."""
+    """A terminal with some columns and rows; `theirs` is the program's end of the pty."""
 
     def __init__(self, columns: int, rows: int = 24) -> None:
         self._ours, self.theirs = pty.openpty()
@@ -30,7 +30,7 @@ class Terminal:
 
     @property
     def lines(self) -> list[str]:
-        """The lines on the screen and those that scrolled out of it, without empty ones."""
+        """Return the lines on the screen and those that scrolled off it, without empty ones."""
         self.read()
         # a wide character takes two cells, of which the second one is empty
         above = ["".join(row[x].data for x in sorted(row)) for row in self._screen.history.top]
@@ -43,7 +43,7 @@ class Terminal:
         self.press(line + ENTER)
 
     def close(self) -> None:
-        """Close the window; the program's reads and writes fail from now on."""
+        """Close the terminal, so that the program's reads and writes fail."""
         os.dup2(os.open(os.devnull, os.O_RDWR), self._ours)
 
     def read(self) -> None:
@@ -53,14 +53,14 @@ class Terminal:
                 self._stream.feed(data)
 
     async def shows(self, *lines: str) -> None:
-        """Wait until the last lines are these."""
+        """Wait until these are the last lines."""
         try:
             await wait_until(lambda: self.lines[-len(lines) :] == list(lines))
         except TimeoutError:
             raise AssertionError("\n".join(self.lines)) from None
 
     async def shows_text(self, text: str) -> None:
-        """Wait until a text is somewhere on the screen or above it."""
+        """Wait until a text is on the screen, or has scrolled off it."""
         try:
             await wait_until(lambda: text in "\n".join(self.lines))
         except TimeoutError:

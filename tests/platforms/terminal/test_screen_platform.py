@@ -1,4 +1,4 @@
-"""The chat client in a terminal: what people see, and what their keys do."""
+"""The chat client in a terminal: its screen and keys."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ STORY = "[Nora]\nOnce upon a time."
 
 
 class FakeService(FakeIntake):
-    """Answers each message by what `answers` says, when `go_on` is set."""
+    """A service that answers messages from `answers` once `go_on` is set."""
 
     def __init__(self, answers: Mapping[str, str]) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ async def chatting(
     locale: str | None = None,
     renamed: str = "Your name is now alice.",
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Chat as alice in a terminal; the block gets the task of the platform."""
+    """Chat as alice in a terminal; yield the platform's task."""
     context = PlatformContext(
         commands=COMMANDS,
         complete_preset=lambda typed: [one for one in ("nora", "luna") if one.startswith(typed)],

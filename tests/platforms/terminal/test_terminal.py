@@ -1,4 +1,4 @@
-"""The terminal platform: kinds of input, what is printed, several people."""
+"""The line-based terminal platform: its input, its output, and several people."""
 
 import asyncio
 import io
@@ -20,7 +20,7 @@ CHANNEL = Address("terminal", "local")
 
 
 class FakeService(FakeIntake):
-    """Stores messages, and answers them when the platform waits until it is idle."""
+    """A service that stores messages, and answers them when the platform waits for it."""
 
     async def run(self, source: int | None) -> str:
         answered, screen = len(self.received), io.StringIO()

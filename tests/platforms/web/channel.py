@@ -1,4 +1,4 @@
-"""A service in this process whose only platform is the web, and a channel of it."""
+"""A service in this process with the web as its only platform, and a web channel."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 class Channel:
-    """A channel as a page uses it."""
+    """A web channel, used as the playground page uses it."""
 
     def __init__(self, channels: SqlWebChannels, channel: WebChannel) -> None:
         self.store = channels
@@ -73,7 +73,7 @@ class Channel:
 def write_settings(
     folder: Path, presets: Sequence[dict[str, object]], **settings: object
 ) -> Settings:
-    """Write presets, and return the settings of a service that has them."""
+    """Write presets to files, and return the settings of a service that uses them."""
     (folder / "presets").mkdir(exist_ok=True)
     for preset in presets:
         path = folder / "presets" / f"{preset['name']}.json"
@@ -91,7 +91,7 @@ def write_settings(
 
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[Service]:
-    """Run the service while the block runs."""
+    """Run the service during the block."""
     async with running(settings, lambda _line: None, [SPEC]) as service:
         task = asyncio.create_task(service.serve())
         try:

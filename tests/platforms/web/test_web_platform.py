@@ -1,4 +1,4 @@
-"""A channel of the web, with the whole pipeline behind it."""
+"""A web channel with the whole service behind it."""
 
 import os
 from collections.abc import AsyncIterator
