@@ -25,7 +25,7 @@ from bot.errors import MessageNotFound
 from bot.platforms.registry import create_platform
 from bot.platforms.spec import PlatformContext
 from bot.ports import Backend, Surface
-from bot.runtime.plugins import enabled, problems
+from bot.runtime.plugins import enabled_plugins, problems
 from bot.settings import Settings, read_settings
 from bot.templates.renderer import Renderer
 
@@ -80,9 +80,9 @@ def address(pytestconfig: pytest.Config) -> Address:
 def _find(config: pytest.Config, group: str) -> tuple[Any, Settings]:
     name, settings = config.getoption("--troupe-plugin"), read_settings()
     assert not problems, problems
-    if name not in enabled(group):
+    if name not in enabled_plugins(group):
         pytest.skip(f"TROUPE_PLUGINS enables no plug-in {name} in troupe.{group}")
-    return enabled(group)[name], settings
+    return enabled_plugins(group)[name], settings
 
 
 async def _answer_of(backend: Backend) -> tuple[str, list[GenerationEvent]]:

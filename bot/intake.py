@@ -69,10 +69,10 @@ class HistoryRouter:
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
-    async def routed(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
+    async def route_events(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
         """Assign histories to events; yield the events, copied for each history they belong to.
 
-        The block must store the events, because the next events are routed after it.
+        The block must store the events, because the next events are route_events after it.
         """
         if any(isinstance(event, Reacted) for event in events):
             placed = [await self._locate_reaction(event) for event in events]
@@ -87,12 +87,14 @@ class HistoryRouter:
             yield events
             return
         async with self._lock:
-            routed: list[Incoming] = []
+            route_events: list[Incoming] = []
             for event, scope in zip(events, scopes, strict=True):
-                routed += (
-                    [event] if scope is None else await self._route_event(event, scope, routed)
+                route_events += (
+                    [event]
+                    if scope is None
+                    else await self._route_event(event, scope, route_events)
                 )
-            yield routed
+            yield route_events
 
     async def route_press(self, pressed: Pressed) -> Pressed:
         """Return a button press, assigned to the history of the message with the button."""
@@ -348,8 +350,8 @@ class InboxIntake(Intake):
         if self.router is None:
             await self.inbox.receive(storable, cursors)
         else:
-            async with self.router.routed(storable) as routed:
-                storable = [_beside_answers(one) for one in routed]
+            async with self.router.route_events(storable) as route_events:
+                storable = [_beside_answers(one) for one in route_events]
                 await self.inbox.receive(storable, cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
@@ -393,14 +395,14 @@ def redact_event(event: Incoming, opted_out: Collection[str]) -> Incoming | None
     if not opted_out:
         return event
     if isinstance(event, Pressed | Reacted):
-        event = _without_title(event, opted_out)
+        event = _remove_title_by(event, opted_out)
     match event:
         case IncomingMessage():
             return redact_message(event, opted_out)
         case Edited(said=message) if message.author.id in opted_out:
             return None
         case Edited(said=message):
-            return replace(event, said=_without_words_by(message, opted_out))
+            return replace(event, said=_remove_words_by(message, opted_out))
         case Pressed(author=Person(id=person)) if person in opted_out:
             button = parse_button(event)
             is_form = button is not None and button.action in FORM_ACTIONS
@@ -421,7 +423,7 @@ def redact_message(message: IncomingMessage, opted_out: Collection[str]) -> Inco
     """
     author, quote = message.author, message.quote
     if author.id not in opted_out:
-        return _without_words_by(message, opted_out)
+        return _remove_words_by(message, opted_out)
     if quote is not None:  # only the history knows whether the webhook is the bot's own
         quote = Quote(None, quote.message_id, "", by_webhook=True) if quote.by_webhook else None
     if message.wake is None and quote is None:
@@ -442,8 +444,8 @@ def redact_message(message: IncomingMessage, opted_out: Collection[str]) -> Inco
     )
 
 
-def _without_words_by(message: IncomingMessage, opted_out: Collection[str]) -> IncomingMessage:
-    message, quote = _without_title(message, opted_out), message.quote
+def _remove_words_by(message: IncomingMessage, opted_out: Collection[str]) -> IncomingMessage:
+    message, quote = _remove_title_by(message, opted_out), message.quote
     if quote is not None and quote.author is not None and quote.author.id in opted_out:
         unnamed = replace(quote.author, name="")
         message = replace(message, quote=replace(quote, author=unnamed, text="", attachments=()))
@@ -456,7 +458,7 @@ def _without_words_by(message: IncomingMessage, opted_out: Collection[str]) -> I
     )
 
 
-def _without_title(event: InThread, opted_out: Collection[str]) -> InThread:
+def _remove_title_by(event: InThread, opted_out: Collection[str]) -> InThread:
     is_theirs = event.thread_title is not None and event.thread_title.person in opted_out
     return replace(event, thread_title=None) if is_theirs else event
 
@@ -500,17 +502,17 @@ def to_storable_event(incoming: Incoming) -> Incoming:
             return replace(
                 incoming,
                 external_key=to_storable_text(incoming.external_key),
-                author=_storable_person(incoming.author),
+                author=_to_storable_person(incoming.author),
                 data=to_storable_text(incoming.data),
                 values=masked,
                 has_masked_token=incoming.has_masked_token or masked != values,
-                thread_title=_storable_title(incoming.thread_title),
+                thread_title=_to_storable_title(incoming.thread_title),
             )
         case Reacted():
-            author, title = incoming.author, _storable_title(incoming.thread_title)
-            return replace(incoming, author=_storable_person(author), thread_title=title)
+            author, title = incoming.author, _to_storable_title(incoming.thread_title)
+            return replace(incoming, author=_to_storable_person(author), thread_title=title)
         case Joined(author=Person() as author):
-            return replace(incoming, author=_storable_person(author))
+            return replace(incoming, author=_to_storable_person(author))
         case SayRequested(text=text):
             return replace(incoming, text=mask_pasted_tokens(to_storable_text(text)))
         case Joined() | Deleted() | ForgetRequested():
@@ -524,12 +526,12 @@ def to_storable_message(message: IncomingMessage) -> IncomingMessage:
         quote = replace(
             quote,
             text=mask_pasted_tokens(to_storable_text(quote.text)),
-            author=_storable_person(quote.author) if quote.author else None,
-            attachments=_storable_attachments(quote.attachments),
+            author=_to_storable_person(quote.author) if quote.author else None,
+            attachments=_to_storable_attachments(quote.attachments),
         )
     text = to_storable_text(message.text)
-    masked, attachments = mask_pasted_tokens(text), _storable_attachments(message.attachments)
-    author, title = _storable_person(message.author), _storable_title(message.thread_title)
+    masked, attachments = mask_pasted_tokens(text), _to_storable_attachments(message.attachments)
+    author, title = _to_storable_person(message.author), _to_storable_title(message.thread_title)
     found = (message.text, message.quote, message.author, message.attachments, message.thread_title)
     if (masked, quote, author, attachments, title) == found:
         return message  # the usual case; comparing is cheaper than copying
@@ -546,14 +548,14 @@ def to_storable_message(message: IncomingMessage) -> IncomingMessage:
     )
 
 
-def _storable_title(title: ThreadTitle | None) -> ThreadTitle | None:
+def _to_storable_title(title: ThreadTitle | None) -> ThreadTitle | None:
     return title and replace(title, text=mask_pasted_tokens(to_storable_text(title.text)))
 
 
-def _storable_person(person: Person) -> Person:
+def _to_storable_person(person: Person) -> Person:
     name = to_storable_text(person.name)
     return person if name == person.name else replace(person, name=name)
 
 
-def _storable_attachments(items: tuple[MediaItem, ...]) -> tuple[MediaItem, ...]:
+def _to_storable_attachments(items: tuple[MediaItem, ...]) -> tuple[MediaItem, ...]:
     return tuple(replace(one, name=mask_pasted_tokens(to_storable_text(one.name))) for one in items)

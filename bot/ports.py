@@ -513,7 +513,7 @@ class RateLimits(Protocol):
         If the wait would exceed `max_wait_seconds`, return it without reserving anything.
         """
 
-    async def acquire(
+    async def acquire_slot(
         self,
         key: str,
         limit: int,
@@ -528,7 +528,7 @@ class RateLimits(Protocol):
         any free slot.
         """
 
-    async def release(self, key: str, holder: str) -> None:
+    async def release_slot(self, key: str, holder: str) -> None:
         """Release the holder's slot; does nothing if the holder has none."""
 
     async def take_call(self, scopes: Sequence[CallScope]) -> float:

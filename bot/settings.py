@@ -92,7 +92,7 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
     @field_validator("kind")
     @classmethod
     def _check_kind(cls, value: str) -> str:
-        kinds = (*EMBEDDER_KINDS, *plugins.enabled("embedders"))
+        kinds = (*EMBEDDER_KINDS, *plugins.enabled_plugins("embedders"))
         if value not in kinds:
             raise ValueError(f"should be {', '.join(map(repr, kinds[:-1]))} or {kinds[-1]!r}")
         return value
@@ -577,7 +577,7 @@ def _settings_model(specs: tuple[PlatformSpec, ...]) -> type[Settings]:
 def read_settings(**given: object) -> Settings:
     """Return the settings; `given` overrides. Raises `SettingsError` with a line per problem."""
     names = _split(str(given.get("plugins", _early_setting("plugins") or "")))
-    plugins.enable(names, {"platforms": register_platform, "backends": register_backend})
+    plugins.enable_plugins(names, {"platforms": register_platform, "backends": register_backend})
     try:
         return settings_model()(**given)  # type: ignore[arg-type]  # pydantic checks the types
     except ValidationError as error:

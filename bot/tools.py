@@ -32,7 +32,7 @@ from bot.errors import EmbeddingError, PluginFailed, StoreError, ToolServerError
 from bot.ports import Clock, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.tokens import get_counter
-from bot.runtime.plugins import call_in_thread, enabled
+from bot.runtime.plugins import call_in_thread, enabled_plugins
 from bot.telemetry.metrics import record_span
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.value_class import value_class
@@ -287,7 +287,9 @@ def server_tools(servers: Iterable[ToolServer]) -> Sequence[Tool]:
 
 def plugin_tools(names: Iterable[str]) -> list[Tool]:
     """Return the tools of plug-ins by name; log and skip objects that are not tools."""
-    found = [(name, enabled("tools")[name]) for name in names if name in enabled("tools")]
+    found = [
+        (name, enabled_plugins("tools")[name]) for name in names if name in enabled_plugins("tools")
+    ]
     for name, tool in found:
         if not isinstance(tool, Tool):
             _log.warning("plugin_failed", plugin=name, reason="not a Tool")

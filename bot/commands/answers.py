@@ -269,7 +269,7 @@ class AnswerButtons:
             raise UserError(NOT_REMEMBERED)
         return found, exchange
 
-    async def text_to_edit(self, message: IncomingMessage) -> str:
+    async def edit_form(self, message: IncomingMessage) -> str:
         """Return the text that a command replies to, if its author may edit it."""
         found, exchange = await self.find_quoted(message)
         await self.check_editor(message, found, exchange)

@@ -73,7 +73,7 @@ class OperationState:
 
 def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
     return ProcessReport(
-        tuple(events.failures(_MAX_ERRORS)),
+        tuple(events.failed_messages(_MAX_ERRORS)),
         tuple(
             replace(one, provider=name)
             for name, backend in backends.items()
@@ -200,7 +200,7 @@ class OperationPage(RouteGroup):
         ]
 
     async def _find_failed(self, error_id: str) -> FailedMessage | None:
-        found = self.events.failure(error_id) or await find_failed_message(
+        found = self.events.find_failed_message(error_id) or await find_failed_message(
             self.notes.newest, error_id
         )
         if found is not None:

@@ -19,7 +19,7 @@ from bot.ports import Clock, Surface
 from bot.runtime.http_client import send_only_if
 from bot.runtime.in_process import BoundedDict
 from bot.storage.outbox import SqlOutbox
-from bot.telemetry.logs import BoundTurn
+from bot.telemetry.logs import TurnLogContext
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
@@ -101,7 +101,7 @@ class LateDuplicates:
         self, repeated: _ResentRow, wake: Callable[[Sequence[str]], None]
     ) -> None:
         row, is_done = repeated.row, False
-        with BoundTurn(row.turn):
+        with TurnLogContext(row.turn):
             try:
                 is_done = await self._search_exclusively(repeated, wake)
             except Refused as error:

@@ -82,7 +82,7 @@ class WaitingCalls:
         """By lane: when it started to wait, and when it last asked."""
 
     @contextmanager
-    def asking(self, source: str) -> Iterator[None]:
+    def count_asking(self, source: str) -> Iterator[None]:
         """Count a call as asking for a slot while the block runs."""
         self._asking[source] += 1
         try:
@@ -95,7 +95,7 @@ class WaitingCalls:
         return bool(self._waiting[source])
 
     @contextmanager
-    def waiting(self, source: str, lane: str) -> Iterator[asyncio.Event]:
+    def queue_call(self, source: str, lane: str) -> Iterator[asyncio.Event]:
         """Keep a call in its bot's queue while the block runs.
 
         Yield an event that is set when the call is first in the queue.
@@ -275,7 +275,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
             CallScope(source, of_bot, spans_processes=True),
         ]
         if is_message and not self.best_effort:
-            await self._wait(source, lane, scopes)
+            await self._wait_for_limit(source, lane, scopes)
         elif (wait := await self.rates.take_call(scopes)) > 0:
             raise RateLimited(wait)
         return await self._send_request(address, route, request)
@@ -308,7 +308,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
             _windows_in_force(limits.bot_calls, learns=learns, reserves=edits),
         )
 
-    async def _wait(self, source: str, lane: str, scopes: list[CallScope]) -> None:
+    async def _wait_for_limit(self, source: str, lane: str, scopes: list[CallScope]) -> None:
         """Wait in the bot's queue until a call is allowed.
 
         Raises `RateLimited` if the wait would exceed two seconds.
@@ -327,14 +327,14 @@ class RateLimitedSurface(Surface, DraftingSurface):
         Return 0 if the call was admitted, or else the seconds until the chat's limit allows it.
         """
         of_all = [scope for scope in scopes if scope.spans_processes]
-        with self._waiting.waiting(source, lane) as changed:
+        with self._waiting.queue_call(source, lane) as changed:
             while True:
                 if not self._waiting.is_first(source, lane):
                     await self._wait_for_others(changed, latest)
                     continue
                 if (wait := await self._take_call(source, scopes)) <= 0:
                     return 0.0
-                with self._waiting.asking(source):
+                with self._waiting.count_asking(source):
                     of_bot = await self.rates.seconds_until_call(of_all)
                 if of_bot <= 0:
                     return wait
@@ -342,7 +342,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
                 await self._sleep(of_bot, latest)
 
     async def _take_call(self, source: str, scopes: list[CallScope]) -> float:
-        with self._waiting.asking(source):
+        with self._waiting.count_asking(source):
             return await self.rates.take_call(scopes)
 
     async def _wait_for_others(self, changed: asyncio.Event, latest: float) -> None:

@@ -50,7 +50,7 @@ from bot.ports import Clock, Delivery, PrivateChats, Signals, Surface
 from bot.runtime.http_client import send_only_if
 from bot.runtime.in_process import BoundedDict
 from bot.storage.outbox import SqlOutbox
-from bot.telemetry.logs import BoundTurn
+from bot.telemetry.logs import TurnLogContext
 from bot.telemetry.metrics import FENCED, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS, record_span
 from bot.texts.text import supported_language, translatable, translate, translate_to_all_languages
 
@@ -189,7 +189,7 @@ class Sender:
         following: OutboxRow | None = row
         try:
             while following is not None:
-                with BoundTurn(following.turn):
+                with TurnLogContext(following.turn):
                     if (problem := following.problem) is not None:
                         following = await self._set_aside(following, problem)
                     else:

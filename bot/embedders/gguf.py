@@ -21,7 +21,7 @@ from bot.ports import Embedder
 from bot.prompting.embedding import pack_vectors
 from bot.runtime.http_client import ConnectionFailed
 from bot.runtime.subprocesses import ChildFailed
-from bot.runtime.unix_server import UnixServer, unix_server
+from bot.runtime.unix_server import UnixServer, run_unix_server
 from bot.settings import EmbeddingSettings
 
 _RESTART_SECONDS = 30.0
@@ -92,7 +92,7 @@ class GgufEmbedder(Embedder):
             "context_tokens": MAX_TEXT_TOKENS,
             "threads": max(1, (os.cpu_count() or 1) // 2),  # the rest is for a chat model's engine
         }
-        return unix_server(
+        return run_unix_server(
             f"the embedding engine of {self._model.stem}",
             "bot.backends.llama_cpp.xllamacpp_child",
             options,

@@ -13,7 +13,7 @@ import structlog
 from bot.errors import SettingsError
 from bot.extras import import_extra, install_command
 from bot.ports import Embedder
-from bot.runtime.plugins import enabled
+from bot.runtime.plugins import enabled_plugins
 from bot.settings import EmbeddingSettings
 
 _NEEDED_BY = "a preset with stories"
@@ -33,7 +33,7 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     if settings.kind in _MODULES:
         make: MakeEmbedder = import_extra(_MODULES[settings.kind], _NEEDED_BY).make
         return make(settings, data_dir)
-    if settings.kind in enabled("embedders"):
+    if settings.kind in enabled_plugins("embedders"):
         return _make_plugin(settings, data_dir)
     library = import_extra("bot.prompting.embedding", _NEEDED_BY)
     embedder: Embedder = library.WORDS if settings.kind == "words" else library.DEFAULT_EMBEDDER
@@ -47,7 +47,7 @@ def _make_plugin(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     """Create a plug-in's embedder; raise `SettingsError` with the plug-in's name if it fails."""
     plugin = f"the embedder of the plug-in {settings.kind!r}"
     try:
-        make: MakeEmbedder = enabled("embedders")[settings.kind]
+        make: MakeEmbedder = enabled_plugins("embedders")[settings.kind]
         return make(settings, data_dir)
     except SettingsError as error:
         raise SettingsError(f"{plugin} cannot be used: {error}") from None

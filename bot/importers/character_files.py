@@ -20,7 +20,7 @@ from bot.prompting.haruhi import (
 from bot.prompting.presets.files import ReadPresets, read_presets, validate_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import path_inside
-from bot.runtime.plugins import enabled
+from bot.runtime.plugins import enabled_plugins
 from bot.texts.text import error_text, translatable
 
 # Only ChatHaruhi 2 has this column; its personas lack placeholders for stories.
@@ -117,7 +117,7 @@ def read_character_content(file: Path, content: bytes) -> CharacterFile:
 
 def _find_reader(file: Path) -> Callable[[bytes], CharacterData]:
     suffix = file.suffix.lower()
-    plugin = enabled("importers").get(suffix.removeprefix("."))
+    plugin = enabled_plugins("importers").get(suffix.removeprefix("."))
     reader = partial(_read_with, plugin) if plugin else _READERS.get(suffix)
     if reader is None:
         raise CharacterError.translatable(

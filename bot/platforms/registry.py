@@ -15,7 +15,7 @@ from bot.platforms.telegram import SPEC as TELEGRAM
 from bot.platforms.terminal import SPEC as TERMINAL
 from bot.platforms.web import SPEC as WEB
 from bot.ports import Platform
-from bot.runtime.plugins import enabled
+from bot.runtime.plugins import enabled_plugins
 
 _SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
 
@@ -66,7 +66,7 @@ def create_platform(
     try:
         made: Platform = _import_attribute(spec.factory)(settings, context)
     except Exception as error:
-        if isinstance(error, TroupeError) or spec not in enabled("platforms").values():
+        if isinstance(error, TroupeError) or spec not in enabled_plugins("platforms").values():
             raise
         reason = f"skipped the platform {spec.kind!r}: its plug-in raised {type(error).__name__}"
         raise PluginFailed(reason) from error

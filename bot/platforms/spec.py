@@ -125,7 +125,7 @@ class PlatformContext:
     """The names of all commands, including those that no menu lists."""
     message_commands: Sequence[MessageCommandSpec] = ()
     """Commands for a message's menu, on platforms that have such menus."""
-    text_to_edit: Callable[[IncomingMessage], Awaitable[EditableText]] = _empty_form
+    edit_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _empty_form
     """Returns a form with the text of the message that a command was called on."""
     press_form: Callable[[Pressed], Awaitable[EditableText | None]] = _do_nothing
     """Returns the form that a button opens, or None if it opens none. The platform passes the

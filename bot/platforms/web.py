@@ -119,7 +119,7 @@ def to_incoming_message(
         scopes=(address.lane,),
         author_is_admin=True,  # only the operator can use the console
         quote=quote,
-        mentions=_mentions(text, channel.people, author),
+        mentions=_list_mentions(text, channel.people, author),
         locale=channel.locale,
         is_private=is_alone,
         is_age_restricted=True,  # only the operator reads it
@@ -127,7 +127,7 @@ def to_incoming_message(
     )
 
 
-def _mentions(text: str, people: Sequence[Person], author: Person) -> tuple[str, ...]:
+def _list_mentions(text: str, people: Sequence[Person], author: Person) -> tuple[str, ...]:
     lowered = text.casefold()
     named = (one for one in people if one.id != author.id)
     return tuple(one.id for one in named if f"@{one.name.casefold()}" in lowered)

@@ -40,7 +40,7 @@ class InProcessRateLimits(RateLimits):
         return begin - now
 
     @override
-    async def acquire(
+    async def acquire_slot(
         self,
         key: str,
         limit: int,
@@ -75,7 +75,7 @@ class InProcessRateLimits(RateLimits):
         return False
 
     @override
-    async def release(self, key: str, holder: str) -> None:
+    async def release_slot(self, key: str, holder: str) -> None:
         self._holders[key].pop(holder, None)
         if not self._holders[key]:
             del self._holders[key]

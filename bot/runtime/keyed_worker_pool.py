@@ -85,7 +85,7 @@ class KeyedWorkerPool(Generic[Item]):
         self.stopping = False
         self._is_drained = False
         KEYS_IN_PROGRESS.labels(self.queue).set_function(lambda: len(self._tasks))
-        leave = self._delay_woken_elsewhere if self.wakes_keys else None
+        leave = self._add_woken_elsewhere if self.wakes_keys else None
         self.signals.subscribe(self.queue, self._add_woken, leave)
         if self.extra_urgent:
             self.signals.subscribe(urgent_topic(self.queue), self._mark_urgent)
@@ -139,7 +139,7 @@ class KeyedWorkerPool(Generic[Item]):
         self._woken.update(dict.fromkeys(keys))
         self._changed.set()
 
-    def _delay_woken_elsewhere(self, keys: Sequence[str]) -> None:
+    def _add_woken_elsewhere(self, keys: Sequence[str]) -> None:
         if not self._delayed:
             self.clock.call_later(_DELAY_SECONDS, self._wake_delayed)
         self._delayed.update(dict.fromkeys(keys))

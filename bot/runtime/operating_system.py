@@ -59,7 +59,7 @@ def lock_file(file: TextIO, *, is_shared: bool) -> None:
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
 
 
-def is_own(found: os.stat_result) -> bool:
+def belongs_to_user(found: os.stat_result) -> bool:
     """Return whether a file belongs to this user; always False on Windows."""
     return sys.platform != "win32" and found.st_uid == os.getuid()
 

@@ -39,7 +39,7 @@ _threads: Counter[str] = Counter()
 Result = TypeVar("Result")
 
 
-def enable(names: Iterable[str], register: Mapping[str, Callable[[Any], None]]) -> None:
+def enable_plugins(names: Iterable[str], register: Mapping[str, Callable[[Any], None]]) -> None:
     """Load the plug-ins with these names, each once in a process; record failures in `problems`.
 
     `register` maps some groups to a function that validates a plug-in and adds it to the built-in
@@ -59,7 +59,7 @@ def enable(names: Iterable[str], register: Mapping[str, Callable[[Any], None]]) 
                 problems[name] = f"the plug-in {name!r} of {package} {problem}"
 
 
-def enabled(group: str) -> Mapping[str, Any]:
+def enabled_plugins(group: str) -> Mapping[str, Any]:
     """Return the loaded plug-ins of a group by name."""
     return _values[group]
 

@@ -143,7 +143,7 @@ class SupervisedProcess:
 
 
 @contextlib.asynccontextmanager
-async def supervised(
+async def run_supervised(
     name: str,
     command: Sequence[str],
     *,

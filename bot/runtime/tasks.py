@@ -156,7 +156,7 @@ class ResumeLimiter:
         self._waiting = deque[Callable[[], None]]()
         self._is_scheduled = False
 
-    def wake(self, callback: Callable[[], None]) -> None:
+    def call_or_defer(self, callback: Callable[[], None]) -> None:
         """Call a function now, or in a later pass if the limit of this pass is reached."""
         if self._in_this_pass < _MAX_IN_A_PASS and not self._waiting:
             self._in_this_pass += 1

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from bot.runtime.http_client import ConnectionFailed, HttpClient
 from bot.runtime.operating_system import HAS_UNIX_SOCKETS
-from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, supervised
+from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, run_supervised
 
 _START_SECONDS = 120.0  # for a large model file on a slow disk
 _SOCKET = "engine.sock"
@@ -32,7 +32,7 @@ UnixServer: TypeAlias = tuple[SupervisedProcess, HttpClient]
 
 
 @asynccontextmanager
-async def unix_server(
+async def run_unix_server(
     name: str, module: str, options: Mapping[str, object], log_file: Path
 ) -> AsyncIterator[UnixServer]:
     """Run `python -m module` as a server during the block; raises `ChildFailed`.
@@ -68,7 +68,7 @@ async def unix_server(
         threads = max(1, (os.cpu_count() or 1) - 1)  # leave one core for the event loop
         given = {"threads": threads, **options, **place}
         child = await stack.enter_async_context(
-            supervised(
+            run_supervised(
                 name,
                 [sys.executable, "-m", module, json.dumps(given, default=str)],
                 ready=lambda: _is_healthy(client),

@@ -146,12 +146,12 @@ class MessagingContainer(StorageContainer, ABC):
 
     # forms that platforms open before a request is stored
 
-    async def text_to_edit(self, message: IncomingMessage) -> EditableText:
+    async def edit_form(self, message: IncomingMessage) -> EditableText:
         """Return the form for editing a character's message."""
         language = supported_language(message.locale)
         try:
-            routed = await self.history_router.route_command(message)
-            text = await self.answer_buttons.text_to_edit(routed)
+            route_events = await self.history_router.route_command(message)
+            text = await self.answer_buttons.edit_form(route_events)
         except (UserError, StoreError) as error:
             problem = error.text if isinstance(error, UserError) else _BUSY
             return EditableText(refusal=translate(problem, language))

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from bot.errors import SettingsError
-from bot.runtime.operating_system import is_own, lock_file
+from bot.runtime.operating_system import belongs_to_user, lock_file
 
 
 class DataDirUse(Enum):
@@ -41,7 +41,7 @@ def create_data_dir(data_dir: Path) -> Path:
 def restrict_to_owner(path: Path, mode: int) -> None:
     """Set the mode of a file or directory that belongs to this user."""
     found = path.stat()
-    if is_own(found) and found.st_mode & 0o077:
+    if belongs_to_user(found) and found.st_mode & 0o077:
         path.chmod(mode)
 
 

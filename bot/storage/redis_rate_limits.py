@@ -77,7 +77,7 @@ class RedisRateLimits(RateLimits):
         return float(answer)
 
     @override
-    async def acquire(
+    async def acquire_slot(
         self,
         key: str,
         limit: int,
@@ -94,14 +94,14 @@ class RedisRateLimits(RateLimits):
         answer = await self._ask(lambda: self._scripts["acquire"](keys, given))
         if answer is None:
             share = max(1, limit // self._processes)
-            return await self._here.acquire(key, share, holder, lease_seconds, waiter)
+            return await self._here.acquire_slot(key, share, holder, lease_seconds, waiter)
         if answer:  # also counted here, in case the server goes down
-            await self._here.acquire(key, _ANY_NUMBER, holder, lease_seconds)
+            await self._here.acquire_slot(key, _ANY_NUMBER, holder, lease_seconds)
         return int(answer)
 
     @override
-    async def release(self, key: str, holder: str) -> None:
-        await self._here.release(key, holder)  # it may have been acquired while the server was down
+    async def release_slot(self, key: str, holder: str) -> None:
+        await self._here.release_slot(key, holder)  # it may have been acquired while the server was down
         if len(self._untold_releases) < _MAX_UNTOLD_RELEASES:
             self._untold_releases[key, holder] = None
         await self._ask(self._tell_releases)

@@ -170,7 +170,7 @@ def _rows_of(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
 def _deliver(outcomes: Sequence[_Outcome]) -> None:
     gate = resume_limiter()
     for outcome in outcomes:
-        gate.wake(functools.partial(_wake_caller, *outcome))
+        gate.call_or_defer(functools.partial(_wake_caller, *outcome))
 
 
 def _wake_caller(done: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:

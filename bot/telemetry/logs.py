@@ -47,7 +47,7 @@ def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> 
 
 
 @dataclass(slots=True)
-class _Repeats:
+class _RepeatedRecord:
     written_at: float
     """When a record was last written."""
     newest: logging.LogRecord | None = None
@@ -71,7 +71,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._seen: dict[str, _Repeats] = {}
+        self._seen: dict[str, _RepeatedRecord] = {}
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
@@ -83,7 +83,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
         if key is None:
             super().emit(record)
         elif key not in self._seen:
-            self._seen[key] = _Repeats(now)
+            self._seen[key] = _RepeatedRecord(now)
             super().emit(record)
 
     @override
@@ -99,7 +99,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
             del self._seen[key]
             if (record := repeats.newest) is None:
                 continue
-            self._seen[key] = _Repeats(now)
+            self._seen[key] = _RepeatedRecord(now)
             if isinstance(record.msg, dict):  # logged with structlog
                 ids = {"error_ids": repeats.error_ids} if repeats.error_ids else {}
                 record.msg = {**record.msg, "repeats": repeats.count, **ids}
@@ -121,7 +121,7 @@ def _repeat_key(record: logging.LogRecord) -> str:
     return _VARIABLE.sub("0", text)
 
 
-class BoundTurn:
+class TurnLogContext:
     """A context manager that adds the field `turn` to log lines.
 
     It is four times as fast as structlog's `bound_contextvars`.
@@ -231,12 +231,12 @@ class RecentEvents:
             self._steps.append((str(turn), step))
         return event
 
-    def failures(self, limit: int) -> Sequence[FailedMessage]:
+    def failed_messages(self, limit: int) -> Sequence[FailedMessage]:
         """Return up to `limit` messages that logged a warning or error, newest first."""
         failed = (turn for turn, step in reversed(self._steps) if step.level in _FAILURES)
         return [self._failed_message(turn) for turn in list(dict.fromkeys(failed))[:limit]]
 
-    def failure(self, error_id: str) -> FailedMessage | None:
+    def find_failed_message(self, error_id: str) -> FailedMessage | None:
         """Return the message with an error id that was shown to a user.
 
         Return None if this process has logged no such message.
@@ -257,7 +257,7 @@ _decode = msgspec.json.Decoder(FailedMessage).decode
 def create_failure_note(events: RecentEvents, turn: str) -> MessageNote:
     """Return a note for the database that contains the log of a failed message."""
     error_id = short_error_id(turn)
-    failed = events.failure(error_id) or FailedMessage(error_id, turn, ())
+    failed = events.find_failed_message(error_id) or FailedMessage(error_id, turn, ())
     return MessageNote(_note_key(error_id), _encode(failed).decode())
 
 

@@ -52,7 +52,7 @@ from bot.routing.decide import (
 )
 from bot.routing.presets import ActiveCharacters
 from bot.runtime.tasks import ResumeLimiter
-from bot.telemetry.logs import BoundTurn
+from bot.telemetry.logs import TurnLogContext
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, ROOT, SECONDS_TO_FINISH, record_span
 from bot.texts.text import translatable, translatable_count
 from bot.turn.claims import LEASE_SECONDS, IsolationGate, LeaseKeeper, is_set_aside
@@ -162,7 +162,7 @@ class ConversationWorker:
             return await self._process(group)
 
     async def _process(self, group: MessageGroup) -> InboxMessage | None:
-        with BoundTurn(group.message.turn):
+        with TurnLogContext(group.message.turn):
             message, began = group.message, self._clock.now()
             outcome, following = await self._finish(group)
             for one in (message, *group.message.gathered, *group.message.refused):

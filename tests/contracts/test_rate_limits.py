@@ -162,15 +162,15 @@ async def test_cancelled_calls_never_get_the_answer_of_another_call(peers: Peers
 
 
 async def test_places_are_held_until_released(peers: Peers) -> None:
-    assert await peers.here.acquire("p", 2, "a", 600) == 1
-    assert await peers.there.acquire("p", 2, "b", 600) == 2
-    assert await peers.there.acquire("p", 2, "b", 600) == 2  # again
-    assert await peers.here.acquire("p", 2, "c", 600) == 0
-    assert await peers.here.acquire("q", 2, "c", 600) == 1
-    await peers.there.release("p", "a")
-    await peers.there.release("p", "nobody")
-    assert await peers.here.acquire("p", 2, "c", 600) == 2
-    assert await peers.here.acquire("p", 2, "d", 600) == 0
+    assert await peers.here.acquire_slot("p", 2, "a", 600) == 1
+    assert await peers.there.acquire_slot("p", 2, "b", 600) == 2
+    assert await peers.there.acquire_slot("p", 2, "b", 600) == 2  # again
+    assert await peers.here.acquire_slot("p", 2, "c", 600) == 0
+    assert await peers.here.acquire_slot("q", 2, "c", 600) == 1
+    await peers.there.release_slot("p", "a")
+    await peers.there.release_slot("p", "nobody")
+    assert await peers.here.acquire_slot("p", 2, "c", 600) == 2
+    assert await peers.here.acquire_slot("p", 2, "d", 600) == 0
 
 
 async def test_free_place_is_for_the_most_urgent_who_waits_longest(peers: Peers) -> None:
@@ -187,39 +187,41 @@ async def test_free_place_is_for_the_most_urgent_who_waits_longest(peers: Peers)
         given = []
         for name in names:
             end, waiter = waiters[name]
-            if await end.acquire("p", 1, name, 600, waiter):
+            if await end.acquire_slot("p", 1, name, 600, waiter):
                 given.append(name)
         return "".join(given)
 
     assert await ask("abcd") == "a"
     for asking, holder, following in (("cbd", "a", "d"), ("cb", "d", "b"), ("c", "b", "c")):
-        await waiters[holder][0].release("p", holder)
+        await waiters[holder][0].release_slot("p", holder)
         assert await ask(asking) == following
 
 
 async def test_each_free_place_is_for_one_of_the_waiters(peers: Peers) -> None:
     for name in "ab":
-        assert await peers.here.acquire("p", 2, name, 600)
+        assert await peers.here.acquire_slot("p", 2, name, 600)
     for name in ("first", "second", "third"):
-        assert not await peers.there.acquire("p", 2, name, 600, Waiter(name, 0, 600))
+        assert not await peers.there.acquire_slot("p", 2, name, 600, Waiter(name, 0, 600))
     for name in "ab":
-        await peers.here.release("p", name)
-    assert not await peers.here.acquire("p", 2, "third", 600, Waiter("third", 0, 600))
-    assert await peers.here.acquire("p", 2, "second", 600, Waiter("second", 0, 600))
-    assert await peers.here.acquire("p", 2, "first", 600, Waiter("first", 0, 600)) == 2
+        await peers.here.release_slot("p", name)
+    assert not await peers.here.acquire_slot("p", 2, "third", 600, Waiter("third", 0, 600))
+    assert await peers.here.acquire_slot("p", 2, "second", 600, Waiter("second", 0, 600))
+    assert await peers.here.acquire_slot("p", 2, "first", 600, Waiter("first", 0, 600)) == 2
 
 
 async def test_waiter_that_tries_no_more_is_passed_over(peers: Peers) -> None:
-    assert await peers.here.acquire("p", 1, "a", 600)
-    assert not await peers.here.acquire("p", 1, "b", 600, Waiter("here", Urgency.QUESTION, 0.05))
-    await peers.here.release("p", "a")
+    assert await peers.here.acquire_slot("p", 1, "a", 600)
+    assert not await peers.here.acquire_slot(
+        "p", 1, "b", 600, Waiter("here", Urgency.QUESTION, 0.05)
+    )
+    await peers.here.release_slot("p", "a")
     waiter = Waiter("there", Urgency.BACKGROUND, 600)
-    await wait_until_async(lambda: peers.there.acquire("p", 1, "c", 600, waiter))
+    await wait_until_async(lambda: peers.there.acquire_slot("p", 1, "c", 600, waiter))
 
 
 async def test_place_of_a_dead_process_becomes_free(peers: Peers) -> None:
-    assert await peers.here.acquire("p", 1, "dead", 0.05)
-    await wait_until_async(lambda: peers.there.acquire("p", 1, "alive", 600))
+    assert await peers.here.acquire_slot("p", 1, "dead", 0.05)
+    await wait_until_async(lambda: peers.there.acquire_slot("p", 1, "alive", 600))
 
 
 GROUP = CallScope("telegram:-7", (CallWindow(5, 1000),))
@@ -346,10 +348,10 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
             await clock.advance(1)
         with frozen_valkey():
             assert [await limits.take([SLOW]) for _ in range(4)] == [0, 0, 0, 1000]
-            assert await limits.acquire("p", 1, "a", 600)
-            assert not await limits.acquire("p", 1, "b", 600)
-            await limits.release("p", "a")
-            assert await limits.acquire("p", 1, "b", 600)
+            assert await limits.acquire_slot("p", 1, "a", 600)
+            assert not await limits.acquire_slot("p", 1, "b", 600)
+            await limits.release_slot("p", "a")
+            assert await limits.acquire_slot("p", 1, "b", 600)
             assert await limits.take_call([GROUP]) == 995  # what the server counted is known here
             await limits.block_calls("telegram:-8", 600)
         await clock.advance(20)
@@ -362,15 +364,15 @@ async def test_place_given_back_to_a_frozen_server_is_free_later(tmp_path: Path)
     clock = FakeClock()
     async with on_valkey(tmp_path, clock) as (_, here, there):
         for holder in ("a", "b"):
-            assert await here.acquire("p", 2, holder, 600)
+            assert await here.acquire_slot("p", 2, holder, 600)
         with frozen_valkey():
             await here.take([SLOW])  # it finds out
             for holder in ("a", "b"):
-                await here.release("p", holder)
-        assert not await there.acquire("p", 2, "c", 600)
+                await here.release_slot("p", holder)
+        assert not await there.acquire_slot("p", 2, "c", 600)
         await clock.advance(20)
         await here.take([SLOW])
-        assert [await there.acquire("p", 2, holder, 600) for holder in "cd"] == [1, 2]
+        assert [await there.acquire_slot("p", 2, holder, 600) for holder in "cd"] == [1, 2]
 
 
 @pytest.mark.service
@@ -394,19 +396,19 @@ async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_p
     async with on_valkey(tmp_path, clock) as (_, here, there):
         both = (here, there)
         for limits in both:
-            await limits.acquire("other", 9, "a", 600)
+            await limits.acquire_slot("other", 9, "a", 600)
         await clock.advance(30)
         for limits in both:
-            await limits.acquire("other", 9, "a", 600)  # it counts the processes again
+            await limits.acquire_slot("other", 9, "a", 600)  # it counts the processes again
         for name, limits in zip(("here", "there"), both, strict=True):
-            assert await limits.acquire("held", 4, name, 600)
+            assert await limits.acquire_slot("held", 4, name, 600)
         with frozen_valkey():
             for limits in both:
                 assert [await limits.take_call([bot]) for _ in range(6)] == [*[0] * 5, 1000]
                 assert [await limits.take_call([chat]) for _ in range(5)] == [*[0] * 4, 1000]
-                taken = [await limits.acquire("p", 4, name, 600) for name in "abc"]
+                taken = [await limits.acquire_slot("p", 4, name, 600) for name in "abc"]
                 assert taken == [1, 2, 0]
-                taken = [await limits.acquire("held", 4, name, 600) for name in "ab"]
+                taken = [await limits.acquire_slot("held", 4, name, 600) for name in "ab"]
                 assert taken == [2, 0], "what it holds in the server counts"
 
 
@@ -414,7 +416,7 @@ async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_p
 async def test_keys_expire(tmp_path: Path) -> None:
     async with on_valkey(tmp_path, SystemClock(), ANSWER_SECONDS) as (client, limits):
         await limits.take([SLOW])
-        await limits.acquire("p", 1, "a", 600)
+        await limits.acquire_slot("p", 1, "a", 600)
         await limits.take_call([GROUP])
         await limits.block_calls("telegram", 600)
         keys = sorted(await client.keys("*"))

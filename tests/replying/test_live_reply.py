@@ -20,7 +20,7 @@ from bot.ports import DraftingSurface
 from bot.replying.answer_parts import PartPlaces
 from bot.replying.live_reply import LiveReply, StreamBuffer, TypingIndicator, final_parts
 from bot.replying.split import split
-from bot.runtime.http_client import ConnectionFailed, require_may_send
+from bot.runtime.http_client import ConnectionFailed, check_may_send
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, run_ready_tasks
 
 ENOUGH = "Thirty characters are enough to open a message."
@@ -264,7 +264,7 @@ async def test_edit_that_waited_too_long_is_not_sent(setup: Setup) -> None:
             nonlocal written
             setup.may_edit = False  # the process stood still where the edit waited for its rate
             try:
-                require_may_send()
+                check_may_send()
             except ConnectionFailed as error:
                 raise Unreachable(str(error)) from None
             written += 1

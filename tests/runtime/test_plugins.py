@@ -134,7 +134,7 @@ def test_problem_of_an_unusable_plugin_is_recorded(install: Install, code: str, 
     assert note in plugins.problems["bad"]
     assert SECRET not in plugins.problems["bad"]
     assert plugins.problems["absent"].endswith("is installed; installed plug-ins: bad, moon")
-    assert [*plugins.enabled("tools")] == ["moon"]
+    assert [*plugins.enabled_plugins("tools")] == ["moon"]
     with pytest.raises(SettingsError) as error:  # says why that kind is not known
         read_settings(plugins="bad", providers={"mine": {"kind": "bad"}})
     assert note in str(error.value)

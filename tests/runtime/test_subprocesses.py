@@ -1,4 +1,4 @@
-"""Child processes start, are restarted, and never outlive their parent."""
+"""Child processes start, are restarted, and never_ready outlive their parent."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.runtime.subprocesses import ChildFailed, supervised
+from bot.runtime.subprocesses import ChildFailed, run_supervised
 from tests.checkout import CHECKOUT
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -23,14 +23,14 @@ IGNORES_SIGTERM = [
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from bot.runtime.subprocesses import supervised
+from bot.runtime.subprocesses import run_supervised
 
 async def ready():
     return True
 
 async def main():
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    async with supervised("sleeper", command, ready=ready, log_file=Path("log")) as child:
+    async with run_supervised("sleeper", command, ready=ready, log_file=Path("log")) as child:
         print(child.pid, flush=True)
         await asyncio.sleep(60)
 
@@ -60,7 +60,9 @@ async def test_child_inherits_no_secrets(log: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, "CANARY")
     monkeypatch.setenv("LC_MEASUREMENT", "kept")
     shows = "import os, time; print(dict(os.environ), 'up', flush=True); time.sleep(60)"
-    async with supervised("shows", [sys.executable, "-c", shows], ready=says_up(log), log_file=log):
+    async with run_supervised(
+        "shows", [sys.executable, "-c", shows], ready=says_up(log), log_file=log
+    ):
         pass
     text = log.read_text(encoding="utf-8")  # noqa: ASYNC240
     assert "CANARY" not in text
@@ -74,7 +76,7 @@ def remove_log_folder(log: Path) -> Path:
     return log.parent.rename(log.parent.with_name("away"))
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -83,11 +85,11 @@ def alive(pid: int) -> bool:
 
 
 async def test_process_is_restarted_when_it_dies_and_ends_with_the_block(log: Path) -> None:
-    async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
+    async with run_supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
         first = child.pid
         assert first is not None
         assert child.is_ready
-        assert alive(first)
+        assert is_alive(first)
         os.kill(first, signal.SIGKILL)
         await wait_until(lambda: not child.is_ready)
         with pytest.raises(ChildFailed, match="sleeper is not ready; see "):
@@ -97,11 +99,11 @@ async def test_process_is_restarted_when_it_dies_and_ends_with_the_block(log: Pa
         assert second not in {None, first}
         assert child.restarts == 1
     assert second is not None
-    assert not alive(second)
+    assert not is_alive(second)
     assert child.pid is None
 
 
-async def never() -> bool:
+async def never_ready() -> bool:
     return False
 
 
@@ -120,7 +122,9 @@ async def test_process_that_is_not_ready_in_time_is_stopped(
 ) -> None:
     seconds = 30 if command is EXITS else 1
     with pytest.raises(ChildFailed, match=f"{told}|it printed nothing"):
-        async with supervised("engine", command, ready=never, log_file=log, start_seconds=seconds):
+        async with run_supervised(
+            "engine", command, ready=never_ready, log_file=log, start_seconds=seconds
+        ):
             pytest.fail("it started")
 
 
@@ -129,12 +133,12 @@ async def test_error_for_a_process_that_cannot_start_is_one_line(log: Path, miss
     command = ["/no/such/program"] if missing == "program" else SLEEPER
     file = log.parent / "none" / "log" if missing == "log" else log
     with pytest.raises(ChildFailed, match=r"engine cannot be started: .*No such file"):
-        async with supervised("engine", command, ready=never, log_file=file):
+        async with run_supervised("engine", command, ready=never_ready, log_file=file):
             pytest.fail("it started")
 
 
 async def test_supervision_survives_a_restart_that_fails(log: Path) -> None:
-    async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
+    async with run_supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
         assert child.pid is not None
         away = remove_log_folder(log)
         os.kill(child.pid, signal.SIGKILL)
@@ -151,15 +155,17 @@ async def test_process_dies_with_its_killed_parent(tmp_path: Path) -> None:
     )
     assert parent.stdout is not None
     child = int(await parent.stdout.readline())
-    assert alive(child)
+    assert is_alive(child)
     parent.kill()
     await parent.wait()
-    await wait_until(lambda: not alive(child))
+    await wait_until(lambda: not is_alive(child))
 
 
 @pytest.mark.slow
 async def test_process_that_ignores_sigterm_is_killed(log: Path) -> None:
-    async with supervised("stubborn", IGNORES_SIGTERM, ready=says_up(log), log_file=log) as child:
+    async with run_supervised(
+        "stubborn", IGNORES_SIGTERM, ready=says_up(log), log_file=log
+    ) as child:
         pid = child.pid
     assert pid is not None
-    assert not alive(pid)
+    assert not is_alive(pid)

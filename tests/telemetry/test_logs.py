@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from bot.chat.session import short_error_id
-from bot.telemetry.logs import BoundTurn, RecentEvents, configure_logs
+from bot.telemetry.logs import RecentEvents, TurnLogContext, configure_logs
 from bot.telemetry.secret_masker import SecretMasker, mask_pasted_tokens
 from tests.attacks import attack_texts, secret_in, with_ours
 
@@ -117,7 +117,7 @@ def test_repeated_error_is_written_once_a_minute_and_counted(
     for passed in (0, 20, 20, 30, 20):
         now += passed
         for turn in "ab":
-            with BoundTurn(turn):
+            with TurnLogContext(turn):
                 structlog.get_logger("bot.test").error("store_failed", reason=f"after {now} s")
                 logging.getLogger("discord").warning("%s s behind, at %r", now, object())
             structlog.get_logger("bot.test").warning("refused", lane=f"telegram:{turn}")
@@ -203,10 +203,10 @@ def test_failed_messages_are_listed_newest_first_and_found_by_error_id() -> None
     note(events, "error", "turn_failed", turn="a:3")
     note(events, "info", "answered", turn="a:3")
 
-    assert [one.turn for one in events.failures(9)] == ["a:3", "a:2"]
-    assert [one.turn for one in events.failures(1)] == ["a:3"]
-    found = events.failure(short_error_id("a:2"))
+    assert [one.turn for one in events.failed_messages(9)] == ["a:3", "a:2"]
+    assert [one.turn for one in events.failed_messages(1)] == ["a:3"]
+    found = events.find_failed_message(short_error_id("a:2"))
     assert found is not None
     assert [one.event for one in found.steps] == ["answer_continued", "not_answered"]
     assert found.newest_failure.details == {"reason": "x" * 1000}
-    assert events.failure("ffffff") is None
+    assert events.find_failed_message("ffffff") is None

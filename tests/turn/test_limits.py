@@ -129,7 +129,7 @@ def clock() -> FakeClock:
 
 async def test_fallback_answers_without_a_free_slot(database: Database, clock: FakeClock) -> None:
     rates = InProcessRateLimits(clock)
-    assert await rates.acquire("p", 1, "another process", 600)
+    assert await rates.acquire_slot("p", 1, "another process", 600)
     fallback = FakeBackend(["Hi."])
     slots = ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240)
     preset = {"fallbacks": [{"provider": "q"}]}

@@ -36,7 +36,7 @@ async def test_cost_of_a_streamed_answer(tmp_path: Path) -> None:
                 "platform_requests": ["send", "edit"],
                 "timeouts": 0,
                 "tasks": {
-                    "KeyedWorkerPool._process_one": 3,
+                    "KeyedWorkerPool._process_item": 3,
                     "LiveReply._update_until_cancelled": 1,
                 },
             }
@@ -64,7 +64,7 @@ async def test_cost_of_an_answer_that_is_whole_at_once(tmp_path: Path) -> None:
                 "model_requests": 1,
                 "platform_requests": ["send"],
                 "timeouts": 0,
-                "tasks": {"KeyedWorkerPool._process_one": 2},
+                "tasks": {"KeyedWorkerPool._process_item": 2},
             }
         )
         assert list(service.surface.messages.values()) == ["Hello."] * 2

@@ -66,8 +66,8 @@ class LateAnswers(InProcessRateLimits):
         self._late = clock
 
     @override
-    async def acquire(self, *args: Any, **more: Any) -> int:
-        held = await super().acquire(*args, **more)
+    async def acquire_slot(self, *args: Any, **more: Any) -> int:
+        held = await super().acquire_slot(*args, **more)
         await self._late.sleep(1)
         return held
 
@@ -315,7 +315,7 @@ async def test_request_gives_up_after_a_minute_even_in_a_queue() -> None:
 async def test_command_is_answered_while_all_slots_are_held(database: Database) -> None:
     clock = FakeClock()
     rates = InProcessRateLimits(clock)
-    assert await rates.acquire("p", 1, "another process", 600)
+    assert await rates.acquire_slot("p", 1, "another process", 600)
     slots = ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240)
     setup = Setup(database, clock=clock, provider_slots=slots)
     async with working(setup, "a question", make_incoming("/help", key="6:1", chat="6")):

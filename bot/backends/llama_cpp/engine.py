@@ -27,7 +27,7 @@ from bot.errors import SettingsError
 from bot.extras import install_command
 from bot.runtime.http_client import ConnectionFailed
 from bot.runtime.subprocesses import ChildFailed
-from bot.runtime.unix_server import ENGINE_URL, UnixServer, unix_server
+from bot.runtime.unix_server import ENGINE_URL, UnixServer, run_unix_server
 from bot.templates.control_tokens import break_control_tokens
 from bot.value_class import value_class
 
@@ -261,7 +261,7 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
     if "first_token_seconds" not in settings.model_fields_set:
         settings = settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_SECONDS})
     log_file = config.data_dir / "llama-engine.log"
-    async with unix_server(
+    async with run_unix_server(
         f"the engine of {config.model.stem}", module, options, log_file
     ) as server:
         yield Engine(config, settings, server, f"{name} {version(name)}")

@@ -186,7 +186,7 @@ class CharacterPictures:
         if not self._application:
             found = decode_response(await self._rest.call(_APPLICATION), ObjectWithId)
             self._application = found.id
-        listed = decode_response(await self._rest.call(_EMOJIS, self._application), _Emojis)
+        listed = decode_response(await self._rest.call(_EMOJIS, self._application), _EmojiList)
         return [one for one in listed.items if one.name.startswith(_PICTURE_PREFIX)]
 
 
@@ -195,7 +195,7 @@ class _Emoji(msgspec.Struct):
     name: str
 
 
-class _Emojis(msgspec.Struct):
+class _EmojiList(msgspec.Struct):
     items: list[_Emoji]
 
 

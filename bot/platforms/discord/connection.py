@@ -66,7 +66,7 @@ class ShardClient(DiscordClient):
         failures = 0
         while not self.is_closed():
             try:
-                await self._open(session)
+                await self._connect(session)
                 while True:
                     if await self.receive():
                         failures = 0
@@ -95,7 +95,7 @@ class ShardClient(DiscordClient):
 
     @override
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
-        """Do nothing: `IdentifyLimits.turn` has already waited."""
+        """Do nothing: `IdentifyLimits.wait_for_turn` has already waited."""
 
     @override
     async def close(self) -> None:
@@ -105,7 +105,7 @@ class ShardClient(DiscordClient):
     @override
     def handle_event(self, event: str, *args: Any) -> None:
         """Handle an event, or hold it until its guild is loaded; RESUME does not send guilds."""
-        guild = _guild_id(args[0]) if event in _GUILD_EVENTS else 0
+        guild = _find_guild_id(args[0]) if event in _GUILD_EVENTS else 0
         if self.is_guild_loaded(guild):
             super().handle_event(event, *args)
             return
@@ -131,12 +131,12 @@ class ShardClient(DiscordClient):
             task.cancel()
         self._held.clear()
 
-    async def _open(self, session: GatewaySession | None) -> None:
+    async def _connect(self, session: GatewaySession | None) -> None:
         if session is not None:
             _log.info("discord_resuming", shard=self.shard.name)
             await self.open_socket(session, session.resume_url or self._gateway_url)
             return
-        async with self._identify_limits.turn(self.shard.number) as address:
+        async with self._identify_limits.wait_for_turn(self.shard.number) as address:
             _log.info("discord_identifying", shard=self.shard.name)
             await self.open_socket(None, self._gateway_url or address)
 
@@ -206,7 +206,7 @@ class ShardClient(DiscordClient):
             self.parse(RawEvent("GUILD_CREATE", described), lambda *_: None)
 
 
-def _guild_id(event: Any) -> int:
+def _find_guild_id(event: Any) -> int:
     """Return the guild id of a message, edit, deletion or reaction, or 0 for direct messages."""
     message = event if isinstance(event, discord.Message) else getattr(event, "message", None)
     if message is None:

@@ -284,7 +284,7 @@ class Gateway(ShardClient):
             await self._open_form(interaction, called.text, await context.command_form(called))
         elif (spec := commands.find_message_command(interaction, menu)) and spec.has_form:
             called = incoming.command_to_incoming(interaction, context, deferred=False)
-            form = await context.text_to_edit(called)
+            form = await context.edit_form(called)
             target = commands.interaction_data(interaction).get("target_id", "")
             await self._open_form(interaction, f"{spec.command}:{target}", form)
 

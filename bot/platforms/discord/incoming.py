@@ -41,12 +41,12 @@ def to_incoming_message(
     is_by_bot = message.author.bot or message.webhook_id is not None
     if is_by_bot and not by_anybody:
         return None
-    attachments = _attachments(message)
+    attachments = _list_attachments(message)
     text = _resolve_references(_full_text(message, _strip_mention(message, bot)), message)
     forwarded = _forwarded_text(message)  # a forward has no text of its own
     if message.type not in _WRITTEN_BY_PEOPLE or not (text or forwarded or attachments):
         return None
-    original = _original_message(message)
+    original = _find_original_message(message)
     address = Address("discord", str(message.channel.id), bot_id=bot_id)
     return IncomingMessage(
         address=address,
@@ -55,18 +55,18 @@ def to_incoming_message(
         author=_to_person(message.author),
         text=text or forwarded,
         at=message.created_at,
-        wake=_wake_reason(message, original, bot),
-        scopes=_scopes(address, message.channel, message.guild),
+        wake=_find_wake_reason(message, original, bot),
+        scopes=_list_scopes(address, message.channel, message.guild),
         author_is_admin=True if _is_private(message) else None,
-        author_roles=() if _is_private(message) else _roles(message.author),
+        author_roles=() if _is_private(message) else _list_role_ids(message.author),
         is_private=_is_private(message),
         is_age_restricted=_is_age_restricted(message.channel, is_private=_is_private(message)),
-        quote=_quote(original, bot),
+        quote=_to_quote(original, bot),
         attachments=attachments,
         in_thread=isinstance(message.channel, discord.Thread),
         opened_from=_own_thread_starter(message.channel, bot),
-        thread_title=_thread_title(message.channel, bot),
-        mentions=_mentions(message, bot),
+        thread_title=_to_thread_title(message.channel, bot),
+        mentions=_list_mentions(message, bot),
         locale=str(message.guild.preferred_locale) if message.guild else None,
         is_forward=bool(forwarded and not text),
     )
@@ -87,7 +87,7 @@ def edit_to_incoming(
     if thread is None:
         return Edited(key, incoming, at)
     address = replace(incoming.address, chat=str(thread.id))
-    scopes = _scopes(address, thread, message.guild)
+    scopes = _list_scopes(address, thread, message.guild)
     in_thread = replace(incoming, address=address, scopes=scopes, in_thread=True, is_late=True)
     return Edited(f"{key}@{thread.id}", in_thread, at)
 
@@ -106,7 +106,7 @@ def deletion_to_incoming(
         f"d{channel_id}:{ordered[0]}-{ordered[-1]}-{len(ordered)}",
         tuple(map(str, ordered)),
         discord.utils.utcnow(),
-        _scopes(address, channel, guild),
+        _list_scopes(address, channel, guild),
     )
 
 
@@ -124,7 +124,7 @@ def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pre
         data=str(data.get("custom_id", "")),
         values=values,
         interaction=f"{interaction.application_id}:{interaction.token}",
-        **_origin_fields(interaction, bot_id),
+        **_read_origin_fields(interaction, bot_id),
     )
 
 
@@ -150,18 +150,18 @@ def reaction_to_incoming(
         author=Person(f"discord:{event.user_id}", name),
         reaction=reaction,
         at=discord.utils.utcnow(),  # the event contains no time
-        scopes=_scopes(address, channel, guild),
+        scopes=_list_scopes(address, channel, guild),
         is_removed=is_removed,
         author_is_admin=True if is_private else None,
-        author_roles=() if is_private else _roles(event.member),
+        author_roles=() if is_private else _list_role_ids(event.member),
         is_private=is_private,
         is_age_restricted=_is_age_restricted(channel, is_private=is_private),
         in_thread=isinstance(channel, discord.Thread),
-        thread_title=_thread_title(channel, None),
+        thread_title=_to_thread_title(channel, None),
     )
 
 
-def _origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[str, Any]:
+def _read_origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[str, Any]:
     """Return the fields that describe who started an interaction, and where."""
     address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
     is_private = interaction.guild_id is None
@@ -172,14 +172,14 @@ def _origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[str, A
         "external_key": f"i{interaction.id}",
         "author": _to_person(interaction.user),
         "at": interaction.created_at,
-        "scopes": _scopes(address, interaction.channel, interaction.guild),
+        "scopes": _list_scopes(address, interaction.channel, interaction.guild),
         "author_is_admin": is_admin,
-        "author_roles": () if is_private else _roles(interaction.user),
+        "author_roles": () if is_private else _list_role_ids(interaction.user),
         "is_private": is_private,
         "is_age_restricted": _is_age_restricted(interaction.channel, is_private=is_private),
         "locale": str(interaction.locale),
         "in_thread": isinstance(interaction.channel, discord.Thread),
-        "thread_title": _thread_title(interaction.channel, interaction.client.user),
+        "thread_title": _to_thread_title(interaction.channel, interaction.client.user),
     }
 
 
@@ -195,7 +195,7 @@ def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
     address = Address("discord", str(channel.id), bot_id=bot_id)
     arrived = guild.me.joined_at or discord.utils.utcnow()
     key = f"join:{guild.id}:{arrived.timestamp():.0f}"
-    scopes = _scopes(address, channel, guild)
+    scopes = _list_scopes(address, channel, guild)
     return Joined(
         *(address, key, None, arrived, scopes),
         locale=str(guild.preferred_locale),
@@ -214,15 +214,15 @@ def command_to_incoming(
         message_id=None,
         text=commands.to_command_text(interaction, context.message_commands),
         wake=WakeReason.COMMAND,
-        quote=_target_message(interaction),
-        attachments=_command_files(interaction),
+        quote=_find_target_message(interaction),
+        attachments=_list_command_files(interaction),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
         has_public_response=commands.has_public_response(interaction, context.commands),
-        **_origin_fields(interaction, context.bot_id),
+        **_read_origin_fields(interaction, context.bot_id),
     )
 
 
-def _target_message(interaction: discord.Interaction) -> Quote | None:
+def _find_target_message(interaction: discord.Interaction) -> Quote | None:
     """Return the message that a command or form applies to, or None."""
     if interaction.type is discord.InteractionType.modal_submit:
         _, message_id = commands.read_form_target(interaction)
@@ -237,7 +237,7 @@ def _target_message(interaction: discord.Interaction) -> Quote | None:
     return Quote(person, str(resolved["id"]), resolved.get("content", ""))
 
 
-def _command_files(interaction: discord.Interaction) -> tuple[MediaItem, ...]:
+def _list_command_files(interaction: discord.Interaction) -> tuple[MediaItem, ...]:
     files = commands.interaction_data(interaction).get("resolved", {}).get("attachments", {})
     return tuple(
         MediaItem(
@@ -257,7 +257,7 @@ def _to_person(user: discord.abc.User) -> Person:
     return Person(id=f"discord:{user.id}", name=user.display_name)
 
 
-def _roles(user: discord.abc.User | None) -> tuple[str, ...] | None:
+def _list_role_ids(user: discord.abc.User | None) -> tuple[str, ...] | None:
     """Return the ids of a member's roles except @everyone, or None if they are unknown."""
     if not isinstance(user, discord.Member) or user.guild.unavailable:
         return None
@@ -274,13 +274,13 @@ def _own_thread_starter(channel: object, bot: Snowflake) -> str | None:
     return None
 
 
-def _thread_title(channel: object, bot: Snowflake | None) -> ThreadTitle | None:
+def _to_thread_title(channel: object, bot: Snowflake | None) -> ThreadTitle | None:
     if isinstance(channel, discord.Thread) and (bot is None or channel.owner_id != bot.id):
         return ThreadTitle(channel.name, f"discord:{channel.owner_id}")
     return None
 
 
-def _scopes(address: Address, channel: object, guild: discord.Guild | None) -> tuple[str, ...]:
+def _list_scopes(address: Address, channel: object, guild: discord.Guild | None) -> tuple[str, ...]:
     scopes = [address.lane]
     if isinstance(channel, discord.Thread):
         scopes.append(f"{address.source}:{channel.parent_id}")
@@ -300,7 +300,7 @@ def _is_age_restricted(channel: object, *, is_private: bool) -> bool | None:
     return is_nsfw is not None and bool(is_nsfw())
 
 
-def _original_message(message: discord.Message) -> discord.Message | None:
+def _find_original_message(message: discord.Message) -> discord.Message | None:
     # A forward also has a reference, but is not a reply.
     if message.type is not discord.MessageType.reply or message.reference is None:
         return None
@@ -308,7 +308,7 @@ def _original_message(message: discord.Message) -> discord.Message | None:
     return original if isinstance(original, discord.Message) else None
 
 
-def _quote(original: discord.Message | None, bot: Snowflake) -> Quote | None:
+def _to_quote(original: discord.Message | None, bot: Snowflake) -> Quote | None:
     if original is None:
         return None
     return Quote(
@@ -316,16 +316,16 @@ def _quote(original: discord.Message | None, bot: Snowflake) -> Quote | None:
         str(original.id),
         _resolve_references(_full_text(original, original.content), original)
         or _forwarded_text(original),
-        _attachments(original),
+        _list_attachments(original),
         is_ours=original.author.id == bot.id,
         by_webhook=original.webhook_id is not None,
     )
 
 
-def _mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
+def _list_mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
     if "<" not in message.content:
         return ()
-    ours = _mention_ids(message, bot)
+    ours = _bot_mention_ids(message, bot)
     found = (one for one in _REFERENCE.finditer(message.content) if int(one["id"]) not in ours)
     return tuple(
         f"discord:{'&' if one['kind'] == '@&' else ''}{one['id']}"
@@ -341,17 +341,18 @@ _COMPONENT_TEXTS = ("content", "label", "placeholder", "description", "name", "u
 _COMPONENT_PARTS = ("children", "items", "options")
 
 
-def _attachments(message: discord.Message) -> tuple[MediaItem, ...]:
-    items = _message_files(message)
+def _list_attachments(message: discord.Message) -> tuple[MediaItem, ...]:
+    items = _list_message_files(message)
     for snapshot in message.message_snapshots:
         text = _join_texts(_content_texts(snapshot, snapshot.content))
-        items += _message_files(snapshot) or ([] if text else [MediaItem(MediaKind.FORWARD)])
+        items += _list_message_files(snapshot) or ([] if text else [MediaItem(MediaKind.FORWARD)])
     return tuple(items)
 
 
-def _message_files(message: discord.Message | discord.MessageSnapshot) -> list[MediaItem]:
+def _list_message_files(message: discord.Message | discord.MessageSnapshot) -> list[MediaItem]:
     files = [
-        MediaItem(_file_kind(one), one.filename, one.size, one.url) for one in message.attachments
+        MediaItem(_find_file_kind(one), one.filename, one.size, one.url)
+        for one in message.attachments
     ]
     stickers = [MediaItem(MediaKind.STICKER, one.name, None, one.url) for one in message.stickers]
     return files + stickers
@@ -416,14 +417,14 @@ def _join_texts(texts: Iterable[str]) -> str:
     return "\n".join(one.strip() for one in texts if one.strip())
 
 
-def _file_kind(file: discord.Attachment) -> MediaKind:
+def _find_file_kind(file: discord.Attachment) -> MediaKind:
     if file.is_voice_message():
         return MediaKind.VOICE
     main_type = (file.content_type or "").partition("/")[0]
     return _KINDS.get(main_type, MediaKind.FILE)
 
 
-def _wake_reason(
+def _find_wake_reason(
     message: discord.Message, original: discord.Message | None, bot: Snowflake
 ) -> WakeReason | None:
     if _is_private(message):
@@ -445,10 +446,10 @@ def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
         return False
     in_text = {int(found["id"]) for found in _REFERENCE.finditer(message.content)}
     listed = {one.id for one in (*message.mentions, *message.role_mentions)}
-    return bool(_mention_ids(message, bot) & in_text & listed)
+    return bool(_bot_mention_ids(message, bot) & in_text & listed)
 
 
-def _mention_ids(message: discord.Message, bot: Snowflake) -> set[int]:
+def _bot_mention_ids(message: discord.Message, bot: Snowflake) -> set[int]:
     role = message.guild.self_role if message.guild else None
     return {bot.id, role.id} if role else {bot.id}
 
@@ -458,7 +459,7 @@ def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
     rest = text = message.content.strip()
     if not text.startswith("<"):
         return text
-    ids = _mention_ids(message, bot)
+    ids = _bot_mention_ids(message, bot)
     while (found := _REFERENCE.match(rest)) and int(found["id"]) in ids:
         rest = rest[found.end() :].lstrip(" \t\n,:;，：、")
     return rest or text

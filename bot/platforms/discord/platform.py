@@ -151,7 +151,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     async def is_admin(self, incoming: Request) -> bool:
         if incoming.author_is_admin is not None:
             return incoming.author_is_admin
-        guild_id = self._guild_id(incoming)
+        guild_id = self._find_guild_id(incoming)
         if guild_id is None:
             return False
         person = incoming.author.id.removeprefix("discord:")
@@ -159,7 +159,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
     @override
     async def read_author_roles(self, asked: Request) -> tuple[str, ...]:
-        key = guild, person = self._guild_id(asked), asked.author.id.removeprefix("discord:")
+        key = guild, person = self._find_guild_id(asked), asked.author.id.removeprefix("discord:")
         if guild is None:
             raise Refused("the message's server is unknown")
         now, (until, roles) = self._context.clock.monotonic(), self._roles.get(key, (0.0, ()))
@@ -201,7 +201,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         by_anybody: bool = False,
     ) -> IncomingMessage | None:
         """Convert a message from the same channel as `near`."""
-        guild = {} if near.is_private else {"guild_id": self._guild_id(near) or "0"}
+        guild = {} if near.is_private else {"guild_id": self._find_guild_id(near) or "0"}
         message = self._parser.parse_message({**data, **guild})
         if message is None:
             return None
@@ -245,7 +245,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     async def delete_unused_pictures(self, kept: Collection[str]) -> None:
         await self._pictures.drop(kept)
 
-    def _guild_id(self, incoming: Request) -> str | None:
+    def _find_guild_id(self, incoming: Request) -> str | None:
         prefix = f"{incoming.address.source}:guild:"
         scope = next((scope for scope in incoming.scopes if scope.startswith(prefix)), None)
         return scope.removeprefix(prefix) if scope is not None else None

@@ -50,14 +50,14 @@ class RateLimitBucket:
             wait = max(wait, self._sent[-int(self._limit)] + self._window_seconds - now)
         return max(0.0, wait)
 
-    def take(self, now: float) -> None:
+    def count_request(self, now: float) -> None:
         """Count a request that is sent now; if the last window is over, it starts a new one."""
         if now >= self._resets_at and self._window_seconds:
             self._left, self._resets_at = self._limit, now + self._window_seconds
         self._left -= 1
         self._sent.append(now)
 
-    def update(self, limit: float, remaining: float, reset_after: float, now: float) -> None:
+    def apply_limits(self, limit: float, remaining: float, reset_after: float, now: float) -> None:
         """Apply the rate limit headers of a response.
 
         They may be outdated, and do not count requests that are still in progress.
@@ -115,7 +115,7 @@ class BucketLimits:
         """Allow no requests of any bucket before a time."""
         self._blocked_until = max(self._blocked_until, until)
 
-    def update(
+    def apply_headers(
         self,
         bucket: RateLimitBucket,
         endpoint: str,
@@ -131,7 +131,7 @@ class BucketLimits:
         with suppress(KeyError, ValueError):
             names = (_LIMIT, _REMAINING, _RESET_AFTER)
             limit, remaining, reset_after = (float(headers[one]) for one in names)
-            bucket.update(limit, remaining, reset_after, now)
+            bucket.apply_limits(limit, remaining, reset_after, now)
 
     def _assign_bucket_name(self, endpoint: str, name: str) -> None:
         """Assign an endpoint to a bucket name; the requests it has already counted are kept."""
@@ -297,7 +297,7 @@ class RestClient:
             bucket = await self._wait_for_rate_limit(request)
             response, content = await self._send_once(request, token)
             now = asyncio.get_running_loop().time()
-            self._limits.update(bucket, request.key, request.resource, response.headers, now)
+            self._limits.apply_headers(bucket, request.key, request.resource, response.headers, now)
             if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
                 return content
             refusal = _read_refusal(content)
@@ -331,7 +331,7 @@ class RestClient:
             if wait > _MAX_WAIT_SECONDS or now + wait > request.deadline:
                 raise errors.RateLimited(wait, self._limits.blocked_scope(bucket, now))
             if wait <= 0:
-                bucket.take(now)
+                bucket.count_request(now)
                 return bucket
             await asyncio.sleep(wait)
 

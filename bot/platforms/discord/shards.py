@@ -118,7 +118,7 @@ class IdentifyLimits:
         self._free_at: dict[int, float] = {}  # by bucket, in monotonic time
 
     @asynccontextmanager
-    async def turn(self, shard_number: int) -> AsyncIterator[str]:
+    async def wait_for_turn(self, shard_number: int) -> AsyncIterator[str]:
         """Wait until Discord allows a shard to IDENTIFY; the block should connect and do so.
 
         Yield the gateway's URL.

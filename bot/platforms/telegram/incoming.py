@@ -230,10 +230,10 @@ def to_incoming_message(
         scopes=list_scopes(address),
         author_is_admin=_is_admin(message),
         is_private=message.chat.type == ChatType.PRIVATE,
-        quote=_quote(message, bot),
+        quote=_to_quote(message, bot),
         attachments=attachments,
         album=message.media_group_id,
-        mentions=_mentions(message, content, bot),
+        mentions=_list_mentions(message, content, bot),
         locale=message.from_user.language_code if message.from_user else None,
         is_forward=is_forward,
         forwarded_from=first_author.id if first_author is not None else "",
@@ -279,7 +279,7 @@ def _to_pressed(query: types.CallbackQuery, bot_id: str) -> Pressed | None:
         message_id=str(message.message_id),
         shown_at=message.date if isinstance(message, types.Message) else None,
         is_ephemeral=getattr(message, "ephemeral_message_id", None) is not None,
-        author=_person(query.from_user),
+        author=_to_person_of_account(query.from_user),
         data=data,
         at=datetime.now(UTC),  # the update contains no time
         scopes=list_scopes(address),
@@ -295,7 +295,7 @@ def _to_reacted(
     change: types.MessageReactionUpdated, update_id: int, bot_id: str
 ) -> Reacted | None:
     """Convert a reaction; return None if we do not use its emoji, or if its author is anonymous."""
-    old, new = _reactions(change.old_reaction), _reactions(change.new_reaction)
+    old, new = _list_reactions(change.old_reaction), _list_reactions(change.new_reaction)
     found = [one for one in new if one not in old] or [one for one in old if one not in new]
     if not found or change.user is None:
         return None
@@ -304,7 +304,7 @@ def _to_reacted(
         address=address,
         external_key=f"{change.chat.id}:{change.message_id}:r{update_id}",
         message_id=str(change.message_id),
-        author=_person(change.user),
+        author=_to_person_of_account(change.user),
         reaction=found[-1],
         at=change.date,
         scopes=list_scopes(address),
@@ -314,7 +314,7 @@ def _to_reacted(
     )
 
 
-def _reactions(types_: Sequence[types.ReactionTypeUnion]) -> list[Reaction]:
+def _list_reactions(types_: Sequence[types.ReactionTypeUnion]) -> list[Reaction]:
     emojis = (one.emoji for one in types_ if isinstance(one, types.ReactionTypeEmoji))
     return [one for emoji in emojis if (one := parse_reaction(emoji)) is not None]
 
@@ -328,7 +328,7 @@ def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> Joined | None:
     return Joined(
         address=address,
         external_key=f"join:{change.chat.id}:{int(change.date.timestamp())}",
-        author=_person(change.from_user),
+        author=_to_person_of_account(change.from_user),
         at=change.date,
         scopes=list_scopes(address),
         locale=change.from_user.language_code,
@@ -345,7 +345,7 @@ def _to_stop_command(
         address=address,
         external_key=f"{chat.id}:stop{update_id}",
         message_id=None,
-        author=_person(chat),  # only private chats have drafts
+        author=_to_person_of_account(chat),  # only private chats have drafts
         text="/stop",
         at=datetime.now(UTC),  # the update contains no time
         wake=WakeReason.COMMAND,
@@ -374,12 +374,12 @@ def _to_person(message: types.Message) -> Person | None:
     For an anonymous admin, or a channel, the author is the chat that the message was sent as.
     """
     if message.sender_chat is not None:
-        return _person(message.sender_chat)
+        return _to_person_of_account(message.sender_chat)
     user = message.from_user
-    return None if user is None or user.is_bot else _person(user)
+    return None if user is None or user.is_bot else _to_person_of_account(user)
 
 
-def _person(author: types.User | types.Chat) -> Person:
+def _to_person_of_account(author: types.User | types.Chat) -> Person:
     return Person(f"telegram:{author.id}", author.full_name)
 
 
@@ -394,7 +394,7 @@ def _is_admin_in(chat: types.Chat) -> bool | None:
     return True if chat.type == ChatType.PRIVATE else None
 
 
-def _quote(message: types.Message, bot: types.User) -> Quote | None:
+def _to_quote(message: types.Message, bot: types.User) -> Quote | None:
     answered = message.reply_to_message
     # Every message in a topic "replies" to the service message that opened the topic.
     if answered is not None and answered.forum_topic_created is not None:
@@ -404,7 +404,7 @@ def _quote(message: types.Message, bot: types.User) -> Quote | None:
         elsewhere = message.external_reply.origin if message.external_reply else None
         return None if part is None else Quote(_original_author(elsewhere), None, part)
     user = answered.from_user
-    author = _to_person(answered) or (_person(user) if user else None)
+    author = _to_person(answered) or (_to_person_of_account(user) if user else None)
     first = _original_author(answered.forward_origin)
     return Quote(
         author,
@@ -416,7 +416,7 @@ def _quote(message: types.Message, bot: types.User) -> Quote | None:
     )
 
 
-def _mentions(message: types.Message, content: str, bot: types.User) -> tuple[str, ...]:
+def _list_mentions(message: types.Message, content: str, bot: types.User) -> tuple[str, ...]:
     """Return the people mentioned, except the bot: by id if Telegram sends it, or by user name."""
     return tuple(
         f"telegram:{entity.user.id}"
@@ -440,7 +440,11 @@ def _forward_wake_and_text(message: types.Message, content: str) -> tuple[WakeRe
 
 def _original_author(origin: types.MessageOriginUnion | None) -> Person | None:
     """Return the person who wrote a forwarded or quoted message, or None if Telegram hides them."""
-    return _person(origin.sender_user) if isinstance(origin, types.MessageOriginUser) else None
+    return (
+        _to_person_of_account(origin.sender_user)
+        if isinstance(origin, types.MessageOriginUser)
+        else None
+    )
 
 
 def _original_author_name(message: types.Message) -> str:
@@ -482,10 +486,10 @@ def _wake_and_text(
         return None if is_others else WakeReason.COMMAND, command + text.removeprefix(word)
     if first is not None and _is_mention(first, content, bot):
         text = text.removeprefix(word).lstrip() or text.strip()
-    return _wake_reason(message, content, bot), text
+    return _find_wake_reason(message, content, bot), text
 
 
-def _wake_reason(message: types.Message, content: str, bot: types.User) -> WakeReason | None:
+def _find_wake_reason(message: types.Message, content: str, bot: types.User) -> WakeReason | None:
     if message.chat.type == ChatType.PRIVATE:
         return WakeReason.DM
     if any(_is_mention(entity, content, bot) for entity in _entities(message)):

@@ -84,7 +84,7 @@ class MovedChats:
             self._record_move(first, now)
         self._is_loaded = True
 
-    async def load_if_new(self, incomings: Iterable[Incoming], store: Intake) -> None:
+    async def load_moves_of_new_chats(self, incomings: Iterable[Incoming], store: Intake) -> None:
         """Load stored moves, if any of these events is from a group new to this process."""
         seen = {int(one.address.chat) for one in incomings}
         new = {chat for chat in seen - self._loaded_for if chat < 0}

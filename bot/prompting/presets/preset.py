@@ -33,7 +33,7 @@ from bot.prompting.presets.fields import (
     preset_id,
 )
 from bot.prompting.presets.regex_scripts import RegexScript, pattern_problem
-from bot.runtime.plugins import enabled
+from bot.runtime.plugins import enabled_plugins
 from bot.templates import RoleTemplate, get
 from bot.templates.jinja_template import check_source
 from bot.texts.text import Text, error_text, join_texts, translatable
@@ -108,7 +108,7 @@ def _wake_word_problem(word: str) -> Text | None:
 
 
 def _tool_problem(name: str) -> str | None:
-    tools = (*TOOLS, *enabled("tools"))
+    tools = (*TOOLS, *enabled_plugins("tools"))
     known = " or ".join(map(repr, tools))
     return None if name in tools else f"should be {known}, not {name!r}"
 

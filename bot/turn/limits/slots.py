@@ -194,9 +194,9 @@ class ProviderSlots:
                     await self._acquire(asked, show_position)
             yield
         finally:
-            await self.rates.release(asked.provider, asked.holder)
+            await self.rates.release_slot(asked.provider, asked.holder)
             if asked.is_shared:
-                await self.rates.release(asked.chat_key, asked.holder)
+                await self.rates.release_slot(asked.chat_key, asked.holder)
             self.signals.publish(FREED_SLOTS, [asked.provider])
 
     def _wake_waiting(self, providers: Sequence[str]) -> None:
@@ -233,7 +233,7 @@ class ProviderSlots:
         """Count a request as waiting, or refuse it; yield the number waiting elsewhere."""
         key, most = f"{asked.provider} waiting", self.max_waiting or _ANY_NUMBER
         try:
-            waiting = await self.rates.acquire(key, most, asked.holder, _WAITING_LEASE_SECONDS)
+            waiting = await self.rates.acquire_slot(key, most, asked.holder, _WAITING_LEASE_SECONDS)
             if not waiting:
                 raise BackendUnavailable(
                     f"{most} requests wait for provider {asked.provider!r}; set"
@@ -250,7 +250,7 @@ class ProviderSlots:
             finally:
                 self._counted[asked.provider] -= 1
         finally:  # after a cancellation it may still be counted
-            await self.rates.release(key, asked.holder)
+            await self.rates.release_slot(key, asked.holder)
 
     async def _wait(self, asked: SlotRequest) -> None:
         queue = self._queues[asked.provider]
@@ -284,15 +284,17 @@ class ProviderSlots:
     async def _try_acquire(self, asked: SlotRequest) -> bool:
         seconds, shares = self.lease_seconds, self._shares[asked.provider]
         waiter = Waiter(self._name, asked.urgency, _POLL_SECONDS * _MISSED_POLLS)
-        held = await self.rates.acquire(asked.provider, asked.limit, asked.holder, seconds, waiter)
+        held = await self.rates.acquire_slot(
+            asked.provider, asked.limit, asked.holder, seconds, waiter
+        )
         if not held or not asked.is_shared:
             return bool(held)
         if shares.may_take(asked.chat, asked.limit - held + 1):
             most = shares.slot_quota(asked.chat)
-            if own := await self.rates.acquire(asked.chat_key, most, asked.holder, seconds):
+            if own := await self.rates.acquire_slot(asked.chat_key, most, asked.holder, seconds):
                 taken = f"{asked.provider} {held - own} {asked.chat}"
                 self.signals.publish(TAKEN_SLOTS, [taken])
                 return True
-        await self.rates.release(asked.provider, asked.holder)
+        await self.rates.release_slot(asked.provider, asked.holder)
         self._queues[asked.provider].set_full(asked.chat, is_full=True)
         return False

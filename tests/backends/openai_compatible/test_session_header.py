@@ -14,7 +14,7 @@ from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, Message, Prompt
 from bot.errors import BackendUnavailable
-from bot.runtime.subprocesses import supervised
+from bot.runtime.subprocesses import run_supervised
 from tests.backends.tiny_gguf import Vocabulary, write
 from tests.rigs.hashing_proxy import HashingProxy, running_proxy
 from tests.waiting import wait_until
@@ -66,7 +66,9 @@ async def llama_server(model: Path, folder: Path) -> AsyncIterator[str]:
     command = [sys.executable, "-m", "tests.backends.llama_server_child", str(model), str(port)]
     log = folder / f"{port}.log"
     try:
-        async with supervised("llama-server", [*command, "4", "2048"], ready=ready, log_file=log):
+        async with run_supervised(
+            "llama-server", [*command, "4", "2048"], ready=ready, log_file=log
+        ):
             yield base
     finally:
         await probe.close()

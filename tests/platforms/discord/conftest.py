@@ -121,7 +121,7 @@ class Stage:
         log = self.wire.log
         return [one for one in log if one["method"] == method and one["path"].endswith(ending)]
 
-    def take_right(self, **missing: bool) -> None:
+    def set_permissions(self, **missing: bool) -> None:
         """Give the bot all permissions except those that are False."""
         roles = self.wire.b.get_guild(self.guild.id).roles
         [ours] = [one for one in roles.values() if one.managed]

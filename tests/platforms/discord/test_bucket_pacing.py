@@ -94,7 +94,7 @@ def simulate(running: list[Caller], server: StrictServer, limits: BucketLimits) 
         bucket = limits.bucket(caller.route, caller.channel, now)
         if response is not None:
             headers, refused = response
-            limits.update(bucket, caller.route, caller.channel, headers, now)
+            limits.apply_headers(bucket, caller.route, caller.channel, headers, now)
             if refused:
                 limits.block_all(now + refused)
                 server.told_until = max(server.told_until, now + refused)
@@ -103,7 +103,7 @@ def simulate(running: list[Caller], server: StrictServer, limits: BucketLimits) 
         elif (wait := limits.seconds_until_free(bucket, now)) > 0:
             heapq.heappush(agenda, (now + wait, next(order), caller, None))
         else:
-            bucket.take(now)
+            bucket.count_request(now)
             answer = server.receive(caller.route, caller.channel, now)
             heapq.heappush(agenda, (now + caller.latency, next(order), caller, answer))
 

@@ -103,7 +103,7 @@ async def test_webhook_calls_in_a_channel_and_its_threads_share_a_limit(stage: F
     own = [stage.message("x", None, at), stage.message("x", None), answered]
     lanes = [at.lane, stage.address.lane, stage.address.lane]
     assert [await surface.send_bucket(one) for one in own] == lanes
-    stage.take_right(manage_webhooks=False, manage_messages=False)
+    stage.set_permissions(manage_webhooks=False, manage_messages=False)
     restarted = platform_for(stage.wire)
     assert isinstance(restarted.surface, BucketSurface)
     assert await restarted.surface.send_bucket(stage.message("x")) == stage.address.lane
@@ -157,7 +157,7 @@ async def test_message_of_a_character_can_be_edited(stage: Faces, *, is_in_threa
 
 
 async def test_bot_posts_itself_without_permission_to_manage_webhooks(stage: Faces) -> None:
-    stage.take_right(manage_webhooks=False, manage_messages=False)
+    stage.set_permissions(manage_webhooks=False, manage_messages=False)
     bot = stage.wire.b.bot_user.name
     sent = await stage.say("Good")
     await stage.surface.edit(stage.address, sent, MessageContent("Good.", NORA), interaction=None)

@@ -21,7 +21,7 @@ def take(limits: BucketLimits, now: float, endpoint: str = SEND, resource: str =
     bucket = limits.bucket(endpoint, resource, now)
     wait = limits.seconds_until_free(bucket, now)
     if wait <= 0:
-        bucket.take(now)
+        bucket.count_request(now)
     return wait
 
 
@@ -32,7 +32,7 @@ def tell(
     endpoint: str = SEND,
     resource: str = "1",
 ) -> None:
-    limits.update(limits.bucket(endpoint, resource, now), endpoint, resource, said, now)
+    limits.apply_headers(limits.bucket(endpoint, resource, now), endpoint, resource, said, now)
 
 
 def test_bucket_allows_requests_until_discord_reports_a_limit() -> None:

@@ -113,7 +113,7 @@ async def test_lost_message_is_not_found_in_a_missing_thread(
 async def test_answer_continues_in_the_channel_without_permission_for_threads(
     stage: LongAnswer, right: str
 ) -> None:
-    stage.take_right(**{right: False})
+    stage.set_permissions(**{right: False})
     await stage.begin(None)
     sent = await stage.send("Second.", None)
     assert stage.in_channel() == ["First.", "Second."]

@@ -377,7 +377,7 @@ def test_commands_are_described_in_chinese_and_without_markup() -> None:
 
 
 @pytest.fixture
-async def asked(rig: Rig) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
+async def query_is_admin(rig: Rig) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
     """Return whether the author of a message in a group is an admin."""
     async with rig.running() as bot:
         rig.telegram.say(ALICE, "@sim_bot x", chat=GROUP)
@@ -386,29 +386,29 @@ async def asked(rig: Rig) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
 
 
 async def test_is_admin_queries_telegram_each_time(
-    rig: Rig, asked: Callable[[], Awaitable[bool]]
+    rig: Rig, query_is_admin: Callable[[], Awaitable[bool]]
 ) -> None:
     rig.telegram.chats[GROUP]["_admins"] = {ALICE}
-    assert await asked()
+    assert await query_is_admin()
     rig.telegram.fault("getChatMember", retry_after=9)
     with pytest.raises(PlatformError):
-        await asked()
+        await query_is_admin()
     rig.telegram.chats[GROUP]["_admins"] = set()
-    assert not await asked()
+    assert not await query_is_admin()
 
 
 @pytest.mark.parametrize("reason", ["PARTICIPANT_ID_INVALID", "user not found", "member not found"])
 async def test_person_outside_a_group_is_not_its_admin(
-    rig: Rig, asked: Callable[[], Awaitable[bool]], reason: str
+    rig: Rig, query_is_admin: Callable[[], Awaitable[bool]], reason: str
 ) -> None:
     rig.telegram.fault("getChatMember", error_code=400, description=f"Bad Request: {reason}")
-    assert not await asked()
+    assert not await query_is_admin()
 
 
 async def test_edits_presses_and_joins_are_received(rig: Rig) -> None:
     async with rig.running():
-        asked = rig.telegram.say(ALICE, "helo")
-        rig.telegram.edit(ALICE, ALICE, asked["message_id"], "hello")
+        query_is_admin = rig.telegram.say(ALICE, "helo")
+        rig.telegram.edit(ALICE, ALICE, query_is_admin["message_id"], "hello")
         rig.telegram.voice(ALICE)
         rig.telegram.invite(ALICE, GROUP)
         await wait_until(lambda: len(rig.intake.events) == 4)
@@ -437,15 +437,15 @@ async def test_only_messages_that_waited_too_long_before_a_start_are_late(rig: R
 
 async def test_press_is_acknowledged_once_and_stored_unless_refused(rig: Rig) -> None:
     wire = rig.telegram
-    asked = wire.say(5, "hello")
+    query_is_admin = wire.say(5, "hello")
     keyboard = {"inline_keyboard": [[{"text": "Retry", "callback_data": "retry:5:1/0"}]]}
-    asked["reply_markup"] = keyboard
+    query_is_admin["reply_markup"] = keyboard
     async with rig.running():
         await rig.wait_for_texts("hello")
-        first = wire.click(5, 5, asked["message_id"], "retry:5:1/0")
+        first = wire.click(5, 5, query_is_admin["message_id"], "retry:5:1/0")
         await wire.wait(lambda: wire.queries[first]["answered"] is not None)
         rig.refusal = "Not yours."
-        second = wire.click(5, 5, asked["message_id"], "retry:5:1/0")
+        second = wire.click(5, 5, query_is_admin["message_id"], "retry:5:1/0")
         await wire.wait(lambda: wire.queries[second]["answered"] is not None)
         wire.queries["7"] = {"t": time.time(), "answered": None}
         unknown = {"id": "7", "from": wire.user(5), "chat_instance": "1", "data": "retry:5:1/0"}
@@ -458,6 +458,6 @@ async def test_press_is_acknowledged_once_and_stored_unless_refused(rig: Rig) ->
     [kept] = [event for event in rig.intake.events if isinstance(event, Pressed)]
     assert kept.external_key == f"cb{first}"
     rig.refusal, rig.asked_at_once = None, len(rig.pressed) + 2  # none waits for another one
-    both = [wire.click(5, 5, asked["message_id"], "retry:5:1/0") for _ in range(2)]
+    both = [wire.click(5, 5, query_is_admin["message_id"], "retry:5:1/0") for _ in range(2)]
     async with rig.running():
         await wire.wait(lambda: all(wire.queries[one]["answered"] is not None for one in both))
