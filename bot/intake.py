@@ -72,7 +72,7 @@ class HistoryRouter:
     async def route_events(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
         """Assign histories to events; yield the events, copied for each history they belong to.
 
-        The block must store the events, because the next events are route_events after it.
+        The block must store the events, because the next events are routed after it.
         """
         if any(isinstance(event, Reacted) for event in events):
             placed = [await self._locate_reaction(event) for event in events]
@@ -87,14 +87,12 @@ class HistoryRouter:
             yield events
             return
         async with self._lock:
-            route_events: list[Incoming] = []
+            routed: list[Incoming] = []
             for event, scope in zip(events, scopes, strict=True):
-                route_events += (
-                    [event]
-                    if scope is None
-                    else await self._route_event(event, scope, route_events)
+                routed += (
+                    [event] if scope is None else await self._route_event(event, scope, routed)
                 )
-            yield route_events
+            yield routed
 
     async def route_press(self, pressed: Pressed) -> Pressed:
         """Return a button press, assigned to the history of the message with the button."""
@@ -124,10 +122,7 @@ class HistoryRouter:
         self._started_threads[key] = None
 
     async def preview_route(self, message: IncomingMessage) -> IncomingMessage | None:
-        """Return a message with the history it would get, or None if it would start a branch.
-
-        Nothing is stored.
-        """
+        """Return a message with the history it would get, or None if it would start a branch."""
         scope = await self._scope_of(message.scopes, _answerable_author_id(message))
         if scope is None:
             return message
@@ -147,10 +142,7 @@ class HistoryRouter:
         return _with_history(message, parse_address(found.conversation).history)
 
     async def _locate_reaction(self, event: Incoming) -> Incoming | None:
-        """Return a reaction with the history of its message, or None if we have no such message.
-
-        Other events are returned unchanged.
-        """
+        """Return a reaction with its message's history, or None if the message is unknown."""
         if not isinstance(event, Reacted):
             return event
         places = await self._index.find_places(event.address, [event.message_id])
@@ -350,8 +342,8 @@ class InboxIntake(Intake):
         if self.router is None:
             await self.inbox.receive(storable, cursors)
         else:
-            async with self.router.route_events(storable) as route_events:
-                storable = [_beside_answers(one) for one in route_events]
+            async with self.router.route_events(storable) as routed:
+                storable = [_beside_answers(one) for one in routed]
                 await self.inbox.receive(storable, cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
@@ -388,10 +380,7 @@ _COMMANDS_AFTER_OPT_OUT = (
 
 
 def redact_event(event: Incoming, opted_out: Collection[str]) -> Incoming | None:
-    """Remove the words of people who opted out from an event.
-
-    `opted_out` contains their ids. Return None if nothing is left of the event.
-    """
+    """Remove the words of people who opted out from an event; return None if nothing is left."""
     if not opted_out:
         return event
     if isinstance(event, Pressed | Reacted):
@@ -464,10 +453,7 @@ def _remove_title_by(event: InThread, opted_out: Collection[str]) -> InThread:
 
 
 def _find_own_command(message: IncomingMessage) -> str:
-    """Return the command in a message if `_COMMANDS_AFTER_OPT_OUT` contains it, or else "".
-
-    Only the command's known words are kept.
-    """
+    """Return a message's command, without other words, if `_COMMANDS_AFTER_OPT_OUT` has it."""
     command = (
         parse_command(message.text) if message.wake is not None and not message.is_forward else None
     )

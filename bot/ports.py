@@ -57,10 +57,7 @@ class Surface(Protocol):
         """Show the typing indicator for `limits.typing_seconds`."""
 
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        """Search the chat for a message the bot tried to send.
-
-        Return its id, or None if it did not arrive.
-        """
+        """Search for a message the bot tried to send; return its id, or None if it is missing."""
 
 
 @runtime_checkable
@@ -116,10 +113,7 @@ class Platform(Protocol):
         """A short reason why no messages are being received, or None while connected."""
 
     async def run(self, intake: Intake) -> None:
-        """Receive messages until cancelled or until the input ends.
-
-        Raises `PlatformFatal` if a retry cannot help, else any other `PlatformError`.
-        """
+        """Receive until cancelled or the input ends; do not retry after `PlatformFatal`."""
 
     async def check(self) -> str:
         """Log in and return a short description of the bot's account; raises `PlatformError`."""
@@ -128,10 +122,7 @@ class Platform(Protocol):
         """Close all connections; call this after the last answer was sent."""
 
     async def is_admin(self, incoming: Request) -> bool:
-        """Return whether the request's author is an admin of its channel.
-
-        Raises `PlatformError` if the platform does not answer.
-        """
+        """Return whether the author is an admin of the channel; raises `PlatformError`."""
 
 
 @runtime_checkable
@@ -150,12 +141,12 @@ class HistoryReader(Protocol):
     """A platform that can read earlier messages of a channel."""
 
     async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
-        """Return up to `limit` messages before `said`, oldest first; raises `PlatformError`."""
+        """Return up to `limit` messages before `message`, oldest first; raises `PlatformError`."""
 
     async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
-        """Return the message that the thread of `said` was started from.
+        """Return the message that the thread of `message` was started from.
 
-        Return None if `said` is not in such a thread; raises `PlatformError`.
+        Return None if `message` is not in such a thread; raises `PlatformError`.
         """
 
     async def read_author_roles(self, asked: Request) -> tuple[str, ...]:
@@ -171,16 +162,10 @@ class PrivateChats(Protocol):
     """A platform on which the bot can message people privately."""
 
     async def private_chat(self, person: str) -> Address:
-        """Return the private chat with a person.
-
-        Raises `Refused` if the person does not allow one, or another `PlatformError`.
-        """
+        """Return the private chat with a person; raises `Refused` or another `PlatformError`."""
 
     async def private_chat_instructions(self, person: str) -> Text:
-        """Return a text for a group that explains to a person how to open a private chat.
-
-        Raises `PlatformError`.
-        """
+        """Return instructions for a person to open a private chat; raises `PlatformError`."""
 
 
 @runtime_checkable
@@ -196,10 +181,7 @@ class PictureHost(Protocol):
     """A platform that hosts the small pictures used as avatars of characters."""
 
     async def host_picture(self, png: bytes) -> str:
-        """Upload a picture and return its public URL; raises `PlatformError`.
-
-        The same picture always gets the same URL.
-        """
+        """Upload a picture unless it is hosted already; return its URL; raises `PlatformError`."""
 
     async def delete_unused_pictures(self, kept: Collection[str]) -> None:
         """Delete hosted pictures, except recent ones and URLs in `kept`; raises `PlatformError`."""
@@ -247,22 +229,13 @@ class Backend(Protocol):
         """
 
     async def count_tokens(self, prompt: Prompt) -> int:
-        """Return the number of tokens in a prompt, or more, but never less.
-
-        Raises `BackendUnavailable`.
-        """
+        """Return at least the number of tokens in a prompt; raises `BackendUnavailable`."""
 
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
-        """Return a function that quickly estimates the tokens of this prompt's texts.
-
-        Raises `BackendUnavailable`.
-        """
+        """Return a fast token estimator for this prompt's texts; raises `BackendUnavailable`."""
 
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
-        """Return the context length minus the answer's budget, in tokens.
-
-        Return None if the limit is unknown here because only the provider enforces it.
-        """
+        """Return the context length minus the answer's budget, in tokens, or None if unknown."""
         return None
 
     async def describe(self, prompt: Prompt) -> PromptDescription:
@@ -305,10 +278,7 @@ class Backend(Protocol):
         return False
 
     async def transcribe(self, name: str, audio: bytes) -> str:
-        """Return the speech in an audio file as text; raises `BackendUnavailable`.
-
-        The extension of `name` is the format, as in "voice.ogg".
-        """
+        """Return the speech in a file such as "voice.ogg" as text; raises `BackendUnavailable`."""
         raise BackendUnavailable("this backend cannot transcribe")
 
     @property
@@ -316,10 +286,7 @@ class Backend(Protocol):
         return False
 
     async def moderate(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return the moderation categories these texts violate, empty if they may be shown.
-
-        Raises `BackendUnavailable`.
-        """
+        """Return the categories these texts violate, if any; raises `BackendUnavailable`."""
         raise BackendUnavailable("this backend cannot moderate")
 
     @property
@@ -335,10 +302,7 @@ class Backend(Protocol):
         return
 
     def use_session_key(self, key: bytes) -> None:
-        """Set the secret key for hashing conversation ids, which a router in front may see.
-
-        All processes use the same key.
-        """
+        """Set the key for hashing conversation ids for a router; the same in all processes."""
         return
 
     def model_health(self) -> Sequence[ModelHealth]:
@@ -417,10 +381,7 @@ class Delivery(Protocol):
     """Sends the messages in the outbox."""
 
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        """Start delivery of a row, or of the lane's due rows if `row` is None; never waits.
-
-        Urgent rows do not wait for a free worker.
-        """
+        """Start delivery of a row, or of all due rows if None; urgent ones skip the queue."""
 
     async def wait_until_sent(self, row_id: int) -> str:
         """Wait until any process has sent a row, and return the message id; raises `Refused`."""
@@ -432,10 +393,7 @@ class ChatSettings(Protocol):
     async def set(
         self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
     ) -> None:
-        """Store a value, or delete it if `value` is None; `by` is who changed it.
-
-        With `audited`, the change is also recorded in the audit log.
-        """
+        """Store a value, or delete it if None; `audited` also records it in the audit log."""
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
         """Return the setting from the first of these scopes that has a value, or None."""
@@ -456,10 +414,7 @@ class Stories(Protocol):
     async def replace_stories(
         self, character: str, texts: Sequence[str], model_id: str
     ) -> Sequence[str]:
-        """Replace a character's stories; return the texts that have no vector of this model yet.
-
-        Each text is returned once, even if it occurs several times.
-        """
+        """Replace a character's stories; return those without a vector of this model, each once."""
 
     async def save_vectors(
         self, character: str, model_id: str, vectors: Sequence[StoryVector]
@@ -469,10 +424,7 @@ class Stories(Protocol):
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Story]:
-        """Return up to `limit` stories nearest to a query vector of this model, best first.
-
-        Stories with equal scores keep the order in which they were stored.
-        """
+        """Return up to `limit` stories nearest to a query vector, best first, in stable order."""
 
 
 # --- coordination ----------------------------------------------------------------------------
@@ -532,10 +484,7 @@ class RateLimits(Protocol):
         """Release the holder's slot; does nothing if the holder has none."""
 
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
-        """Count a call in all windows of these scopes and return 0.
-
-        If a window is full, count nothing and return the seconds to wait.
-        """
+        """Count a call in all windows and return 0; if one is full, return the seconds to wait."""
 
     async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
         """Return the seconds until a call is allowed, like `take_call`, but count nothing."""

@@ -96,10 +96,7 @@ class WaitingCalls:
 
     @contextmanager
     def queue_call(self, source: str, lane: str) -> Iterator[asyncio.Event]:
-        """Keep a call in its bot's queue while the block runs.
-
-        Yield an event that is set when the call is first in the queue.
-        """
+        """Queue a call during the block; yield an event that is set when the call is first."""
         self._start_waiting(lane)
         waiting = self._waiting[source]
         waiting[lane] = changed = asyncio.Event()
@@ -309,10 +306,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         )
 
     async def _wait_for_limit(self, source: str, lane: str, scopes: list[CallScope]) -> None:
-        """Wait in the bot's queue until a call is allowed.
-
-        Raises `RateLimited` if the wait would exceed two seconds.
-        """
+        """Wait in the bot's queue until a call is allowed; raises `RateLimited` after 2 s."""
         latest = self.clock.monotonic() + _MAX_SLEEP_SECONDS
         if self._waiting.has_waiting_calls(source) or await self._take_call(source, scopes) > 0:
             while (wait := await self._wait_in_queue(source, lane, scopes, latest)) > 0:

@@ -97,10 +97,7 @@ class SentRows:
         self._asks_at = -math.inf
 
     async def wait(self, row_id: int) -> str:
-        """Wait until any process has sent a row, and return the message id.
-
-        Raises `AnswerRefused` if the row will never be sent.
-        """
+        """Wait until any process has sent a row; return its message id; raises `AnswerRefused`."""
         loop = asyncio.get_running_loop()
         arrival = self._arrivals.setdefault(row_id, loop.create_future())
         try:
@@ -176,10 +173,7 @@ class Sender:
         return self._waiting.seconds_until_admitted(source_of(lane), lane)
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
-        """Claim the first due row of each lane whose bot runs in this process.
-
-        Return the claimed rows by lane.
-        """
+        """Claim the first due row of each lane whose bot runs here; return the rows by lane."""
         served = [key for key in keys if source_of(key) in self.surfaces]
         rows = await self.outbox.take_due(served) if served else ()
         return {row.address.lane: row for row in rows}

@@ -63,20 +63,14 @@ _slots = asyncio.Semaphore(2)
 
 
 class AttachmentReader:
-    """Reads the files of messages.
-
-    `download` downloads attachments, `fetch` downloads pictures that are linked in the text.
-    """
+    """Reads the files of messages: `download` gets attachments, `fetch` gets linked pictures."""
 
     def __init__(self, download: Download, fetch: Fetch | None = None) -> None:
         self._download = download
         self._fetch = fetch
 
     async def read(self, message: IncomingMessage, *, with_images: bool) -> AttachedFiles:
-        """Read the files of a message and of the message it quotes.
-
-        Pictures are read only if `with_images`.
-        """
+        """Read the files of a message and of its quote, but pictures only if `with_images`."""
         own = (*message.earlier_files, *message.repeated_files, *message.attachments)
         linked: list[MediaItem] = []
         if with_images and self._fetch is not None and "://" in message.text:

@@ -57,10 +57,7 @@ def is_public_address(address: str) -> bool:
 
 
 class PublicFetcher:
-    """Downloads files, with limits on size, time and redirects.
-
-    `is_allowed` returns whether to connect to an IP address.
-    """
+    """Downloads files within limits; `is_allowed` returns whether to connect to an IP address."""
 
     def __init__(
         self,

@@ -17,10 +17,7 @@ _MAX_MESSAGES = 3
 
 
 class VoiceTranscriber:
-    """Transcribes voice messages.
-
-    `admits` counts a message and returns False if its author is over the limit.
-    """
+    """Transcribes voice messages; `admits` returns False if the author is over the limit."""
 
     def __init__(
         self,

@@ -47,10 +47,7 @@ def find_number(stored: Mapping[str, str], name: str) -> int | None:
 
 
 def mark_late(incoming: Incoming, oldest: float) -> Incoming:
-    """Return an event, marked as too late to answer if it is a message or edit before `oldest`.
-
-    `oldest` is in Unix seconds, by the platform's clock.
-    """
+    """Mark a message or edit from before `oldest` (in Unix seconds) as too late to answer."""
     match incoming:
         case IncomingMessage(at=at) if at.timestamp() < oldest:
             return replace(incoming, is_late=True)

@@ -194,18 +194,12 @@ class AccountSetup(Protocol):
     """The place where people get a token, worded as the end of a sentence."""
 
     async def inspect(self) -> BotAccount:
-        """Return the account that the token belongs to.
-
-        Raises `PlatformFatal` if the token is rejected, or another `PlatformError`.
-        """
+        """Return the token's account; raises `PlatformFatal` if the token is rejected."""
 
     def code_instructions(self, account: BotAccount, code: str) -> CodeInstructions:
         """Return instructions for the first admin to send a code to the bot."""
 
     async def wait_for_code(self, code: str) -> str:
-        """Wait until someone sends the code to the bot, and return that person's id.
-
-        Other messages stay unread; raises `PlatformError`.
-        """
+        """Wait for the code, and return its sender's id; leave other messages unread."""
 
     async def close(self) -> None: ...

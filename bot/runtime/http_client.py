@@ -422,10 +422,7 @@ _HEADERS = {"Connection": "close"}
 
 
 async def download_file(url: str, max_bytes: int, seconds: float) -> bytes:
-    """Return up to the first `max_bytes` of the file at a URL.
-
-    Raises `ConnectionFailed`, or `TimeoutError` after `seconds`.
-    """
+    """Return up to the first `max_bytes` at a URL; raises `ConnectionFailed` or `TimeoutError`."""
     client = HttpClient(url, _HEADERS, connect_seconds=_CONNECT_SECONDS, uses_proxy=False)
     deadline = asyncio.get_running_loop().time() + seconds
     try:

@@ -147,10 +147,7 @@ def longest_refusals(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
 
 
 class InProcessSignals(Signals):
-    """Calls the subscribers of a topic in this process.
-
-    Subclasses that connect processes call `receive` for signals from the others.
-    """
+    """Calls a topic's subscribers; subclasses call `receive` for signals from other processes."""
 
     def __init__(self) -> None:
         self._handlers: defaultdict[str, list[tuple[SignalHandler, SignalHandler]]]
@@ -190,10 +187,7 @@ V = TypeVar("V")
 
 
 class BoundedDict(OrderedDict[K, V]):
-    """A dictionary that drops its oldest entry when there are more than `max_entries`.
-
-    Setting an entry makes it the newest.
-    """
+    """A dictionary of at most `max_entries` that drops the entry that was set the longest ago."""
 
     def __init__(self, max_entries: int) -> None:
         super().__init__()

@@ -98,10 +98,7 @@ async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext
 
 
 async def check_answer(name: str, hook: Callable[..., Any], text: str) -> str | Refusal:
-    """Call a plug-in's hook; return the answer with its changes, or a refusal to show the answer.
-
-    Raises `PluginFailed`.
-    """
+    """Call a plug-in's hook; return the changed answer or a refusal; raises `PluginFailed`."""
 
     def run() -> str | Refusal:
         checked = hook(text)

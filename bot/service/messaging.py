@@ -150,8 +150,8 @@ class MessagingContainer(StorageContainer, ABC):
         """Return the form for editing a character's message."""
         language = supported_language(message.locale)
         try:
-            route_events = await self.history_router.route_command(message)
-            text = await self.answer_buttons.edit_form(route_events)
+            routed = await self.history_router.route_command(message)
+            text = await self.answer_buttons.edit_form(routed)
         except (UserError, StoreError) as error:
             problem = error.text if isinstance(error, UserError) else _BUSY
             return EditableText(refusal=translate(problem, language))

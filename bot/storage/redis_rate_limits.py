@@ -101,7 +101,9 @@ class RedisRateLimits(RateLimits):
 
     @override
     async def release_slot(self, key: str, holder: str) -> None:
-        await self._here.release_slot(key, holder)  # it may have been acquired while the server was down
+        await self._here.release_slot(
+            key, holder
+        )  # it may have been acquired while the server was down
         if len(self._untold_releases) < _MAX_UNTOLD_RELEASES:
             self._untold_releases[key, holder] = None
         await self._ask(self._tell_releases)

@@ -102,10 +102,10 @@ def make_scene(setup: Setup, number: int) -> tuple[list[IncomingMessage], list[s
 
 async def deliver(setup: Setup, message: IncomingMessage) -> str:
     """Let a message be received and processed; return the key of its history."""
-    async with setup.router.route_events([message]) as [route_events]:
-        assert isinstance(route_events, IncomingMessage)
-        await setup.inbox.receive([route_events], {})
-    key = route_events.address.conversation
+    async with setup.router.route_events([message]) as [routed]:
+        assert isinstance(routed, IncomingMessage)
+        await setup.inbox.receive([routed], {})
+    key = routed.address.conversation
     await setup.work(key)
     return key
 

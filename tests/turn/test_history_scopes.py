@@ -139,9 +139,9 @@ async def test_replies_in_one_batch_are_branches(database: Database) -> None:
     await say(setup, asked("a", 702))
     answer = sent(setup, "one")
     batch = [asked("l", 703, to=answer), asked("r", 704, BOB, to=answer)]
-    async with setup.router.route_events(batch) as route_events:
-        await setup.inbox.receive(route_events, {})
-    assert [one.address.history for one in route_events] == ["replies=702", "replies=704"]
+    async with setup.router.route_events(batch) as routed:
+        await setup.inbox.receive(routed, {})
+    assert [one.address.history for one in routed] == ["replies=702", "replies=704"]
     async with setup.router.route_events(batch) as again:  # delivered again
         assert [one.address.history for one in again] == ["replies=702", "replies=704"]
 

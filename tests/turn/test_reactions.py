@@ -76,8 +76,8 @@ async def test_reactions_of_people_who_opted_out_are_not_stored(database: Databa
     await react(setup, GOOD, BOB)
     said = make_incoming()
     reacted = Reacted(said.address, "r1", message, BOB, GOOD, said.at, said.scopes)
-    async with setup.router.route_events([reacted]) as route_events:
-        await setup.inbox.receive(route_events, {})  # it was received before they were off
+    async with setup.router.route_events([reacted]) as routed:
+        await setup.inbox.receive(routed, {})  # it was received before they were off
     await setup.work()
     assert await feedback(database) == {}
 
@@ -115,8 +115,8 @@ async def test_reaction_in_a_topic_finds_its_conversation(database: Database) ->
     said = make_incoming()
     [message] = setup.surface.messages
     reacted = Reacted(said.address, "r1", message, ALICE, GOOD, said.at, said.scopes)
-    async with setup.router.route_events([reacted]) as route_events:
-        [placed] = route_events
+    async with setup.router.route_events([reacted]) as routed:
+        [placed] = routed
     assert placed.address.thread == "7"
     assert placed.scopes == ("telegram:5:7", "telegram:5")
     await setup.receive(replace(reacted))

@@ -220,10 +220,7 @@ class AnswerThreads:
         self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
 
     async def open(self, channel: str, thread: MessageThread) -> str | None:
-        """Open a thread unless it is open, and return its id, or None if the bot may not open it.
-
-        Raises `PlatformError`.
-        """
+        """Open a thread, or return None if the bot may not; raises `PlatformError`."""
         if thread.message_id in self._opened:
             return thread.message_id
         if self._refused_until.get(channel, 0.0) > time.monotonic():

@@ -162,10 +162,7 @@ class ShardClient(DiscordClient):
         return [{**each, **where} for each in reversed(messages)]
 
     async def _guild_fields(self, channel_id: int) -> dict[str, str]:
-        """Return {"guild_id": ...} for a channel, as in events, or {} for a private chat.
-
-        If the channel is an archived thread, add it to the cache.
-        """
+        """Return a channel's `guild_id` field, if it has one; add a thread to the cache."""
         known = self.get_channel(channel_id)
         if known is not None and not isinstance(known, discord.abc.PrivateChannel):
             return {"guild_id": str(known.guild.id)}

@@ -56,10 +56,7 @@ GatewayEvent = Incoming | CommandReceived | SessionStarted | SessionResumed
 async def wait_for_events(
     queue: asyncio.Queue[GatewayEvent], seconds: float
 ) -> Sequence[GatewayEvent]:
-    """Wait for an event, and return all queued events up to and including a session start.
-
-    Return no events if none arrives within `seconds`.
-    """
+    """Wait `seconds` for an event; return all queued ones, up to and with a session start."""
     taken: list[GatewayEvent] = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -328,10 +325,7 @@ class Gateway(ShardClient):
         kind: ResponseType,
         data: Mapping[str, object] | None = None,
     ) -> bool:
-        """Send a response, and return whether Discord has accepted it.
-
-        Try once more if the outcome is unknown.
-        """
+        """Send a response, twice if the outcome is unknown; return whether Discord accepted it."""
         ids = str(interaction.id), interaction.token
         body = {"type": kind.value} | ({"data": data} if data else {})
         try:

@@ -265,10 +265,7 @@ def _list_role_ids(user: discord.abc.User | None) -> tuple[str, ...] | None:
 
 
 def _own_thread_starter(channel: object, bot: Snowflake) -> str | None:
-    """Return the id of the message that a thread opened by the bot started from, or None.
-
-    On Discord, it is the same as the id of the thread.
-    """
+    """Return the id of the message that a thread of the bot started from (the thread's own id)."""
     if isinstance(channel, discord.Thread) and channel.owner_id == bot.id:
         return str(channel.id)
     return None
@@ -290,10 +287,7 @@ def _list_scopes(address: Address, channel: object, guild: discord.Guild | None)
 
 
 def _is_age_restricted(channel: object, *, is_private: bool) -> bool | None:
-    """Return whether Discord admits only adults to a channel or thread.
-
-    Return None for private chats, where Discord does not check the age.
-    """
+    """Return whether Discord admits only adults, or None for private chats."""
     if is_private:
         return None
     is_nsfw = getattr(channel, "is_nsfw", None)  # missing if the channel is not in the cache

@@ -104,10 +104,7 @@ class DiscordClient(discord.Client):
         self.last_received = text
 
     def parse(self, event: RawEvent, take: EventHandler) -> None:
-        """Parse an event as if it was just received, and pass it to `take`.
-
-        If the event is unreadable, log and skip it.
-        """
+        """Parse an event as if just received and pass it to `take`; skip an unreadable one."""
         parse = self._connection.parsers[event.t]
         if event.t in _MESSAGE_EVENTS:
             parse = partial(parse_readable_fields, parse)
@@ -118,19 +115,13 @@ class DiscordClient(discord.Client):
             self._take = self.handle_event
 
     def parse_message(self, message: dict[str, Any]) -> discord.Message | None:
-        """Parse a message from the REST API, or return None if it is unreadable.
-
-        A message in a guild must contain `guild_id`, as in events.
-        """
+        """Parse a message from REST, with `guild_id` added; return None if it is unreadable."""
         found: list[discord.Message] = []
         self.parse(RawEvent("MESSAGE_CREATE", message), lambda _, parsed: found.append(parsed))
         return found[0] if found else None
 
     async def open_socket(self, session: GatewaySession | None, address: str | None) -> None:
-        """Connect, then RESUME the session, or IDENTIFY if it is None.
-
-        Raises `ReconnectWebSocket`, or any error of the libraries.
-        """
+        """Connect and RESUME the session, or IDENTIFY if None; raises any library error."""
         self.ws = await DiscordWebSocket.from_client(
             self,
             gateway=None if address is None else yarl.URL(address),
@@ -141,10 +132,7 @@ class DiscordClient(discord.Client):
         )
 
     async def receive(self) -> bool:
-        """Receive and handle one gateway message; return whether it was an event.
-
-        Raises `ReconnectWebSocket`.
-        """
+        """Handle a gateway message; return whether it is an event; raises `ReconnectWebSocket`."""
         before = self.sequence
         try:
             await self.ws.poll_event()

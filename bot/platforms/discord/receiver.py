@@ -293,10 +293,7 @@ class ChannelCursors:
         return {f"{self._marks}catching_up": str(self._catching_up)}
 
     def finish_catch_up(self, session_at: datetime) -> dict[str, str]:
-        """Record the end of a catch-up; return the cursors to store.
-
-        No message from before `session_at` is missing any more.
-        """
+        """Record that nothing before `session_at` is missing any more; return cursors to store."""
         self._catching_up, self._connected = 0, time_snowflake(session_at)
         return {
             f"{self._marks}catching_up": "0",
@@ -310,10 +307,7 @@ class ChannelCursors:
     def advance(
         self, incomings: Iterable[Incoming], seen: Mapping[int, tuple[int, int]]
     ) -> dict[str, str]:
-        """Advance the cursors past received messages; return the changed cursors to store.
-
-        `seen` contains further messages, as in `Gateway.seen`.
-        """
+        """Advance the cursors past received and `seen` messages; return the changed ones."""
         read = [(channel, *seen[channel]) for channel in seen if channel in self.stored]
         for incoming in incomings:
             if isinstance(incoming, IncomingMessage) and incoming.message_id is not None:

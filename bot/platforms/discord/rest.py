@@ -58,10 +58,7 @@ class RateLimitBucket:
         self._sent.append(now)
 
     def apply_limits(self, limit: float, remaining: float, reset_after: float, now: float) -> None:
-        """Apply the rate limit headers of a response.
-
-        They may be outdated, and do not count requests that are still in progress.
-        """
+        """Apply a response's headers, which may not count requests that are still in progress."""
         is_same_window = now < self._resets_at
         self._left = min(self._left, remaining) if is_same_window else remaining
         self._limit = limit

@@ -119,10 +119,7 @@ class IdentifyLimits:
 
     @asynccontextmanager
     async def wait_for_turn(self, shard_number: int) -> AsyncIterator[str]:
-        """Wait until Discord allows a shard to IDENTIFY; the block should connect and do so.
-
-        Yield the gateway's URL.
-        """
+        """Wait until a shard may IDENTIFY, and hold others back during the block; yield the URL."""
         gateway = await self._wait_for_budget()
         bucket = shard_number % max(1, gateway.session_start_limit.max_concurrency)
         role = f"identify {self._bot} {bucket}"

@@ -110,10 +110,7 @@ class BotApi:
         return self._bot.token
 
     async def call(self, method: TelegramMethod[Result], seconds: int = CALL_SECONDS) -> Result:
-        """Call a method and return its result; raises `PlatformError`.
-
-        After `ChatMoved`, the call has had no effect.
-        """
+        """Call a method and return its result; raises `PlatformError`, such as `ChatMoved`."""
         return await self._with_newest_token(lambda bot: bot(method, request_timeout=seconds))
 
     async def send(
@@ -243,10 +240,7 @@ class JsonSession(BaseSession):
     async def make_request(
         self, bot: Bot, method: TelegramMethod[TelegramType], timeout: int | None = None
     ) -> TelegramType:
-        """Call a method and return its result.
-
-        Raises `ConnectionFailed`, `TimeoutError`, or an error of aiogram.
-        """
+        """Call a method; raises `ConnectionFailed`, `TimeoutError` or an error of aiogram."""
         build_response_type(method.__returning__)
         name = method.__api_method__
         # Leave out unset fields: we do not use aiogram's defaults for them.

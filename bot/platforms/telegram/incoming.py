@@ -76,10 +76,7 @@ def parse_updates(raws: Iterable[dict[str, Any]]) -> list[types.Update]:
 
 
 def _parse_update(raw: dict[str, Any]) -> types.Update | None:
-    """Parse an update; drop and log invalid values, starting with the innermost ones.
-
-    Return None if nothing useful is left.
-    """
+    """Parse an update without its invalid values, which are logged; None if nothing is left."""
     dropped: list[str] = []
     while True:
         try:
@@ -154,10 +151,7 @@ def _drop_value(raw: dict[str, Any], path: Sequence[str | int]) -> None:
 def convert_update(
     update: types.Update, bot: types.User, bot_id: str, commands: Container[str]
 ) -> Incoming | None:
-    """Convert an update to an event; return None if it is not for the bot, or malformed.
-
-    A malformed update is logged and skipped, so that it does not block the others.
-    """
+    """Convert an update, or return None if it is not for the bot or malformed (then log that)."""
     try:
         return to_incoming(update, bot, bot_id, commands)
     except _CONVERSION_ERRORS as error:

@@ -41,10 +41,7 @@ _CHOSEN = "✓ "
 def render_markdown(
     source: str, max_entities: int = _MAX_ENTITIES, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity] | None]:
-    """Convert Markdown to a text and its most important entities, or None if it has none.
-
-    Each `@name` becomes code, so that it notifies nobody.
-    """
+    """Convert Markdown to a text and its entities or None; mentions become code."""
     styled = style_markdown(source) if has_links else style_markdown(source, has_links=False)
     styled = _limit_spans(_without_mentions(styled), max_entities)
     if not styled.spans:
@@ -145,10 +142,7 @@ def _utf16_offsets(text: str) -> Sequence[int]:
 
 
 def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[str, object] | None:
-    """Return an inline keyboard with a row per menu option, then the rows of buttons.
-
-    Return None if there are no buttons and menus.
-    """
+    """Return a keyboard with a row per menu option, then the button rows, or None."""
     if not (buttons or menus):
         return None
     rows = itertools.groupby(sorted(buttons, key=attrgetter("row")), attrgetter("row"))

@@ -232,10 +232,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         task.add_done_callback(self._acknowledging.discard)
 
     async def _get_updates(self, offset: int | None) -> list[dict[str, Any]]:
-        """Poll once, and return the updates as JSON objects.
-
-        They are parsed one by one later, so that an invalid update does not hide the others.
-        """
+        """Poll once; return updates unparsed, so that an invalid one does not hide the others."""
         # After a failure, poll without waiting, to notice soon when it is over; but not in a
         # conflict, because each poll interrupts the other process.
         is_short = self.connection_error is not None and not self._has_conflict

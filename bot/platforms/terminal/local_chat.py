@@ -34,10 +34,7 @@ _MAX_KEPT = 100  # the number of messages whose nonces and texts are kept
 
 
 class LocalChat:
-    """The chat of a terminal; converts lines to messages of the current person.
-
-    A fresh chat has a new name, so that it has no history from earlier runs.
-    """
+    """The chat of a terminal; a fresh chat has a new name, and so no history from earlier runs."""
 
     def __init__(
         self, chat: str = "", locale: str | None = None, *, is_fresh: bool = False

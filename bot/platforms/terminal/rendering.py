@@ -38,10 +38,7 @@ _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "ta
 
 
 class _PlainCode(CodeBlock):
-    """A code block without a background; outside lists and quotes, long lines are not wrapped.
-
-    So the code can be copied from the terminal.
-    """
+    """A code block to copy: without background, and not wrapped outside lists and quotes."""
 
     @override
     def __rich_console__(

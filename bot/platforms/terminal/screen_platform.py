@@ -34,10 +34,7 @@ _LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 
 
 class ScreenPlatform(LocalPlatform):
-    """Passes lines to the intake one by one: the next line waits until the last one is answered.
-
-    Only /stop and Ctrl-C take effect during an answer.
-    """
+    """Answers lines one by one; only /stop and Ctrl-C take effect during an answer."""
 
     name = "terminal"
     account = "this terminal"
