@@ -91,7 +91,7 @@ class WaitingCalls:
             self._asking[source] -= 1
 
     def has_waiting_calls(self, source: str) -> bool:
-        """Return whether any calls of a bot wait in this process."""
+        """Return whether any call of a bot is waiting in this process."""
         return bool(self._waiting[source])
 
     @contextmanager

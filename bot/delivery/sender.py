@@ -190,7 +190,7 @@ class Sender:
                         following = await self._deliver_row(following)
         except Fenced as error:  # this sender was too slow, and another one has claimed the lane
             FENCED.labels("lanes").inc()
-            _log.warning("sender_fenced", lane=row.address.lane, reason=str(error))
+            _log.warning("sender_lost_lane", lane=row.address.lane, reason=str(error))
 
     async def _deliver_row(self, row: OutboxRow) -> OutboxRow | None:
         if self.clock.monotonic() > row.send_before:  # the process was suspended
@@ -232,7 +232,9 @@ class Sender:
                 await self.outbox.mark_unknown(row, wait)
         except Refused as error:
             outcome = "refused"
-            _log.warning("refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error))
+            _log.warning(
+                "send_refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error)
+            )
             following, wait = await self._handle_refusal(row, error)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
         platform, ended = row.address.platform, self.clock.now()
@@ -345,7 +347,7 @@ class Sender:
             if not self._is_harmless_to_repeat(row):
                 self.late_duplicates.record_search(row, found)
         OUTBOX_RECONCILIATIONS.labels(row.address.platform, str(found is not None).lower()).inc()
-        _log.info("reconciled", row=row.id, op=row.op, arrived=found is not None)
+        _log.info("outcome_reconciled", row=row.id, op=row.op, arrived=found is not None)
         if found is not None:
             await self._delete_replaced(row)
             return await self._mark_sent(row, found)

@@ -97,7 +97,7 @@ def read_card(data: bytes, source: str) -> Card:
     try:
         return _read_card(data)
     except PresetError as error:
-        raise error.within(source) from None
+        raise error.prefixed_with(source) from None
 
 
 def _read_card(data: bytes) -> Card:

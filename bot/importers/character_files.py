@@ -72,7 +72,7 @@ def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple
     try:
         keys, stories = read_character_file(preset.character, directory)
     except CharacterError as error:
-        raise PresetError(error_text(error.within(source))) from error
+        raise PresetError(error_text(error.prefixed_with(source))) from error
     merged = validate_preset({**keys, **preset.model_dump(exclude_unset=True)}, source)
     if not merged.role_name:
         raise PresetError.translatable(
@@ -110,7 +110,7 @@ def read_character_content(file: Path, content: bytes) -> CharacterFile:
     try:
         data = read(content)
     except (CharacterError, PresetError) as error:
-        raise CharacterError(error_text(error.within(file))) from error
+        raise CharacterError(error_text(error.prefixed_with(file))) from error
     # Empty stories cannot be found, and some services refuse to embed them.
     return _as_file(replace(data, texts=tuple(text for text in data.texts if text.strip())))
 

@@ -109,7 +109,7 @@ def _from_modelfile(
             error=str(error),
         ) from None
     except PresetError as error:
-        raise error.within(file) from None
+        raise error.prefixed_with(file) from None
     notes = [] if provider and provider != found_provider else model_notes
     return ImportedPreset(preset, [*notes, *import_notes(modelfile)])
 
@@ -131,7 +131,7 @@ def _keys_from_other_program(text: str, source: str) -> _Keys | None:
     try:
         keys, notes = convert(data)
     except PresetError as error:
-        raise error.within(source) from None
+        raise error.prefixed_with(source) from None
     own_name = data.get("name")
     return {**keys, **({"name": own_name} if isinstance(own_name, str) else {})}, notes
 

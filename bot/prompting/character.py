@@ -141,7 +141,7 @@ class Character:
         try:
             data = read_rows(read_jsonl(text), column)
         except CharacterError as error:
-            raise error.within(path) from error
+            raise error.prefixed_with(path) from error
         return cls._from_data(data, role_name, column, options)
 
     @classmethod

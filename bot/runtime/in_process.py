@@ -187,7 +187,7 @@ V = TypeVar("V")
 
 
 class BoundedDict(OrderedDict[K, V]):
-    """A dictionary of at most `max_entries` that drops the entry that was set the longest ago."""
+    """A dictionary that drops its oldest entry when it grows beyond `max_entries`."""
 
     def __init__(self, max_entries: int) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ def read_setting_secrets(file: Path, what: str) -> list[str]:
 
 
 def read_single_secret(file: Path, name: str) -> str:
-    """Return a file's only secret; raises `ValueError`, which calls the secret by `name`."""
+    """Return a file's only secret; raises `ValueError`, with `name` for the secret in its text."""
     found = read_setting_secrets(file, f"the {name}")
     if len(found) != 1:
         raise ValueError(f"{file} should contain exactly one {name}, but contains {len(found)}")

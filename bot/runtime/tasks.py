@@ -160,7 +160,7 @@ class ResumeLimiter:
         """Call a function now, or in a later pass if the limit of this pass is reached."""
         if self._in_this_pass < _MAX_IN_A_PASS and not self._waiting:
             self._in_this_pass += 1
-            self._schedule()
+            self._schedule_next_pass()
             callback()
         else:
             self._waiting.append(callback)
@@ -169,13 +169,13 @@ class ResumeLimiter:
         """Wait for a later pass if the limit of this pass is reached; else return immediately."""
         if self._in_this_pass < _MAX_IN_A_PASS and not self._waiting:
             self._in_this_pass += 1
-            self._schedule()
+            self._schedule_next_pass()
             return
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(partial(resolve_waiter, admitted))
         await admitted
 
-    def _schedule(self) -> None:
+    def _schedule_next_pass(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._start_pass)
@@ -185,7 +185,7 @@ class ResumeLimiter:
         self._in_this_pass = 0
         while self._waiting and self._in_this_pass < _MAX_IN_A_PASS:
             self._in_this_pass += 1
-            self._schedule()
+            self._schedule_next_pass()
             self._waiting.popleft()()
 
 

@@ -75,7 +75,7 @@ async def test_words_are_in_no_log(running: Service, platforms: Platforms, model
 
     printed = running.log.read_text().splitlines()
     lines = [json.loads(line) for line in printed if line.startswith("{")]
-    assert {"refused", "reconciled"} <= {line["event"] for line in lines}
+    assert {"send_refused", "outcome_reconciled"} <= {line["event"] for line in lines}
     words = (MARK, "canarypersona", "overheard", answer[-20:])
     assert [(line, word) for line in printed for word in words if word in line] == []
 

@@ -237,7 +237,7 @@ class Gateway(ShardClient):
         task.add_done_callback(self._responses.discard)
 
     async def respond(self, interaction: discord.Interaction, deferred: Deferred | None) -> None:
-        """Respond to an interaction; for a queued command, set `deferred` (`CommandReceived`)."""
+        """Respond to an interaction; for a queued command, also set the result of `deferred`."""
         try:
             if deferred is not None:
                 is_public = await self._is_response_public(interaction)
@@ -303,7 +303,7 @@ class Gateway(ShardClient):
             async with asyncio.timeout(_CHECK_SECONDS):
                 refusal = await self._context.press_refusal(pressed)
         except TimeoutError:  # accept the press for now: it is checked again when processed
-            _log.warning("discord_press_not_checked")
+            _log.warning("discord_button_press_not_checked")
         if refusal is not None:
             await self._respond_privately(interaction, refusal)
             return

@@ -115,7 +115,7 @@ class DiscordClient(discord.Client):
             self._take = self.handle_event
 
     def parse_message(self, message: dict[str, Any]) -> discord.Message | None:
-        """Parse a message from REST, with `guild_id` added; return None if it is unreadable."""
+        """Parse a message from REST with an added `guild_id`, or return None if unreadable."""
         found: list[discord.Message] = []
         self.parse(RawEvent("MESSAGE_CREATE", message), lambda _, parsed: found.append(parsed))
         return found[0] if found else None

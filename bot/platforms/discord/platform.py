@@ -115,7 +115,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         )
 
     async def _retry_until_token_accepted(self, work: Callable[[str], Awaitable[T]]) -> T:
-        """Call `work` with the newest token, again and again while Discord rejects the token."""
+        """Call `work` with the newest token; repeat this while Discord rejects the token."""
         while True:
             token = self._token.read()
             try:
@@ -161,7 +161,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     async def read_author_roles(self, asked: Request) -> tuple[str, ...]:
         key = guild, person = self._find_guild_id(asked), asked.author.id.removeprefix("discord:")
         if guild is None:
-            raise Refused("the message's server is unknown")
+            raise Refused("the server of the message is unknown")
         now, (until, roles) = self._context.clock.monotonic(), self._roles.get(key, (0.0, ()))
         if until <= now:
             member = decode_response(await self._rest.call(_MEMBER, guild, person), dict[str, Any])

@@ -143,7 +143,9 @@ class IdentifyLimits:
             if starts.remaining > math.floor(starts.total * _RESERVED_SHARE):
                 return gateway
             seconds = starts.reset_after / 1000
-            _log.error("discord_identifies_used_up", left=starts.remaining, new_in_seconds=seconds)
+            _log.error(
+                "discord_identify_limit_reached", left=starts.remaining, new_in_seconds=seconds
+            )
             await self._clock.sleep(min(seconds + _LEASE_RETRY_SECONDS, _BUDGET_CHECK_SECONDS))
 
     async def _try_lease(self, role: str, seconds: float) -> bool:

@@ -151,7 +151,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 token.settings = token.settings.model_copy(update=secret)
                 _log.info("webhook_secret_replaced")
             else:
-                _log.error("webhook_secret_not_used")
+                _log.error("webhook_secret_invalid")
         return token.read(), token.settings.webhook_token
 
     async def _set_webhook(self) -> None:
@@ -225,7 +225,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             try:
                 await self._api.call(acknowledgement)
             except errors.PlatformError as error:
-                _log.info("telegram_press_not_acknowledged", reason=str(error))
+                _log.info("telegram_button_press_not_acknowledged", reason=str(error))
 
         task = asyncio.create_task(acknowledge())
         self._acknowledging.add(task)

@@ -128,7 +128,7 @@ class TelegramSurface(Surface, DraftingSurface):
         if opened.ephemeral_message_id is not None:
             return ephemeral_id(int(person), opened.ephemeral_message_id)
         self._has_ephemeral = False
-        _log.warning("ephemeral_messages_off")
+        _log.warning("ephemeral_messages_unsupported")
         await self._chats.call_in_chat(
             message.address,
             lambda chat: self._api.call(

@@ -5,7 +5,7 @@ from bot.platforms.terminal.local_chat import OWN_COMMANDS
 
 SPEC = PlatformSpec(
     kind="terminal",
-    factory="bot.platforms.terminal.platform:make",
+    factory="bot.platforms.terminal.platform:create_platform",
     user_id_pattern=".+",
     commands=OWN_COMMANDS,
     uses_terminal=True,

@@ -189,7 +189,9 @@ class ChatScreen:
         if seconds < _SECONDS_BEFORE_SPINNER:
             return ""
         frame = _SPINNER[int(seconds / _SPINNER_SECONDS) % len(_SPINNER)]
-        told = translatable("reading … {seconds} s (Ctrl-C stops)", seconds=f"{seconds:.0f}")
+        told = translatable(
+            "waiting for the answer … {seconds} s (Ctrl-C stops it)", seconds=f"{seconds:.0f}"
+        )
         return f"{frame} {translate(told, self._language)}"
 
     def _accept_line(self, buffer: Buffer) -> bool:

@@ -146,7 +146,7 @@ class ScreenPlatform(LocalPlatform):
                 await intake.receive([self._chat.to_incoming_message("/stop")], {})
 
 
-def make(context: PlatformContext) -> Platform | None:
+def create_platform(context: PlatformContext) -> Platform | None:
     """Create the chat client, or return None for a dumb terminal."""
     return None if is_dumb_terminal() else ScreenPlatform(context)
 

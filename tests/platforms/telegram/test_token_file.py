@@ -79,7 +79,7 @@ async def test_file_without_one_secret_changes_nothing(rig: Rig, file: Path, tex
     with capture_logs() as logs:
         write(file, text)
         await wait_until(lambda: bot.admits_call({_HEADER: _SECRET}) and bool(logs))
-    assert logs[0]["event"] == "webhook_secret_not_used"
+    assert logs[0]["event"] == "webhook_secret_invalid"
     assert bot.admits_call({_HEADER: _SECRET})
     assert not any(bot.admits_call({_HEADER: one}) for one in text.split())
     await bot.close()

@@ -17,7 +17,7 @@ from bot.chat.incoming import Incoming, IncomingMessage
 from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
 from bot.commands.handlers import COMMANDS
 from bot.platforms.spec import PlatformContext
-from bot.platforms.terminal.screen_platform import HISTORY_FILE, ScreenPlatform, make
+from bot.platforms.terminal.screen_platform import HISTORY_FILE, ScreenPlatform, create_platform
 from tests.platforms.terminal.screen import (
     ALT_ENTER,
     CTRL_C,
@@ -357,4 +357,4 @@ async def test_end_of_an_answer_longer_than_the_screen_is_shown(service: FakeSer
 
 def test_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    assert make(PlatformContext()) is None
+    assert create_platform(PlatformContext()) is None
