@@ -35,7 +35,7 @@ PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _HEADING = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _INCLUDED = re.compile(r"\{(\w+)\}")
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
-_ONLY_POSTGRESQL = re.compile(r"::\w+| FOR UPDATE( SKIP LOCKED)?| MATERIALIZED")
+_ONLY_POSTGRESQL = re.compile(r"::\w+| FOR UPDATE( SKIP LOCKED)?| FOR SHARE| MATERIALIZED")
 _IN_SQLITE = {
     "jsonb_array_elements_text": "json_each",
     "strpos": "instr",
@@ -55,7 +55,7 @@ class Statement:
     """A statement in PostgreSQL's dialect, with values written as `:name`.
 
     `:now` is the time used for leases. On PostgreSQL it is the server's, because clocks of machines
-    may be wrong. On SQLite the unit provides `now`, the machine's time. FOR UPDATE is removed for
+    may be wrong. On SQLite the unit provides `now`, the machine's time. FOR UPDATE and FOR SHARE are removed for
     SQLite, where only one unit writes at a time.
 
     A value or column with the name of an encryptable column is encrypted. `lists` are values of

@@ -197,7 +197,8 @@ UPDATE receipt SET content = ''
 WHERE id = (SELECT max(id) FROM receipt WHERE conversation = :conversation) AND (
     SELECT count(*) FROM (
         SELECT id FROM memory
-        WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:memories::jsonb)) FOR UPDATE
+        WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:memories::jsonb))
+        ORDER BY id FOR SHARE
     ) AS existing
 ) < (SELECT count(*) FROM jsonb_array_elements_text(:memories::jsonb))
 
