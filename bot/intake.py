@@ -473,10 +473,7 @@ def _find_own_command(message: IncomingMessage) -> str:
 
 
 def to_storable_event(incoming: Incoming) -> Incoming:
-    """Return an event with its texts cleaned for storage.
-
-    Characters that databases cannot store are removed, and pasted tokens are masked.
-    """
+    """Return an event without characters that databases cannot store, and with tokens masked."""
     match incoming:
         case IncomingMessage():
             return to_storable_message(incoming)

@@ -245,10 +245,7 @@ class Backend(Protocol):
         """Return a short description of the service; raises `BackendUnavailable` if it is down."""
 
     async def check_models(self, models: Sequence[str]) -> str:
-        """Check that the service runs and has these models, without loading them.
-
-        Return a short description; raises `BackendUnavailable` if the check fails.
-        """
+        """Check the service and that it has these models; raises `BackendUnavailable` if not."""
         return await self.check()
 
     async def list_models(self) -> Sequence[str]:
@@ -460,10 +457,7 @@ class RateLimits(Protocol):
     """Token buckets, slots and sliding windows shared by all processes; counts may be lost."""
 
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
-        """Reserve the next moment that all these rates allow; return the seconds until then.
-
-        If the wait would exceed `max_wait_seconds`, return it without reserving anything.
-        """
+        """Reserve the next moment these rates allow, unless too far away; return the seconds."""
 
     async def acquire_slot(
         self,

@@ -80,10 +80,7 @@ class LateDuplicates:
         self._has_pending.set()
 
     async def run(self, wake: Callable[[Sequence[str]], None]) -> None:
-        """Run searches when they are due, until cancelled.
-
-        No other sender uses a lane during its search; `wake` resumes the lane afterward.
-        """
+        """Run due searches until cancelled; each holds its lane, which `wake` then resumes."""
         while True:
             if not self._resent:
                 self._has_pending.clear()

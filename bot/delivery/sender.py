@@ -521,10 +521,7 @@ def _target_id(row: OutboxRow) -> str:
 async def request_with_fallbacks(
     row: OutboxRow, request: Callable[[MessageContent], Awaitable[Response]]
 ) -> Response:
-    """Call `request` with a row's content; if it is refused, with plain text, then with a notice.
-
-    Return the result of the first call that succeeds.
-    """
+    """Return the first success of `request` with a row's content, plain text, or a notice."""
     face, notice = row.content.face, _NOT_SHOWN
     for content in (row.content, MessageContent(row.content.text, face, is_plain=True)):
         try:

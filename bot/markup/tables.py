@@ -15,10 +15,7 @@ def display_width(text: str) -> int:
 
 
 def format_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> str:
-    """Format rows as a table, or as a list if the table would be too wide.
-
-    The first row is the header; `alignments` are "left", "center" or "right" for each column.
-    """
+    """Format rows as a table, or as a list if too wide; the first row is the header."""
     columns = max(map(len, rows), default=0)
     filled = [[*row, *[""] * (columns - len(row))] for row in rows]
     widths = [max(map(display_width, column)) for column in zip(*filled, strict=True)]

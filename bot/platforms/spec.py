@@ -18,10 +18,7 @@ from bot.value_class import value_class
 
 
 class PlatformSettings(BaseModel):
-    """Base class of a platform's settings; unknown names are errors.
-
-    Every secret must be a `SecretStr`, so that logs and receipts mask it.
-    """
+    """Base class of a platform's settings; secrets must be `SecretStr`, so that logs mask them."""
 
     model_config = ConfigDict(extra="forbid")
 

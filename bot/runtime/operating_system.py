@@ -125,10 +125,7 @@ def ignore_hang_up(loop: Any) -> None:
 
 
 def minimal_environment(packages: Path) -> dict[str, str]:
-    """Return environment variables, without secrets, for a Python child that imports `bot`.
-
-    `packages` is the folder that contains the package.
-    """
+    """Return minimal environment variables for a Python child that imports from `packages`."""
     ours = os.environ  # noqa: TID251 -- no setting is read
     needed = {name: ours[name] for name in ("SYSTEMROOT",) if IS_WINDOWS and name in ours}
     return {"PYTHONPATH": str(packages), **needed}

@@ -145,10 +145,7 @@ def _load_plugin(one: EntryPoint, register: Mapping[str, Callable[[Any], None]])
 
 
 async def call_in_thread(name: str, run: Callable[[], Result], seconds: float) -> Result:
-    """Run a plug-in's code in a new thread and return its result; raises `PluginFailed`.
-
-    The event loop is not blocked. A thread that exceeds the time limit is abandoned.
-    """
+    """Run a plug-in in a thread, which is abandoned after `seconds`; raises `PluginFailed`."""
     if _threads[name] >= _MAX_THREADS:
         raise PluginFailed("its earlier calls are still running")
     loop = asyncio.get_running_loop()

@@ -36,10 +36,7 @@ def read_single_secret(file: Path, name: str) -> str:
 
 
 def resolve_secret(given: SecretStr | None, file: Path | None, field: str) -> SecretStr | None:
-    """Return a setting's secret from its value, or from its file if one is set.
-
-    `field` is the name of the setting in errors. Raises `ValueError`.
-    """
+    """Return the secret of the setting `field` from its value or file; raises `ValueError`."""
     if file is None:
         return given
     found = SecretStr(read_single_secret(file, field.replace("_", " ")))

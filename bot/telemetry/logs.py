@@ -149,10 +149,7 @@ def only_warnings_logged() -> Iterator[None]:
 
 
 def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:
-    """Log our events and the libraries' warnings to a stream, with all secrets masked.
-
-    `form` is "json" or "console"; `level` applies to our events.
-    """
+    """Log our events from `level` on, and libraries' warnings, to a stream; mask all secrets."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,

@@ -203,10 +203,7 @@ def record_span(name: str, turn: str | None, began: float, ended: float, **more:
 
 
 def start_tracing(url: str) -> Callable[[], None]:
-    """Start to export spans to a URL by OTLP over HTTP; return a function that ends the export.
-
-    Raises `SettingsError` if the libraries are not installed.
-    """
+    """Export spans to a URL by OTLP over HTTP; return a stop function; raises `SettingsError`."""
     sdk, export, id_generator, resources, otlp = (
         import_extra(f"opentelemetry.{name}", "TROUPE_TRACES_URL")
         for name in (

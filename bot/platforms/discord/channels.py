@@ -128,10 +128,7 @@ class ChannelWebhooks:
 
 
 def webhook_fields(face: Face) -> dict[str, str]:
-    """Return the fields that set a webhook message's name and picture.
-
-    The picture is left out if Discord would not accept its URL.
-    """
+    """Return the fields for a webhook message's name and, if its URL is valid, picture."""
     fields = {"username": to_webhook_name(face.name)}
     avatar = face.avatar or ""
     if len(avatar) <= _MAX_AVATAR_CHARS and is_http_address(avatar):

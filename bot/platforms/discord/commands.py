@@ -134,10 +134,7 @@ def manages_guild(interaction: discord.Interaction) -> bool:
 
 
 def has_public_response(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
-    """Return whether everyone in the server should see the response to a command.
-
-    This must be known when the interaction is acknowledged; it cannot be changed later.
-    """
+    """Return whether everyone in the server sees the response; needed to acknowledge a command."""
     is_command = interaction.type is discord.InteractionType.application_command
     if not is_command or interaction.guild_id is None:
         return False

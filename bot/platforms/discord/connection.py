@@ -151,10 +151,7 @@ class ShardClient(DiscordClient):
         return GatewaySession(session.id, sequence, session.resume_url)
 
     async def read_history(self, channel_id: int, after: int, limit: int) -> list[dict[str, Any]]:
-        """Return a channel's messages after the id `after`, oldest first; raises `PlatformError`.
-
-        They are JSON objects as `parse_message` expects.
-        """
+        """Return a channel's messages after an id as JSON, oldest first; raises `PlatformError`."""
         where = await self._guild_fields(channel_id)
         query = {"after": str(after), "limit": str(limit)}
         found = await self._rest.call(_MESSAGES, str(channel_id), query=query)

@@ -34,10 +34,7 @@ _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType
 def to_incoming_message(
     message: discord.Message, bot: Snowflake, bot_id: str = "", *, by_anybody: bool = False
 ) -> IncomingMessage | None:
-    """Convert a message, or return None for system messages and for messages of bots.
-
-    With `by_anybody`, messages of bots are converted as well.
-    """
+    """Convert a message; return None for system messages and, unless `by_anybody`, for bots'."""
     is_by_bot = message.author.bot or message.webhook_id is not None
     if is_by_bot and not by_anybody:
         return None
@@ -75,10 +72,7 @@ def to_incoming_message(
 def edit_to_incoming(
     message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
 ) -> Edited | None:
-    """Convert an edited message, or return None if only a link preview was added.
-
-    With `thread`, convert the edit for the thread that was started from the message.
-    """
+    """Convert an edit, also for a `thread` started from the message; None for a link preview."""
     incoming = to_incoming_message(message, bot, bot_id)
     if incoming is None or message.edited_at is None:
         return None
@@ -206,10 +200,7 @@ def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
 def command_to_incoming(
     interaction: discord.Interaction, context: PlatformContext, *, deferred: bool
 ) -> IncomingMessage:
-    """Convert an application command to a message with the command as text.
-
-    A command from a message's menu becomes a reply to that message.
-    """
+    """Convert an application command to a message; one from a message's menu is a reply to it."""
     return IncomingMessage(
         message_id=None,
         text=commands.to_command_text(interaction, context.message_commands),

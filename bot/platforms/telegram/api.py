@@ -261,10 +261,7 @@ class JsonSession(BaseSession):
     async def send(
         self, bot: Bot, name: str, fields: Mapping[str, object], seconds: float
     ) -> msgspec.Raw:
-        """Call a method by name with plain values, and return its result as JSON.
-
-        Unlike `make_request`, it builds no models, which would cost more than the request itself.
-        """
+        """Call a method by name; return its result as JSON, without slowly building models."""
         given = {key: value for key, value in fields.items() if value is not None}
         body = msgspec.json.encode(given, enc_hook=_to_plain_json)
         status, content = await self._post(bot, name, body, seconds)

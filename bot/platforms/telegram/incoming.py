@@ -235,10 +235,7 @@ def to_incoming_message(
 
 
 def ephemeral_id(person: int, number: int) -> str:
-    """Return our id of an ephemeral message, which contains the person who can see it.
-
-    Telegram numbers ephemeral messages separately for each person in a chat.
-    """
+    """Return our id of an ephemeral message; Telegram's number is unique for one person only."""
     return f"e{person}:{number}"
 
 
@@ -363,10 +360,7 @@ def list_scopes(address: Address) -> tuple[str, ...]:
 
 
 def _to_person(message: types.Message) -> Person | None:
-    """Return a message's author, or None for bots.
-
-    For an anonymous admin, or a channel, the author is the chat that the message was sent as.
-    """
+    """Return a message's author: a person, or the chat it was sent as; None for bots."""
     if message.sender_chat is not None:
         return _to_person_of_account(message.sender_chat)
     user = message.from_user

@@ -53,10 +53,7 @@ _ProbeResult: TypeAlias = Literal["ours", "foreign", "nothing"]
 
 
 class TelegramSurface(Surface, DraftingSurface):
-    """Sends messages to chats and topics.
-
-    Telegram has no idempotency keys, so after a lost response `find` searches for the text.
-    """
+    """Sends messages; without idempotency keys, `find` looks for the text after a lost response."""
 
     def __init__(
         self, api: BotApi, chats: MovedChats | None = None, *, has_drafts: bool = False

@@ -31,10 +31,7 @@ _ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
 
 
 def open_history(file: Path | None, flags: int = 0) -> History:
-    """Open the file of earlier input lines, readable by this user only.
-
-    If that fails, or `file` is None, keep the lines in memory. `flags` are added for `os.open`.
-    """
+    """Open the private file of earlier input lines, or keep lines in memory if that fails."""
     if file is not None:
         with contextlib.suppress(OSError):
             os.close(os.open(file, os.O_CREAT | os.O_WRONLY | flags, 0o600))

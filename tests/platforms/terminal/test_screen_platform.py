@@ -135,10 +135,10 @@ async def test_spinner_is_shown_before_the_answer(service: FakeService, terminal
     service.go_on.clear()
     async with chatting(service, terminal):
         terminal.enter("story")
-        await terminal.shows_text(" s (Ctrl-C stops)")
+        await terminal.shows_text(" s (Ctrl-C stops it)")
         service.go_on.set()
         await terminal.shows("alice> story", "Nora", "Once upon a time.", "alice>")
-        assert "reading" not in "\n".join(terminal.lines)
+        assert "waiting for the answer" not in "\n".join(terminal.lines)
 
 
 async def test_typed_words_stay_at_the_prompt(service: FakeService, terminal: Terminal) -> None:
