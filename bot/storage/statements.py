@@ -55,8 +55,8 @@ class Statement:
     """A statement in PostgreSQL's dialect, with values written as `:name`.
 
     `:now` is the time used for leases. On PostgreSQL it is the server's, because clocks of machines
-    may be wrong. On SQLite the unit provides `now`, the machine's time. FOR UPDATE and FOR SHARE are removed for
-    SQLite, where only one unit writes at a time.
+    may be wrong. On SQLite the unit provides `now`, the machine's time. FOR UPDATE and FOR SHARE
+    are removed for SQLite, where only one unit writes at a time.
 
     A value or column with the name of an encryptable column is encrypted. `lists` are values of
     such a column for several rows; `tables` are complete rows, passed as JSON.
