@@ -18,7 +18,7 @@ from bot.chat.access import Scope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.incoming import parse_address
 from bot.chat.prompt import Prompt, PromptToken
-from bot.chat.usage import MICROS, format_cost
+from bot.chat.usage import MICROS
 from bot.console.answer_details import (
     axis_marks,
     budget_segments,
@@ -52,7 +52,7 @@ from bot.storage.operation import SqlMessageNotes
 from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.reports import AnswerLog
 from bot.telemetry.logs import ERROR_NOTES, parse_failure_notes
-from bot.texts.text import Text, translatable
+from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _ANSWERS_PER_PAGE = 50
@@ -398,8 +398,7 @@ class AnswerPages(RouteGroup):
 
     @route("GET /answers/{number}/compare", Scope.READ)
     async def choose_other(self, number: int, other: _AnswerNumber) -> web.Response:
-        older, newer = sorted((number, other))
-        return redirect(f"/answers/{newer}/compare/{older}")
+        return redirect(f"/answers/{max(number, other)}/compare/{min(number, other)}")
 
     @route("GET /answers/{number}/compare/{other}", Scope.READ)
     async def comparison_page(self, number: int, other: int) -> Page:
@@ -410,7 +409,6 @@ class AnswerPages(RouteGroup):
             {
                 "older": answer_row(older),
                 "newer": answer_row(newer),
-                "rows": _figures(answer_row(older), answer_row(newer)),
                 "parts": {
                     "answer": differing_pieces(older.receipt.answer, newer.receipt.answer),
                     "prompt": await asyncio.to_thread(differing_pieces, *prompts),
@@ -451,28 +449,6 @@ class AnswerPages(RouteGroup):
         model_of, draft = (name if kind == one else "" for one in ("model", "draft"))
         made = await self.ask_again(number, model_of, draft, parameters)
         return {"replayed": made["number"]}
-
-
-def _figures(*answers: AnswerRow) -> Mapping[Text, Sequence[str]]:
-    """Return the figures that two answers are compared by."""
-
-    def number(value: float | None, unit: str) -> str:
-        return "–" if value is None else f"{value:,.2f} s" if unit == "s" else f"{value:,.0f}"
-
-    return {
-        translatable("Preset"): [f"{one.preset} v{one.preset_version or '–'}" for one in answers],
-        translatable("Model"): [f"{one.provider}/{one.model}" for one in answers],
-        translatable("Prompt"): [number(one.prompt_tokens, "") for one in answers],
-        translatable("From the cache"): [number(one.cached_tokens, "") for one in answers],
-        translatable("Answer"): [number(one.output_tokens, "") for one in answers],
-        translatable("First word"): [number(one.first_word_seconds, "s") for one in answers],
-        translatable("Total"): [number(one.queued_seconds + one.seconds, "s") for one in answers],
-        translatable("Cost"): [_shown_cost(one.cost) for one in answers],
-    }
-
-
-def _shown_cost(dollars: float | None) -> str:
-    return "–" if dollars is None else format_cost(_to_micros(dollars))
 
 
 def _shown_messages(prompt: Prompt) -> Sequence[Mapping[str, str]]:

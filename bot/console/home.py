@@ -186,25 +186,14 @@ def _midnight(day: date) -> datetime:
 def usage_sums(rows: _Rows) -> list[UsageSum]:
     """Add up the rows of each group; return those with most tokens first."""
     ordered = sorted(rows, key=lambda row: row[1])
-    sums = [
-        _to_sum(name, _added([total for *_, total in of]))
-        for name, of in groupby(ordered, key=lambda row: row[1])
-    ]
+    sums = []
+    for name, of in groupby(ordered, key=lambda row: row[1]):
+        one = _added([total for *_, total in of])
+        tokens = (one.prompt_tokens, one.cached_tokens, one.output_tokens)
+        sums.append(UsageSum(name, one.answers, *tokens, one.cost / MICROS, one.unpriced))
     return sorted(sums, key=lambda one: one.tokens, reverse=True)
 
 
 def _added(totals: Sequence[UsageTotal]) -> UsageTotal:
     values = ([getattr(one, name) for one in totals] for name in UsageTotal.__match_args__)
     return UsageTotal(*map(sum, values))
-
-
-def _to_sum(name: str, total: UsageTotal) -> UsageSum:
-    return UsageSum(
-        name,
-        total.answers,
-        total.prompt_tokens,
-        total.cached_tokens,
-        total.output_tokens,
-        total.cost / MICROS,
-        total.unpriced,
-    )
