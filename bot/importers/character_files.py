@@ -118,7 +118,7 @@ def read_character_content(file: Path, content: bytes) -> CharacterFile:
 def _find_reader(file: Path) -> Callable[[bytes], CharacterData]:
     suffix = file.suffix.lower()
     plugin = enabled_plugins("importers").get(suffix.removeprefix("."))
-    reader = partial(_read_with, plugin) if plugin else _READERS.get(suffix)
+    reader = partial(_run_reader, plugin) if plugin else _READERS.get(suffix)
     if reader is None:
         raise CharacterError.translatable(
             "{suffix} files cannot be read as characters; use {names}",
@@ -128,7 +128,7 @@ def _find_reader(file: Path) -> Callable[[bytes], CharacterData]:
     return reader
 
 
-def _read_with(plugin: Callable[[bytes], CharacterData], content: bytes) -> CharacterData:
+def _run_reader(plugin: Callable[[bytes], CharacterData], content: bytes) -> CharacterData:
     try:
         data = plugin(content)
     except Exception as error:  # noqa: BLE001 # third-party code

@@ -50,10 +50,10 @@ class ExportedChat:
 def write_chat(chat: ExportedChat) -> str:
     """Return a chat as SillyTavern's `.jsonl`: a header line, then one message per line."""
     header = {"user_name": chat.person, "character_name": chat.character, "chat_metadata": {}}
-    return "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in (header, *rows_of(chat)))
+    return "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in (header, *to_rows(chat)))
 
 
-def rows_of(chat: ExportedChat) -> list[dict[str, object]]:
+def to_rows(chat: ExportedChat) -> list[dict[str, object]]:
     """Return the messages of a chat as SillyTavern stores them."""
     return [
         {

@@ -14,7 +14,7 @@ import regex
 from bot.chat.memory import Memory, MemoryKind, MemorySubject, SubjectKind
 from bot.errors import UserError
 from bot.importers.card import card_entry, card_fields
-from bot.importers.chats import ExportedChat, read_chat, read_rows, rows_of
+from bot.importers.chats import ExportedChat, read_chat, read_rows, to_rows
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import clean_name
 from bot.prompting.text.jsonc import JsonFields, JsonSyntaxError, read_strict_json
@@ -69,7 +69,7 @@ def write_character(
     lore = book.list_of_objects("entries")
     own = [world_info_entry(one, len(lore) + at, person) for at, one in enumerate(memories)]
     fields["character_book"] = {**book.values, "entries": [*lore, *map(card_entry, own)]}
-    fields["extensions"] = {_OWN: {"chat": rows_of(chat) if chat is not None else []}}
+    fields["extensions"] = {_OWN: {"chat": to_rows(chat) if chat is not None else []}}
     return _dump({"spec": "chara_card_v3", "spec_version": "3.0", "data": fields})
 
 

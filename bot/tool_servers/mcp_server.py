@@ -112,7 +112,7 @@ class McpServer(ToolServer):
             raise ToolServerError(
                 f"the MCP server {self._name}: {describe_error(error)}"
             ) from error
-        text = "\n".join(map(_text_of, result.content))
+        text = "\n".join(map(_block_text, result.content))
         if not text and result.structured_content is not None:
             text = json.dumps(result.structured_content, ensure_ascii=False)
         return f"error: {text}" if result.is_error else text
@@ -308,7 +308,7 @@ def _description(tool: mcp_types.Tool) -> str:
     return strip_hidden_text(tool.description or tool.title or "")[:_MAX_DESCRIPTION_CHARS]
 
 
-def _text_of(block: mcp_types.ContentBlock) -> str:
+def _block_text(block: mcp_types.ContentBlock) -> str:
     match block:
         case mcp_types.TextContent():
             return block.text

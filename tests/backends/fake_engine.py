@@ -39,7 +39,7 @@ class FakeEngine(Engine):
         self._restarts += 1
         self.held = [[] for _ in self.held]
 
-    def cached(self, request: GenerationRequest) -> int:
+    def count_cached(self, request: GenerationRequest) -> int:
         """Return how many leading ids of a prompt are already in its slot, as a server would."""
         assert request.slot is not None
         pairs = zip(self.held[request.slot], request.prompt_ids, strict=False)
@@ -55,7 +55,7 @@ class FakeEngine(Engine):
     @override
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta | Finish, None]:
         assert request.slot is not None
-        cached = self.cached(request)
+        cached = self.count_cached(request)
         self.held[request.slot] = list(request.prompt_ids)
         await asyncio.sleep(0)
         yield Delta("yes")

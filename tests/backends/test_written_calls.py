@@ -42,7 +42,7 @@ def read(
     return shown + rest, [(call.name, call.arguments) for call in calls]
 
 
-def arguments_of(found: tuple[str, list[tuple[str, str]]]) -> list[tuple[str, object]]:
+def parse_arguments(found: tuple[str, list[tuple[str, str]]]) -> list[tuple[str, object]]:
     return [(name, json.loads(arguments)) for name, arguments in found[1]]
 
 
@@ -52,7 +52,7 @@ def test_call_is_parsed_from_chunks_of_any_size(
 ) -> None:
     whole = read(form, [answer])
     assert whole[0] == text
-    assert arguments_of(whole) == [(name, {"dice": "2d6"}) for name in names]
+    assert parse_arguments(whole) == [(name, {"dice": "2d6"}) for name in names]
     assert read(form, list(answer)) == whole
     for at in range(len(answer)):
         assert read(form, [answer[:at], answer[at:]]) == whole
@@ -99,7 +99,7 @@ def test_argument_in_tags_is_converted_to_the_tools_type(
     answer: str, written: str, value: object
 ) -> None:
     found = read(TAGGED, [answer.replace("{}", written)])
-    assert arguments_of(found) == [("dice", {"dice": "2d6", "times": value})]
+    assert parse_arguments(found) == [("dice", {"dice": "2d6", "times": value})]
 
 
 def test_number_and_size_of_calls_are_limited() -> None:

@@ -34,7 +34,7 @@ def use_database(action: Callable[[Database], Awaitable[T]]) -> T:
     return asyncio.run(use())
 
 
-def audited() -> list[tuple[str, str, str]]:
+def read_audit_log() -> list[tuple[str, str, str]]:
     """Return the audit entries in order: who did what to whom."""
     entries = use_database(lambda database: AuditLog(database).newest(10))
     return [(one.who, one.action, one.subject) for one in reversed(entries)]

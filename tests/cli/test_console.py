@@ -12,7 +12,7 @@ from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
 from bot.storage.operation import AuditLog
 from bot.storage.tokens import ConsoleTokens
-from tests.cli.command import audited, troupe, use_database
+from tests.cli.command import read_audit_log, troupe, use_database
 
 
 def console(*words: str) -> str:
@@ -67,7 +67,7 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match="there is no token 'backup'"):
         console("token", "revoke", "backup")
 
-    assert audited() == [
+    assert read_audit_log() == [
         ("command line", "add token", "backup"),
         ("command line", "add token", "ci"),
         ("command line", "revoke token", "ci"),

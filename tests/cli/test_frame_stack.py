@@ -19,10 +19,10 @@ def leaf() -> None:
 leaf.__code__ = leaf.__code__.replace(co_stacksize=100)
 
 
-def seconds_of_calls_at(depth: int) -> float:
+def measure_calls(depth: int) -> float:
     """Return the duration of many calls at the given stack depth."""
     if depth > 0:
-        return seconds_of_calls_at(depth - 1)
+        return measure_calls(depth - 1)
     quickest = 1.0
     for _ in range(REPEATS):
         start = time.perf_counter()
@@ -33,7 +33,7 @@ def seconds_of_calls_at(depth: int) -> float:
 
 
 def test_calls_cost_the_same_at_every_depth() -> None:
-    seconds = call_in_large_chunk(lambda: [seconds_of_calls_at(depth) for depth in DEPTHS])
+    seconds = call_in_large_chunk(lambda: [measure_calls(depth) for depth in DEPTHS])
 
     assert max(seconds) < min(seconds) * 20  # 500 where each call maps a chunk
 

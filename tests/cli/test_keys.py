@@ -15,7 +15,7 @@ from bot.service.resources import with_stored_keys
 from bot.settings import collect_secrets, read_settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.operation import AuditLog
-from tests.cli.command import audited, troupe, use_database
+from tests.cli.command import read_audit_log, troupe, use_database
 
 SECRET, OTHER = "sk-SECRET-1111", "sk-SECRET-2222"
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
@@ -108,7 +108,7 @@ def test_malformed_encryption_key_is_reported(monkeypatch: pytest.MonkeyPatch) -
         provider_keys()
 
 
-def stored(folder: Path) -> bytes:
+def read_stored_bytes(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in (folder / "data").glob("troupe.db*"))
 
 
@@ -128,13 +128,13 @@ def test_texts_are_encrypted_rotated_and_decrypted_and_that_is_audited_without_k
             "telegram:1", "persona", "canary", "me"
         )
     )
-    assert b"canary" in stored(folder)
+    assert b"canary" in read_stored_bytes(folder)
     with pytest.raises(SettingsError, match="set TROUPE_ENCRYPT_TEXTS=true first"):
         troupe("db", "encrypt")
 
     monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
     assert troupe("db", "encrypt").endswith("rows encrypted now: 1\n")
-    assert b"canary" not in stored(folder)
+    assert b"canary" not in read_stored_bytes(folder)
     with pytest.raises(SettingsError, match="unset TROUPE_ENCRYPT_TEXTS first"):
         troupe("db", "decrypt")
 
@@ -153,10 +153,10 @@ def test_texts_are_encrypted_rotated_and_decrypted_and_that_is_audited_without_k
     keys("remove", "1")
     monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
     assert read_setting() == "canary"
-    assert b"canary" in stored(folder)
+    assert b"canary" in read_stored_bytes(folder)
     noted = use_database(lambda database: AuditLog(database).newest(10))
     assert SECRET not in repr(noted)
-    assert audited() == [
+    assert read_audit_log() == [
         ("command line", "add provider key", "groq"),
         ("command line", "encrypt texts", "all"),
         ("command line", "rotate encryption key", "all"),

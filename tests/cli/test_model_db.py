@@ -51,7 +51,7 @@ def test_db_backup_and_copy_are_databases_of_their_own(folder: Path) -> None:
     told = troupe("db", "copy", "--to", f"sqlite:///{folder / 'other.db'}")
     assert "set TROUPE_DATABASE_URL to the other one\n" in told
     for name in ("backup.db", "other.db"):
-        assert read_revision_of(folder / name) == NEWEST_REVISION
+        assert read_revision(folder / name) == NEWEST_REVISION
 
 
 def test_db_copy_fills_tables_that_were_upgraded_with_encryption_on(
@@ -74,7 +74,7 @@ def test_db_copy_fills_tables_that_were_upgraded_with_encryption_on(
         assert copy.execute("SELECT count(*) FROM audit").fetchone() == (1,)
 
 
-def read_revision_of(file: Path) -> str:
+def read_revision(file: Path) -> str:
     with contextlib.closing(sqlite3.connect(file)) as connection:
         [(found,)] = connection.execute("SELECT version_num FROM alembic_version")
     return str(found)

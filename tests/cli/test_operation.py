@@ -26,7 +26,7 @@ from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.presets import PresetVersions
 from bot.storage.rows import decode_event
 from bot.storage.tables import inbox, node
-from tests.cli.command import audited, troupe, use_database
+from tests.cli.command import read_audit_log, troupe, use_database
 from tests.samples import ALICE, BOB, make_incoming
 from tests.support.store import RECEIPT, Store, refuse_answer, set_aside, store_answer
 
@@ -37,7 +37,7 @@ def run(*words: str) -> list[str]:
     return troupe(*words).splitlines()
 
 
-async def nothing(_database: Database) -> None:
+async def do_nothing(_database: Database) -> None:
     return
 
 
@@ -55,8 +55,10 @@ def on_store(make: Callable[[Store], Awaitable[None]]) -> Callable[[Database], A
     return act
 
 
-def audit_of(*actions: str) -> None:
-    assert [(who, action) for who, action, _ in audited()] == [(COMMAND_LINE, a) for a in actions]
+def check_audit(*actions: str) -> None:
+    assert [(who, action) for who, action, _ in read_audit_log()] == [
+        (COMMAND_LINE, a) for a in actions
+    ]
 
 
 def test_processes_and_jobs_are_shown_and_one_that_died_is_silent() -> None:
@@ -67,7 +69,7 @@ def test_processes_and_jobs_are_shown_and_one_that_died_is_silent() -> None:
         silent = update(node).values(seen_at=node.c.seen_at - 300)
         await database.write(lambda c: c.execute(silent).rowcount)
 
-    use_database(nothing)
+    use_database(do_nothing)
     assert run("nodes") == ["no process has reported; is the service running on this database?"]
     assert run("jobs")[0] == "no role is leased: with SQLite, one process does everything"
     use_database(start)
@@ -93,7 +95,7 @@ def test_dead_letter_is_listed_shown_retried_and_dropped(
     assert run("dead-letters", "show", name)[0] in words
     assert run("dead-letters", "retry", name) == [f"{name} will be retried in telegram:5"]
     assert run(*LIST) == ["there are no dead letters"]
-    audit_of("retry dead letter")
+    check_audit("retry dead letter")
 
     use_database(on_store(make) if make is set_aside else _kill_again)
     _, line = run(*LIST)
@@ -102,7 +104,7 @@ def test_dead_letter_is_listed_shown_retried_and_dropped(
     assert run(*LIST) == ["there are no dead letters"]
     with pytest.raises(UserError, match=f"there is no dead letter '{name}'"):
         run("dead-letters", "drop", name)
-    audit_of("retry dead letter", "drop dead letter")
+    check_audit("retry dead letter", "drop dead letter")
 
 
 async def _kill_again(database: Database) -> None:
@@ -112,7 +114,7 @@ async def _kill_again(database: Database) -> None:
 
 
 def test_pause_and_resume_are_announced_and_audited() -> None:
-    use_database(nothing)
+    use_database(do_nothing)
     assert run("pause") == ["paused: all; takes effect within 2 seconds in every process"]
     with pytest.raises(UserError, match="all is paused already; `troupe resume` ends the pause"):
         run("pause")
@@ -121,7 +123,7 @@ def test_pause_and_resume_are_announced_and_audited() -> None:
     with pytest.raises(UserError, match="all is not paused; still paused: telegram:-100"):
         run("resume")
     assert run("resume", "--channel", "telegram:-100") == ["resumed: telegram:-100"]
-    audit_of("pause answering", "pause answering", "resume answering", "resume answering")
+    check_audit("pause answering", "pause answering", "resume answering", "resume answering")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_without_a_database_nothing_is_created(words: list[str], folder: Path) -
 
 
 def test_backup_is_restored_and_the_old_database_is_kept(folder: Path) -> None:
-    use_database(nothing)
+    use_database(do_nothing)
     run("db", "backup", "backup.db")
     use_database(on_store(set_aside))
     (folder / "data" / "slots").mkdir()
@@ -145,7 +147,7 @@ def test_backup_is_restored_and_the_old_database_is_kept(folder: Path) -> None:
     )
 
     assert run(*LIST) == ["there are no dead letters"]
-    audit_of("restore database")
+    check_audit("restore database")
     found = sorted(one.name for one in (folder / "data").iterdir())
     assert "slots" not in found, "what models keep may be of what was forgotten"
     assert {"troupe.db", "troupe.db.replaced"} <= set(found)
@@ -187,7 +189,7 @@ async def talk_in_two_channels(database: Database) -> None:
         await store_answer(database, receipt, incoming=incoming, turns=turns)
 
 
-def requested() -> list[tuple[str, str | None]]:
+def deletion_requests() -> list[tuple[str, str | None]]:
     async def read(database: Database) -> list[tuple[str, str | None]]:
         query = select(inbox.c.conversation, inbox.c.kind, inbox.c.payload).where(
             inbox.c.state == "new"
@@ -218,7 +220,7 @@ def test_operator_deletes_conversations(
     use_database(talk_in_two_channels)
     [line] = run("forget", *option, value)
     assert line == f"conversations in which {value} will be forgotten: {len(expected)}"
-    assert requested() == expected
+    assert deletion_requests() == expected
 
 
 @pytest.mark.parametrize(
@@ -247,7 +249,7 @@ def test_characters_of_a_person_go_with_the_person(
 
 
 def test_operator_can_delete_only_one_subject_at_a_time() -> None:
-    use_database(nothing)
+    use_database(do_nothing)
     for words in ((), ("--user", "telegram:1", "--channel", "telegram:5")):
         with pytest.raises(UserError, match="use one of --user"):
             run("forget", *words)
@@ -268,13 +270,13 @@ def test_operator_can_delete_only_one_subject_at_a_time() -> None:
     ],
 )
 def test_malformed_platform_keys_are_rejected(words: tuple[str, ...], problem: str) -> None:
-    use_database(nothing)
+    use_database(do_nothing)
     with pytest.raises(UserError, match=problem):
         run(*words)
-    assert requested() == []
+    assert deletion_requests() == []
 
 
-MINE = [("telegram:5", "in a group, é\u202e"), ("telegram:6", "in another one")]
+ALICES_MESSAGES = [("telegram:5", "in a group, é\u202e"), ("telegram:6", "in another one")]
 
 
 def export(*words: str) -> str:
@@ -285,7 +287,11 @@ def store_words() -> None:
     """Store messages from ALICE in two chats and from BOB in one, with a description for each."""
 
     async def store(database: Database) -> None:
-        said = [(MINE[0], ALICE), (("telegram:5", "not mine"), BOB), (MINE[1], ALICE)]
+        said = [
+            (ALICES_MESSAGES[0], ALICE),
+            (("telegram:5", "not mine"), BOB),
+            (ALICES_MESSAGES[1], ALICE),
+        ]
         for number, ((key, text), who) in enumerate(said):
             one = make_incoming(text, key=f"{key}:{number}", author=who)
             one = replace(one, address=Address("telegram", key.rpartition(":")[2]))
@@ -314,10 +320,10 @@ def test_operator_exports_a_persons_own_messages(
 
     text = export(ALICE.id)
 
-    assert words_in(text) == MINE
+    assert words_in(text) == ALICES_MESSAGES
     assert json.loads(text)["person"] == ALICE.id
     assert json.loads(text)["descriptions"] == {f"{ALICE.id}@telegram:5": "a knight"}
-    assert audited() == [("command line", "export person", ALICE.id)]
+    assert read_audit_log() == [("command line", "export person", ALICE.id)]
 
 
 def test_export_file_is_private_and_replaces_no_file(folder: Path) -> None:
@@ -329,7 +335,7 @@ def test_export_file_is_private_and_replaces_no_file(folder: Path) -> None:
     )
 
     written = file.read_bytes()
-    assert words_in(written.decode()) == MINE
+    assert words_in(written.decode()) == ALICES_MESSAGES
     assert file.stat().st_mode & 0o777 == 0o600
     with pytest.raises(UserError, match=r"alice\.json already exists; choose another name"):
         export("--user", BOB.id, "--to", str(file))
@@ -353,4 +359,4 @@ def test_export_of_nobody_is_an_error_and_writes_no_file(
     with pytest.raises(UserError, match=problem):
         export("--user", person, "--to", "words.json")
     assert not (folder / "words.json").exists()
-    assert audited() == []
+    assert read_audit_log() == []

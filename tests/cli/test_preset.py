@@ -217,23 +217,23 @@ def test_show_prints_version_to_stderr(folder: Path) -> None:
     file = folder / "presets" / "nova.json"
     file.write_text(json.dumps(preset), encoding="utf-8")
 
-    assert shown() == "troupe: no version yet: the service has not started with this preset\n"
-    asyncio.run(started_with(folder, "nova"))
-    assert shown() == "troupe: version 1\n"
+    assert show_nova() == "troupe: no version yet: the service has not started with this preset\n"
+    asyncio.run(start_with(folder, "nova"))
+    assert show_nova() == "troupe: version 1\n"
     file.write_text(json.dumps(preset | {"system": "Hi."}), encoding="utf-8")
-    assert shown().startswith("troupe: edited since version 1; the next start stores")
-    asyncio.run(started_with(folder, "nova"))
-    assert shown() == "troupe: version 2\n"
+    assert show_nova().startswith("troupe: edited since version 1; the next start stores")
+    asyncio.run(start_with(folder, "nova"))
+    assert show_nova() == "troupe: version 2\n"
 
 
-def shown() -> str:
+def show_nova() -> str:
     """Run `troupe preset show nova`; return the output besides the JSON."""
     result = CliRunner().invoke(app, ["preset", "show", "nova"], catch_exceptions=False)
     assert json.loads(result.stdout)["name"] == "nova"
     return result.stderr
 
 
-async def started_with(folder: Path, name: str) -> None:
+async def start_with(folder: Path, name: str) -> None:
     """Load a preset as the service does at startup."""
     (folder / "data").mkdir(exist_ok=True)
     preset = load_presets(folder / "presets")[name]

@@ -53,7 +53,7 @@ def chunk(kind: bytes, body: bytes, *, checksum: int | None = None) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", checksum or right)
 
 
-def png_of(*chunks: bytes) -> bytes:
+def build_png(*chunks: bytes) -> bytes:
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0))
     return SIGNATURE + header + b"".join(chunks) + chunk(b"IEND", b"")
 

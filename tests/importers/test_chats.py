@@ -68,7 +68,7 @@ SECOND_VERSION = {
 }
 
 
-def said(chat: ExportedChat) -> list[str]:
+def chat_lines(chat: ExportedChat) -> list[str]:
     return [f"{'*' if one.is_person else ''}{one.name}: {one.text}" for one in chat.lines]
 
 
@@ -114,12 +114,12 @@ def test_other_forms_of_chats_are_read(content: str, person: str, lines: list[st
     chat = read_chat(content.encode())
     assert chat.character == "Mira"
     assert chat.person == person
-    assert said(chat) == lines
+    assert chat_lines(chat) == lines
 
 
 def test_chats_in_the_first_version_are_joined() -> None:
     chat = read_chat(json.dumps(FIRST_VERSION).encode())
-    assert said(chat) == ["Mira: Hello.", "*NAME_REDACTED: Hi.", "Mira: Again!"]
+    assert chat_lines(chat) == ["Mira: Hello.", "*NAME_REDACTED: Hi.", "Mira: Again!"]
 
 
 def test_messages_from_no_participant_are_dropped() -> None:
@@ -131,7 +131,7 @@ def test_messages_from_no_participant_are_dropped() -> None:
         {"name": "Mira", "is_user": False, "mes": " "},
     ]
     chat = read_chat("\n".join(map(json.dumps, rows)).encode())
-    assert said(chat) == ["Mira: Hello."]
+    assert chat_lines(chat) == ["Mira: Hello."]
     assert chat.left_out == 4
 
 

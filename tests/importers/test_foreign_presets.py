@@ -27,13 +27,13 @@ NORA = Preset.model_validate({
 })  # fmt: skip
 
 
-def imported(data: dict[str, Any], file: str = "Big O.json", **options: Any) -> ImportedPreset:
+def import_data(data: dict[str, Any], file: str = "Big O.json", **options: Any) -> ImportedPreset:
     result = preset_from_text(json.dumps(data), Path(file), **options)
     assert parse_preset(export_preset(result.preset), "again") == result.preset
     return result
 
 
-def rendered(preset: Preset, *messages: Message) -> str:
+def render_prompt(preset: Preset, *messages: Message) -> str:
     async def render() -> str:
         async with Renderer() as renderer:
             choice = choose_template(preset)
@@ -43,7 +43,7 @@ def rendered(preset: Preset, *messages: Message) -> str:
 
 
 def test_text_completion_preset_becomes_parameters_of_local_models() -> None:
-    result = imported(FILES["textgen"])
+    result = import_data(FILES["textgen"])
 
     assert result.preset.name == "Big O"
     assert (result.preset.max_output_tokens, result.preset.max_input_tokens) == (300, 7892)
@@ -63,7 +63,7 @@ def test_text_completion_preset_becomes_parameters_of_local_models() -> None:
 
 
 def test_novel_sampler_limits_the_answer_by_max_length() -> None:
-    preset = imported(FILES["novel"]).preset
+    preset = import_data(FILES["novel"]).preset
 
     assert (preset.max_output_tokens, preset.max_input_tokens) == (150, 7650)
     assert preset.parameters["presence_penalty"] == 0.005
@@ -71,14 +71,14 @@ def test_novel_sampler_limits_the_answer_by_max_length() -> None:
 
 
 def test_samplers_outside_their_range_are_noted() -> None:
-    result = imported({"temp": 9, "top_p": 1, "rep_pen": 1, "top_k": -1, "rep_pen_range": 0})
+    result = import_data({"temp": 9, "top_p": 1, "rep_pen": 1, "top_k": -1, "rep_pen_range": 0})
 
     assert result.preset.parameters == {"top_p": 1, "repeat_penalty": 1}
     assert result.notes == ["temperature 9 is omitted: it must be from 0 to 5"]
 
 
 def test_chat_completion_preset_keeps_the_prompts_around_the_chat() -> None:
-    result = imported(CHAT_COMPLETION)
+    result = import_data(CHAT_COMPLETION)
     preset = result.preset
 
     assert (preset.provider, preset.model) == ("local", "default")
@@ -96,7 +96,7 @@ def test_chat_completion_preset_keeps_the_prompts_around_the_chat() -> None:
 
 def test_system_prompt_becomes_system_text() -> None:
     data = {"name": "Neutral", "content": "Write {{char}}.", "post_history": "Now."}
-    preset = imported(data).preset
+    preset = import_data(data).preset
 
     assert (preset.name, preset.system) == ("Neutral", "Write {{char}}.")
     assert preset.post_history_instructions == "Now."
@@ -110,26 +110,26 @@ def test_master_export_becomes_one_preset() -> None:
         "preset": {"temp": 0.5, "top_p": 0.9, "rep_pen": 1.1},
         "reasoning": {"prefix": "<think>"},
     }
-    preset = imported(data).preset
+    preset = import_data(data).preset
 
     assert (preset.system, preset.story_string) == ("Be kind.", "{{system}}\n{{description}}")
     assert preset.parameters["temperature"] == 0.5
-    assert rendered(preset, Message("user", "hi")) == "U:\nhi\nA:\n"
+    assert render_prompt(preset, Message("user", "hi")) == "U:\nhi\nA:\n"
 
 
 @pytest.mark.parametrize(("data", "prompt"), FILES["koboldcpp"])
 def test_koboldcpp_adapter_renders_koboldcpp_s_prompt(data: dict[str, Any], prompt: str) -> None:
     talk = (Message("system", "S"), Message("user", "a"), Message("assistant", "b"))
 
-    assert rendered(imported(data).preset, *talk, Message("user", "c")) == prompt
+    assert render_prompt(import_data(data).preset, *talk, Message("user", "c")) == prompt
 
 
 def test_lmdeploy_template_renders_and_stops_as_lmdeploy_does() -> None:
-    preset = imported(FILES["lmdeploy"]).preset
+    preset = import_data(FILES["lmdeploy"]).preset
 
     assert preset.name == "your awesome chat template name"
     assert preset.parameters == {"temperature": 0.3}
-    assert rendered(preset, Message("user", "hi")) == (
+    assert render_prompt(preset, Message("user", "hi")) == (
         "<|im_start|>system\nYou are a robot.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
@@ -137,17 +137,17 @@ def test_lmdeploy_template_renders_and_stops_as_lmdeploy_does() -> None:
 
 
 def test_file_is_added_to_a_preset_without_changing_who_answers() -> None:
-    samplers = imported({"temp": 0.5, "top_k": 5, "min_p": 0.1}, into=NORA).preset
+    samplers = import_data({"temp": 0.5, "top_k": 5, "min_p": 0.1}, into=NORA).preset
     chatml = {"name": "X", "input_sequence": "U:", "output_sequence": "A:", "system_prompt": ""}
-    template = imported(chatml, into=samplers).preset
-    lore = imported({"entries": {"0": {"key": ["a"], "content": "b"}}}, into=template).preset
+    template = import_data(chatml, into=samplers).preset
+    lore = import_data({"entries": {"0": {"key": ["a"], "content": "b"}}}, into=template).preset
 
     assert samplers.parameters["user_template"] == "U {{user}}"
     assert (lore.name, lore.provider, lore.model) == ("nora", "far", "big")
     assert lore.persona == NORA.persona
     assert not lore.macros
     assert lore.parameters["temperature"] == 0.5
-    assert rendered(lore, Message("user", "hi")) == "U:\nhi\nA:\n"
+    assert render_prompt(lore, Message("user", "hi")) == "U:\nhi\nA:\n"
     assert lore.parsed_lorebook is not None
 
 

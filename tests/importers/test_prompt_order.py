@@ -31,7 +31,7 @@ def card(**fields: Any) -> Preset:
     return preset_from_card(read_card(json.dumps(content).encode(), "aria.json"), "aria.json")
 
 
-def imported(*prompts: Any, into: Preset | None = None, **settings: Any) -> ImportedPreset:
+def import_data(*prompts: Any, into: Preset | None = None, **settings: Any) -> ImportedPreset:
     """Import a chat-completion preset; a string among `prompts` stands for a marker."""
     rows = [{"identifier": one, "marker": True} if isinstance(one, str) else one for one in prompts]
     rows = [{"identifier": f"p{number}", **row} for number, row in enumerate(rows)]
@@ -42,7 +42,7 @@ def imported(*prompts: Any, into: Preset | None = None, **settings: Any) -> Impo
 
 def messages(*prompts: Any, into: Preset | None = None, **settings: Any) -> list[tuple[str, str]]:
     """Return the (role, text) pairs of a prompt with one earlier question and answer."""
-    preset = imported(*prompts, into=into, **settings).preset
+    preset = import_data(*prompts, into=into, **settings).preset
     return shown(draft(parse_preset(export_preset(preset), "order.json"), "Now?", TALK))
 
 
@@ -57,7 +57,7 @@ def test_prompt_is_in_sillytaverns_order(rule: str) -> None:
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_prompts_in_an_empty_chat_are_not_lost(depth: int) -> None:
     inside = {"content": "NOTE", "injection_position": 1, "injection_depth": depth}
-    made = shown(draft(imported(MAIN, inside, "chatHistory").preset, "Now?"))
+    made = shown(draft(import_data(MAIN, inside, "chatHistory").preset, "Now?"))
 
     note, newest = ("system", "NOTE"), ("user", "Now?")
     assert made == [("system", "MAIN"), *([newest, note] if depth == 0 else [note, newest])]
@@ -73,14 +73,14 @@ def test_preset_without_a_card_keeps_its_instructions_as_the_persona() -> None:
 
 
 def test_user_persona_appears_once_and_at_its_place() -> None:
-    preset = imported(MAIN, "personaDescription", "chatHistory").preset
+    preset = import_data(MAIN, "personaDescription", "chatHistory").preset
     made = shown(draft(preset, "Now?", personas={ALICE.id: "a tall knight"}))
 
     assert made == [("system", "MAIN\n\na tall knight"), ("user", "Now?")]
 
 
 def test_macros_without_a_value_are_reported_once() -> None:
-    notes = imported(
+    notes = import_data(
         {"content": "{{lumiaDef}}{{setvar::a::{{sim}}}}"}, {"content": "{{sim}}"}
     ).notes
 
@@ -168,6 +168,6 @@ def test_slow_script_ends_in_time() -> None:
 @pytest.mark.parametrize("said", [".x = 5", "$x++", "{{setvar::x::5}}", "description"])
 def test_text_from_people_is_not_a_macro_in_a_condition(said: str) -> None:
     text = "{{if {{lastUserMessage}}}}said{{/if}} {{.x}}{{$x}}"
-    made = shown(draft(imported("chatHistory", {"content": text}).preset, said))
+    made = shown(draft(import_data("chatHistory", {"content": text}).preset, said))
 
     assert made[-1] == ("system", "said")

@@ -36,19 +36,19 @@ CONVERSATION = [
 ]
 
 
-def imported(data: dict[str, Any]) -> ImportedPreset:
+def import_data(data: dict[str, Any]) -> ImportedPreset:
     return preset_from_text(json.dumps(data), Path("t.json"))
 
 
-def rendered(preset: Preset, messages: list[dict[str, str]] = CONVERSATION) -> str:
+def render_prompt(preset: Preset, messages: list[dict[str, str]] = CONVERSATION) -> str:
     return JinjaTemplate(str(preset.template)).render(messages, add_generation_prompt=True)
 
 
 def test_instruct_template_becomes_equal_jinja() -> None:
-    result = imported(CHATML)
+    result = import_data(CHATML)
 
     assert result.notes == []
-    assert rendered(result.preset) == (
+    assert render_prompt(result.preset) == (
         "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\none {{user}}<|im_end|>\n"
         "<|im_start|>assistant\ntwo<|im_end|>\n<|im_start|>user\nthree<|im_end|>\n"
         "<|im_start|>assistant\n"
@@ -57,26 +57,28 @@ def test_instruct_template_becomes_equal_jinja() -> None:
 
 
 def test_instruct_template_sequences_are_at_their_places() -> None:
-    result = imported(TABLES["llama"])
+    result = import_data(TABLES["llama"])
 
-    assert rendered(result.preset) == (
+    assert render_prompt(result.preset) == (
         "[INST] <<SYS>>\nSYS\n<</SYS>>\n[INST] one {{user}} [/INST] two </s>[INST] three [/INST]>>"
     )
     greeted = [{"role": "assistant", "content": "hi"}, {"role": "system", "content": "note"}]
-    assert rendered(result.preset, greeted) == (
+    assert render_prompt(result.preset, greeted) == (
         "[INST] Begin. [/INST] 🙂\"'\\ hi </s>[INST] note [/INST]>>"
     )
 
 
 def test_names_behavior_sets_user_name_in_message() -> None:
     modes = {
-        mode: imported({**CHATML, "names_behavior": mode}).preset.user_name_in_message
+        mode: import_data({**CHATML, "names_behavior": mode}).preset.user_name_in_message
         for mode in ("none", "force", "always")
     }
     assert modes == {"none": "not_add", "force": "default", "always": "add"}
     old = {key: value for key, value in CHATML.items() if key != "names_behavior"}
-    assert imported({**old, "names": True}).preset.user_name_in_message == "add"
-    assert imported({**old, "names_force_groups": False}).preset.user_name_in_message == "not_add"
+    assert import_data({**old, "names": True}).preset.user_name_in_message == "add"
+    assert (
+        import_data({**old, "names_force_groups": False}).preset.user_name_in_message == "not_add"
+    )
 
 
 @cache
@@ -89,7 +91,7 @@ def settings_with_a_model() -> Settings:
 
 def as_prompt(data: dict[str, Any], *turns: str) -> str:
     """Render turns, starting with the user's, as `troupe render` does for Aqua."""
-    preset = imported(data).preset.model_copy(update={"role_name": "Aqua", "system": None})
+    preset = import_data(data).preset.model_copy(update={"role_name": "Aqua", "system": None})
     roles: Iterator[Role] = itertools.cycle(("user", "assistant"))
     messages = [
         Message("system", turn[1:]) if turn.startswith("*") else Message(next(roles), turn)
@@ -108,7 +110,7 @@ def test_prompt_matches_sillytavern(rule: str) -> None:
 async def test_name_in_a_control_sequence_leaves_the_template_its_tokens() -> None:
     """The text between a name and a message belongs to the template, not to people."""
     header = "<|start_header_id|>{{name}}<|end_header_id|>"
-    preset = imported({**CHATML, "input_sequence": header, "names_behavior": "none"}).preset
+    preset = import_data({**CHATML, "input_sequence": header, "names_behavior": "none"}).preset
     names = TemplateNames("Aqua", "Bob", is_group=False)
     choice = replace(choose_template(preset), names=names)
 
@@ -124,7 +126,7 @@ async def test_name_in_a_control_sequence_leaves_the_template_its_tokens() -> No
 
 
 def test_context_template_becomes_a_story_string_without_control_tokens() -> None:
-    result = imported({
+    result = import_data({
         "name": "Context",
         "story_string": "<|im_start|>system\n{{#if system}}{{system}}\n{{/if}}"
         "{{#if description}}{{description}}\n{{/if}}{{trim}}<|im_end|>",
@@ -140,19 +142,19 @@ def test_context_template_becomes_a_story_string_without_control_tokens() -> Non
 
 def test_macro_without_a_value_in_a_template_is_reported() -> None:
     with pytest.raises(PresetError, match=r"^t\.json: input_sequence: the macro \{\{random::a"):
-        imported({**CHATML, "input_sequence": "{{random::a::b}}"})
+        import_data({**CHATML, "input_sequence": "{{random::a::b}}"})
 
 
 def test_unsupported_blocks_in_a_story_string_are_reported() -> None:
-    result = imported({"name": "c", "story_string": "{{#each items}}x{{/each}}{{#if system}}y"})
+    result = import_data({"name": "c", "story_string": "{{#each items}}x{{/each}}{{#if system}}y"})
 
     assert result.notes == ["unsupported macros stay unchanged: {{each}}"]
 
 
 def test_sequences_are_never_rendered_as_templates() -> None:
-    result = imported(
+    result = import_data(
         {**CHATML, "stop_sequence": "{% for a in b %}", "input_sequence": "{{ 7*7 }}"}
     )
 
-    assert "{{ 7*7 }}" in rendered(result.preset)
-    assert "49" not in rendered(result.preset)
+    assert "{{ 7*7 }}" in render_prompt(result.preset)
+    assert "49" not in render_prompt(result.preset)

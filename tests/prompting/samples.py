@@ -43,7 +43,7 @@ async def count(prompt: Prompt) -> int:
     return sum(estimate_message_tokens(prompt.messages, words))
 
 
-def composed(
+def compose_and_fit(
     who: Preset,
     turns: Sequence[Turn],
     text: str = "and now?",

@@ -26,7 +26,7 @@ def published_templates() -> dict[str, JinjaTemplate]:
     }
 
 
-def capabilities_of(template: ChatTemplate) -> Capabilities:
+def detect_all_capabilities(template: ChatTemplate) -> Capabilities:
     async def render(messages: Sequence[Message]) -> str:
         if has_parts(messages) and not isinstance(template, JinjaTemplate):
             raise TemplateError("lists of parts")

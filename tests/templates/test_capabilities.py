@@ -11,7 +11,7 @@ from bot.chat.prompt import ALL_CAPABILITIES, Capabilities
 from bot.templates import JinjaTemplate, StringTemplate, get
 from bot.templates.capabilities import PLACEHOLDER_USER_TEXT, adapt_messages
 from bot.templates.control_tokens import render_messages
-from tests.templates.published_templates import capabilities_of, published_templates
+from tests.templates.published_templates import detect_all_capabilities, published_templates
 
 ALTERNATING = JinjaTemplate(
     "{% for m in messages %}"
@@ -46,15 +46,15 @@ def parsed(written: str) -> list[dict[str, Any]]:
 
 
 def test_capabilities_are_detected_by_rendering_probes() -> None:
-    assert capabilities_of(ANYTHING) == ALL_CAPABILITIES
-    assert capabilities_of(StringTemplate()) == ALL_CAPABILITIES
-    assert capabilities_of(ALTERNATING) == STRICT
-    assert capabilities_of(NO_SYSTEM) == Capabilities(False, False, True, True)
-    assert capabilities_of(get("chatglm")()) == Capabilities(False, False, True, True)
+    assert detect_all_capabilities(ANYTHING) == ALL_CAPABILITIES
+    assert detect_all_capabilities(StringTemplate()) == ALL_CAPABILITIES
+    assert detect_all_capabilities(ALTERNATING) == STRICT
+    assert detect_all_capabilities(NO_SYSTEM) == Capabilities(False, False, True, True)
+    assert detect_all_capabilities(get("chatglm")()) == Capabilities(False, False, True, True)
 
 
 def test_template_that_reads_only_content_parts_gets_parts() -> None:
-    capabilities = capabilities_of(IN_PARTS)
+    capabilities = detect_all_capabilities(IN_PARTS)
 
     prompt = IN_PARTS.render(
         adapt_messages(conversation(("system", "Be brief."), ("user", "Hi")), capabilities)
@@ -65,7 +65,7 @@ def test_template_that_reads_only_content_parts_gets_parts() -> None:
 
 
 def test_template_that_drops_all_content_is_treated_as_accepting_texts() -> None:
-    assert capabilities_of(JinjaTemplate("nothing")).accepts_text_content
+    assert detect_all_capabilities(JinjaTemplate("nothing")).accepts_text_content
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ TURNS = st.lists(
 def test_adapted_conversation_is_accepted_without_loss(turns: list[tuple[str, str]]) -> None:
     for template in (ALTERNATING, NO_SYSTEM, get("chatglm")()):
         prompt = render_messages(
-            template, adapt_messages(conversation(*turns), capabilities_of(template))
+            template, adapt_messages(conversation(*turns), detect_all_capabilities(template))
         )
 
         position = 0
@@ -148,7 +148,9 @@ def test_published_templates_render_every_message_of_a_group_chat() -> None:
         name: message["content"]
         for name, template in published_templates().items()
         if name not in NEEDS_TOOLS_OR_IMAGES
-        for prompt in [template.render(adapt_messages(group_chat, capabilities_of(template)))]
+        for prompt in [
+            template.render(adapt_messages(group_chat, detect_all_capabilities(template)))
+        ]
         for message in group_chat
         if message["content"] not in prompt
     }

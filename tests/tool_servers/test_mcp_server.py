@@ -50,7 +50,7 @@ async def running(folder: Path, given: McpServerSettings) -> AsyncIterator[McpSe
 
 
 @asynccontextmanager
-async def connected(folder: Path, **given: Any) -> AsyncIterator[McpServer]:
+async def connect_client(folder: Path, **given: Any) -> AsyncIterator[McpServer]:
     async with running(folder, settings(**given)) as server:
         await wait_until(lambda: server.specs)
         yield server
@@ -63,7 +63,7 @@ async def run_tool(server: McpServer, name: str, arguments: str = "{}") -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def demo(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpServer]:
-    async with connected(tmp_path_factory.mktemp("demo")) as server:
+    async with connect_client(tmp_path_factory.mktemp("demo")) as server:
         yield server
 
 
@@ -107,7 +107,7 @@ async def test_process_inherits_no_secret_and_ends_with_the_connection(
 ) -> None:
     for name in ("TROUPE_DISCORD__TOKEN", "OPENAI_API_KEY", "SOME_PASSWORD", "PLAIN"):
         monkeypatch.setenv(name, "canary")
-    async with connected(tmp_path, environment='{"OWN_TOKEN": "given"}') as server:
+    async with connect_client(tmp_path, environment='{"OWN_TOKEN": "given"}') as server:
         lines = (await server.call("demo_environment", {})).splitlines()
         [pid] = [int(line[4:]) for line in lines if line.startswith("PID=")]
         os.kill(pid, 0)
@@ -118,7 +118,7 @@ async def test_process_inherits_no_secret_and_ends_with_the_connection(
 
 
 async def test_dead_server_is_started_again_and_the_call_repeated(tmp_path: Path) -> None:
-    async with connected(tmp_path) as server:
+    async with connect_client(tmp_path) as server:
         await server.call("demo_die_once", {"file": str(tmp_path / "died")})
         with pytest.raises(ToolServerError, match="Connection closed"):
             await server.call("demo_die", {})  # twice
@@ -128,7 +128,7 @@ async def test_dead_server_is_started_again_and_the_call_repeated(tmp_path: Path
 async def test_allowed_tools_with_side_effects_are_not_repeated(
     tmp_path: Path,
 ) -> None:
-    async with connected(tmp_path, tools="delete, weather") as server:
+    async with connect_client(tmp_path, tools="delete, weather") as server:
         assert [one.name for one in server.specs] == ["demo_weather", "demo_delete"]
         with pytest.raises(ToolServerError, match="Connection closed"):
             await server.call("demo_delete", {"name": "itself"})

@@ -86,7 +86,7 @@ class _KnownError:
         return found is not None or status in self.statuses
 
 
-def _any_of(patterns: Iterable[str]) -> re.Pattern[bytes]:
+def _compile_alternatives(patterns: Iterable[str]) -> re.Pattern[bytes]:
     return re.compile("|".join(patterns).encode(), re.IGNORECASE)
 
 
@@ -97,11 +97,11 @@ def _compile_number_patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
 
 _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _REFUSALS = [
-    _KnownError(**{**one, "words": _any_of(one["words"]) if "words" in one else None})
+    _KnownError(**{**one, "words": _compile_alternatives(one["words"]) if "words" in one else None})
     for one in _CATALOG["refusals"]
 ]
-_WORDS = {name: _any_of(patterns) for name, patterns in _CATALOG["words"].items()}
-_CONTEXT_FIGURES, _PROMPT_FIGURES = (
+_WORDS = {name: _compile_alternatives(patterns) for name, patterns in _CATALOG["words"].items()}
+_CONTEXT_PATTERNS, _PROMPT_PATTERNS = (
     _compile_number_patterns(_CATALOG["figures"][name]) for name in ("context", "prompt")
 )
 
@@ -109,8 +109,8 @@ _CONTEXT_FIGURES, _PROMPT_FIGURES = (
 def read_length_limits(body: bytes) -> RejectedLength:
     """Parse a prompt's length and the model's limit from the body of an error response."""
     text = body.decode(errors="replace")
-    limit = _first_number(_CONTEXT_FIGURES, text)
-    return RejectedLength(limit, _first_number(_PROMPT_FIGURES, text, limit))
+    limit = _first_number(_CONTEXT_PATTERNS, text)
+    return RejectedLength(limit, _first_number(_PROMPT_PATTERNS, text, limit))
 
 
 def _first_number(
@@ -278,7 +278,7 @@ def translate_error_event(
     statuses: Mapping[str, int] = MappingProxyType({}),
 ) -> RequestFailed:
     """Translate an error event of a stream; `statuses` maps vendor error types to HTTP statuses."""
-    status = _status_in(data, statuses)
+    status = _find_status(data, statuses)
     if status is None:
         is_refused = any(one.matches(0, data) for one in _REFUSALS)
         status = HTTPStatus.BAD_REQUEST if is_refused else HTTPStatus.BAD_GATEWAY
@@ -341,7 +341,7 @@ def _named_parameters(body: bytes, parameters: Collection[str]) -> str:
     return "".join(f", {name}" for name in parameters if name.encode() in words)
 
 
-def _status_in(data: bytes, statuses: Mapping[str, int]) -> int | None:
+def _find_status(data: bytes, statuses: Mapping[str, int]) -> int | None:
     detail = _error_detail(data)
     kind, code = detail.get("type"), detail.get("code")
     if isinstance(kind, str) and kind in statuses:

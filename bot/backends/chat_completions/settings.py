@@ -42,7 +42,7 @@ class HttpProviderSettings(ProviderSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _take_credentials_out_of_address(cls, given: object) -> object:
+    def _move_credentials_from_address(cls, given: object) -> object:
         """Move a name and password from the address, which is not secret, to `basic_auth`."""
         address = given.get("base_url") if isinstance(given, dict) else None
         if not (isinstance(given, dict) and isinstance(address, str) and is_http_address(address)):

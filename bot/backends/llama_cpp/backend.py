@@ -78,7 +78,7 @@ class LlamaCpp(Backend, ConversationMemory):
         images = encode_images(prompt, model.path.stem, has_vision=model.has_vision)
         rendered = await self._render(prompt, model)
         with model.queue.ticket(prompt.conversation, prompt.asked_by) as ticket:
-            async for position in model.queue.wait_admitted(ticket):
+            async for position in model.queue.wait_for_admission(ticket):
                 yield position
             async with aclosing(self._generate(model, prompt, rendered, images)) as events:
                 async for event in events:

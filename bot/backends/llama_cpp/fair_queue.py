@@ -74,7 +74,7 @@ class FairQueue:
                 self._waiting.remove(ticket)
             self._admit_waiting()
 
-    async def wait_admitted(self, ticket: Ticket) -> AsyncIterator[QueuePosition]:
+    async def wait_for_admission(self, ticket: Ticket) -> AsyncIterator[QueuePosition]:
         """Wait for a slot; after three seconds, yield the queue position now and then."""
         timeout = _FIRST_NOTICE_SECONDS
         while not ticket.admitted.is_set():

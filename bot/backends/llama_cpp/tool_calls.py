@@ -87,18 +87,18 @@ def read_calls(
     """Return each call's name and JSON arguments; `is_cut`: drop an incomplete last call."""
     match form:
         case ToolForm.TAGGED:
-            return _read_tagged(written, offered, is_cut=is_cut)
+            return _read_tagged_calls(written, offered, is_cut=is_cut)
         case ToolForm.LISTED:
-            return _read_listed(written, is_cut=is_cut)
+            return _read_json_calls(written, is_cut=is_cut)
         case ToolForm.BARE:
             return _read_bare(written)
         case ToolForm.SECTION:
-            return _read_named(_IN_SECTION, _SECTION_END, written, is_cut=is_cut)
+            return _read_named_calls(_IN_SECTION, _SECTION_END, written, is_cut=is_cut)
         case ToolForm.CHANNEL:
-            return _read_named(_IN_CHANNEL, _CHANNEL_END, written, is_cut=is_cut)
+            return _read_named_calls(_IN_CHANNEL, _CHANNEL_END, written, is_cut=is_cut)
 
 
-def _read_tagged(
+def _read_tagged_calls(
     written: str, offered: Mapping[str, Parameters], *, is_cut: bool
 ) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
@@ -131,7 +131,7 @@ def _convert_to_type(text: str, schema: object) -> object:
         return text
 
 
-def _read_named(
+def _read_named_calls(
     pattern: re.Pattern[str], end: re.Pattern[str], written: str, *, is_cut: bool
 ) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
@@ -148,7 +148,7 @@ def _read_named_call(name: str, text: str, *, is_cut: bool) -> list[tuple[str, s
     return [] if is_cut else [(name, text)]
 
 
-def _read_listed(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
+def _read_json_calls(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
     for block in written.split(_LIST)[1:]:
         text = block.strip()

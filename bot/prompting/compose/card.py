@@ -99,7 +99,7 @@ def _apply_prompt_order(
 def _expand_persona(draft: Draft, macros: Macros) -> Draft:
     """Expand macros in the persona and stories, whose texts other macros insert."""
 
-    def expanded(parts: Sequence[PromptPart], section: str) -> tuple[PromptPart, ...]:
+    def expand_parts(parts: Sequence[PromptPart], section: str) -> tuple[PromptPart, ...]:
         return tuple(
             replace(part, text=macros.expand(part.text)) if part.section == section else part
             for part in parts
@@ -107,8 +107,8 @@ def _expand_persona(draft: Draft, macros: Macros) -> Draft:
 
     return replace(
         draft,
-        system=expanded(draft.system, "persona"),
-        context=expanded(draft.context, "stories"),
+        system=expand_parts(draft.system, "persona"),
+        context=expand_parts(draft.context, "stories"),
         stories=tuple(
             replace(story, text=macros.expand(story.text.strip())) for story in draft.stories
         ),

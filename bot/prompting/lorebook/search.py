@@ -112,8 +112,8 @@ class LorebookSearch:
         for entry in self._entries:
             if entry.uid in self._activated or entry.uid in self._rejected:
                 continue
-            blocked = self._why_blocked(entry, is_recursion=is_recursion)
-            reason = None if blocked else self._why_triggered(entry)
+            blocked = self._blocking_reason(entry, is_recursion=is_recursion)
+            reason = None if blocked else self._trigger_reason(entry)
             if reason is None:
                 self._reasons[entry.uid] = blocked or self._why_not_found(entry)
             else:
@@ -121,7 +121,7 @@ class LorebookSearch:
                 triggered.append(entry)
         return triggered
 
-    def _why_blocked(self, entry: LoreEntry, *, is_recursion: bool) -> str | None:
+    def _blocking_reason(self, entry: LoreEntry, *, is_recursion: bool) -> str | None:
         now = len(self._messages)
         if not entry.enabled:
             return marked("it is disabled")
@@ -141,7 +141,7 @@ class LorebookSearch:
             marked("its author switched it off (@@dont_activate)") if entry.never_active else None
         )
 
-    def _why_triggered(self, entry: LoreEntry) -> str | None:
+    def _trigger_reason(self, entry: LoreEntry) -> str | None:
         if entry.constant:
             return marked("it is always active (constant)")
         if entry.uid in self._sticky:

@@ -73,7 +73,7 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
     """Parse strict JSON that can be stored again; raise `JsonSyntaxError`, also for NaN."""
     has_duplicates = False
 
-    def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    def build_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
         nonlocal has_duplicates
         found = dict(pairs)
         has_duplicates |= len(found) < len(pairs)
@@ -81,7 +81,7 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
 
     value: object = None
     try:
-        value = json.loads(text, object_pairs_hook=object_of, parse_constant=_refuse_constant)
+        value = json.loads(text, object_pairs_hook=build_object, parse_constant=_refuse_constant)
         level = [value]
         for _ in range(MAX_DEPTH + 1):
             level = [inner for outer in level for inner in _list_children(outer)]

@@ -83,7 +83,7 @@ ENCODINGS: Final[Mapping[str, str]] = _TABLES["names"]
 _MAX_CACHED_TEXTS = 40_000
 _MAX_CACHED_MODELS = 1024
 _BYTES_PER_TOKEN = 3  # cl100k_base has 4.3 in English, 2.5 in Chinese
-_NORMALIZED = frozenset({"qwen3.5"})  # encodings whose tokenizer normalizes texts first
+_NFC_ENCODINGS = frozenset({"qwen3.5"})  # encodings whose tokenizer normalizes texts first
 
 # docs/sources.md#openai
 _ANSWER_START_TOKENS = 3
@@ -154,7 +154,7 @@ class EncodingCounter:
     def _count(self, text: str) -> int:
         if not text.isascii():
             text = text.encode(errors="replace").decode()  # no lone surrogates
-            if self.encoding in _NORMALIZED:
+            if self.encoding in _NFC_ENCODINGS:
                 text = unicodedata.normalize("NFC", text)
         tokens: int = self._load().count(text)
         return tokens

@@ -21,14 +21,14 @@ REQUESTS = json.loads(Path(__file__).with_name("requests.json").read_text("utf-8
 PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
-def part_of(text: str) -> str | Image:
+def content_part(text: str) -> str | Image:
     return Image(text) if text.startswith(("data:", "https:")) else text
 
 
 def body(given: dict[str, Any]) -> dict[str, Any]:
     """Return the request body for a case: messages and optional parameters."""
     messages = [
-        Message(role, "".join(parts), tuple(map(part_of, parts)) if len(parts) > 1 else ())
+        Message(role, "".join(parts), tuple(map(content_part, parts)) if len(parts) > 1 else ())
         for role, *parts in given["messages"]
     ]
     question = Prompt(

@@ -149,14 +149,14 @@ def test_only_trusted_text_at_the_end_of_a_prompt_opens_reasoning() -> None:
     assert detect_open_tag(ANY_FORMAT, []).open_tag is None
 
 
-async def said_by(*texts: str) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+async def stream_deltas(*texts: str) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
     for text in texts:
         yield Delta(text)
     yield Finish(FinishReason.LENGTH)
 
 
 async def test_stop_string_in_reasoning_does_not_end_the_answer() -> None:
-    answer = said_by("<think>\nAda: what?</th", "ink>I know.\nA", "da: hm")
+    answer = stream_deltas("<think>\nAda: what?</th", "ink>I know.\nA", "da: hm")
 
     told = [piece async for piece in separate_reasoning(answer, ANY_FORMAT, ["\nAda:"])]
 
@@ -169,7 +169,7 @@ async def test_held_back_text_is_returned_at_the_end() -> None:
     told = [
         piece
         async for piece in separate_reasoning(
-            said_by("I think <thi", "\nAd"), ANY_FORMAT, ["\nAda:"]
+            stream_deltas("I think <thi", "\nAd"), ANY_FORMAT, ["\nAda:"]
         )
     ]
 

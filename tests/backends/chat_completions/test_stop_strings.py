@@ -10,7 +10,7 @@ TEXTS = st.text("ab\n", max_size=12)
 STOP_STRINGS = st.lists(st.text("ab\n", min_size=1, max_size=3), max_size=4)
 
 
-def filtered(pieces: list[str], stop: list[str]) -> str:
+def filter_pieces(pieces: list[str], stop: list[str]) -> str:
     stop_filter = StopStringFilter(stop)
     return "".join(stop_filter.feed(piece) for piece in pieces) + stop_filter.flush()
 
@@ -19,12 +19,12 @@ def filtered(pieces: list[str], stop: list[str]) -> str:
 def test_filter_output_does_not_depend_on_chunking(pieces: list[str], stop: list[str]) -> None:
     whole = "".join(pieces)
 
-    assert filtered(list(whole), stop) == filtered(pieces, stop)
+    assert filter_pieces(list(whole), stop) == filter_pieces(pieces, stop)
 
 
 @given(st.lists(TEXTS), STOP_STRINGS)
 def test_filter_never_passes_a_stop_string(pieces: list[str], stop: list[str]) -> None:
-    text = filtered(pieces, stop)
+    text = filter_pieces(pieces, stop)
 
     assert "".join(pieces).startswith(text)
     assert not any(each in text for each in stop)

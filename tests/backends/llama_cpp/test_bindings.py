@@ -51,7 +51,7 @@ def detokenizer(*stop: str) -> Detokenizer:
     return Detokenizer(lambda token: bytes([token]), ends={END}, stop=stop)
 
 
-def shown(detokenizer: Detokenizer, tokens: list[int]) -> str:
+def detokenize(detokenizer: Detokenizer, tokens: list[int]) -> str:
     text = ""
     for token in tokens:
         text += detokenizer.add(token)
@@ -62,7 +62,7 @@ def shown(detokenizer: Detokenizer, tokens: list[int]) -> str:
 
 @given(st.text())
 def test_text_round_trips_through_tokens(text: str) -> None:
-    assert shown(detokenizer(), [*text.encode(), END]) == text
+    assert detokenize(detokenizer(), [*text.encode(), END]) == text
 
 
 def test_character_is_returned_with_its_last_token() -> None:
@@ -85,4 +85,4 @@ def test_text_ends_with_a_token_or_a_stop_string(
 ) -> None:
     bytewise = detokenizer(*stop)
 
-    assert (shown(bytewise, tokens), bytewise.ended) == (text, has_ended)
+    assert (detokenize(bytewise, tokens), bytewise.ended) == (text, has_ended)

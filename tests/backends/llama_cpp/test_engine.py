@@ -82,7 +82,7 @@ def test_request_for_several_answers_is_rejected() -> None:
         body(parameters={"n": 2})
 
 
-def settings_of(engine: str) -> LlamaCppSettings:
+def create_settings(engine: str) -> LlamaCppSettings:
     return LlamaCppSettings.model_validate({"engine": engine})
 
 
@@ -108,13 +108,13 @@ def test_missing_engine_is_reported_with_a_remedy(
     told = f"the engine {missing} is not installed: `pip install 'troupe-bot.*; or unset TROUPE_"
 
     with pytest.raises(SettingsError, match=told):
-        require_engine(settings_of(engine), "local")
+        require_engine(create_settings(engine), "local")
 
 
 def test_auto_selects_bindings_if_nothing_else_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     install_only(monkeypatch, "llama_cpp")
 
-    assert require_engine(settings_of("auto"), "local") == "llama_cpp_python"
+    assert require_engine(create_settings("auto"), "local") == "llama_cpp_python"
 
 
 async def test_bindings_have_one_slot_and_no_projector(
@@ -122,7 +122,7 @@ async def test_bindings_have_one_slot_and_no_projector(
 ) -> None:
     install_only(monkeypatch, "llama_cpp")
     model, projector = tmp_path / "m.gguf", Path("mmproj.gguf")
-    settings = settings_of("auto")
+    settings = create_settings("auto")
     config = EngineConfig(model, "local", settings, tmp_path, tmp_path, projector)
 
     with pytest.raises(SettingsError, match="does not support projectors; unset TROUPE_PROVIDERS"):

@@ -103,14 +103,14 @@ async def test_long_wait_yields_position_and_estimate(
     harness.enqueue("b", "b", "b")
     mine = harness.enqueue("c", "c", "c")
 
-    assert await anext(harness.queue.wait_admitted(mine)) == QueuePosition(2, estimate)
+    assert await anext(harness.queue.wait_for_admission(mine)) == QueuePosition(2, estimate)
 
 
 async def test_immediate_admission_yields_no_position() -> None:
     harness = QueueHarness()
     ticket = harness.enqueue("a", "a", "a")
 
-    assert [each async for each in harness.queue.wait_admitted(ticket)] == []
+    assert [each async for each in harness.queue.wait_for_admission(ticket)] == []
 
 
 def test_full_queue_is_refused_with_its_length_and_wait() -> None:

@@ -47,7 +47,7 @@ class PoolHarness:
     async def ask(self, conversation: str, ids: list[int], character: str = "") -> int:
         async with self.pool.lease(SlotOwner(conversation, character), ids) as (slot, is_own):
             request = GenerationRequest(ids, slot=slot, can_shift=is_own)
-            cached = self.engine.cached(request)
+            cached = self.engine.count_cached(request)
             async for _ in self.engine.generate(request):
                 pass
         return cached
@@ -61,64 +61,71 @@ def harness(tmp_path: Path) -> PoolHarness:
     return PoolHarness(tmp_path / "slots")
 
 
-def said(conversation: int, length: int = 600) -> list[int]:
+def token_ids(conversation: int, length: int = 600) -> list[int]:
     """Return a prompt that has nothing in common with those of other conversations."""
     return [conversation * 10_000 + index for index in range(length)]
 
 
 async def test_conversation_returns_to_its_slot(harness: PoolHarness) -> None:
-    await harness.ask("a", said(1))
-    await harness.ask("b", said(2))
+    await harness.ask("a", token_ids(1))
+    await harness.ask("b", token_ids(2))
 
-    assert await harness.ask("a", said(1, 700)) == 600
+    assert await harness.ask("a", token_ids(1, 700)) == 600
     assert harness.engine.saves == 0
 
 
 async def test_more_conversations_than_slots_keep_their_cache(harness: PoolHarness) -> None:
     lengths = dict.fromkeys(range(8), 100)
     for number in lengths:
-        await harness.ask(str(number), said(number, 100))
+        await harness.ask(str(number), token_ids(number, 100))
     dice = random.Random(1)
 
     for _ in range(80):
         number = dice.choice(list(lengths))
         lengths[number] += 30
-        assert await harness.ask(str(number), said(number, lengths[number])) == lengths[number] - 30
+        assert (
+            await harness.ask(str(number), token_ids(number, lengths[number]))
+            == lengths[number] - 30
+        )
 
 
 async def test_empty_slot_is_taken_before_the_least_recently_used(harness: PoolHarness) -> None:
     for name, number in (("a", 1), ("b", 2), ("a", 1), ("c", 3)):
-        await harness.ask(name, said(number))
+        await harness.ask(name, token_ids(number))
 
     assert [held[0] // 10_000 for held in harness.engine.held] == [1, 3]
 
 
 async def test_new_conversation_reuses_the_prefix_of_another_slot(harness: PoolHarness) -> None:
-    await harness.ask("a", [*SYSTEM, *said(1, 200)])
+    await harness.ask("a", [*SYSTEM, *token_ids(1, 200)])
 
-    assert await harness.ask("b", [*SYSTEM, *said(2, 50)]) == len(SYSTEM)
-    assert await harness.ask("a", [*SYSTEM, *said(1, 300)]) == len(SYSTEM) + 200
+    assert await harness.ask("b", [*SYSTEM, *token_ids(2, 50)]) == len(SYSTEM)
+    assert await harness.ask("a", [*SYSTEM, *token_ids(1, 300)]) == len(SYSTEM) + 200
 
 
 async def test_prefix_is_copied_from_a_file(harness: PoolHarness) -> None:
-    await harness.ask("a", [*SYSTEM, *said(1, 200)])
-    await harness.ask("b", said(2))
-    await harness.ask("c", said(3))
+    await harness.ask("a", [*SYSTEM, *token_ids(1, 200)])
+    await harness.ask("b", token_ids(2))
+    await harness.ask("c", token_ids(3))
 
-    assert await harness.ask("d", [*SYSTEM, *said(4)]) == len(SYSTEM)
+    assert await harness.ask("d", [*SYSTEM, *token_ids(4)]) == len(SYSTEM)
 
 
 async def test_each_character_of_a_channel_has_its_own_slot(harness: PoolHarness) -> None:
-    await harness.ask("a", [*SYSTEM, *said(1)], "Nora")
-    await harness.ask("a", [*SYSTEM, *said(2)], "Finn")
+    await harness.ask("a", [*SYSTEM, *token_ids(1)], "Nora")
+    await harness.ask("a", [*SYSTEM, *token_ids(2)], "Finn")
 
-    assert await harness.ask("a", [*SYSTEM, *said(1, 700)], "Nora") == 1100
-    assert await harness.ask("a", [*SYSTEM, *said(2, 700)], "Finn") == 1100
+    assert await harness.ask("a", [*SYSTEM, *token_ids(1, 700)], "Nora") == 1100
+    assert await harness.ask("a", [*SYSTEM, *token_ids(2, 700)], "Finn") == 1100
 
 
 async def test_lease_is_marked_own_only_for_a_returning_conversation(harness: PoolHarness) -> None:
     own = []
-    for name, ids in (("a", [*SYSTEM, *said(1)]), ("b", [*SYSTEM, *said(2)]), ("a", SYSTEM)):
+    for name, ids in (
+        ("a", [*SYSTEM, *token_ids(1)]),
+        ("b", [*SYSTEM, *token_ids(2)]),
+        ("a", SYSTEM),
+    ):
         async with harness.pool.lease(SlotOwner(name, ""), ids) as (_, is_own):
             own.append(is_own)
 
@@ -127,8 +134,8 @@ async def test_lease_is_marked_own_only_for_a_returning_conversation(harness: Po
 
 async def test_busy_slot_is_not_leased_again(harness: PoolHarness) -> None:
     async with (
-        harness.pool.lease(SlotOwner("a", ""), said(1)) as (first, _),
-        harness.pool.lease(SlotOwner("a", ""), said(1)) as (again, is_own),
+        harness.pool.lease(SlotOwner("a", ""), token_ids(1)) as (first, _),
+        harness.pool.lease(SlotOwner("a", ""), token_ids(1)) as (again, is_own),
     ):
         assert first != again
         assert not is_own
@@ -136,34 +143,34 @@ async def test_busy_slot_is_not_leased_again(harness: PoolHarness) -> None:
 
 async def test_saved_slot_survives_an_engine_crash(harness: PoolHarness) -> None:
     for number in (1, 2, 3):
-        await harness.ask(str(number), said(number))
+        await harness.ask(str(number), token_ids(number))
     harness.engine.crash()
 
-    assert await harness.ask("1", said(1, 700)) == 600
-    assert await harness.ask("3", said(3, 700)) == 0
+    assert await harness.ask("1", token_ids(1, 700)) == 600
+    assert await harness.ask("3", token_ids(3, 700)) == 0
 
 
 async def test_all_slots_are_restored_after_a_graceful_stop(harness: PoolHarness) -> None:
     for number in (1, 2, 3):
-        await harness.ask(str(number), said(number))
+        await harness.ask(str(number), token_ids(number))
     await harness.pool.save_all()
     harness.restart()
 
-    assert [await harness.ask(str(n), said(n, 700)) for n in (3, 1, 2)] == [600] * 3
-    assert await harness.ask("new", said(2)) > 0
+    assert [await harness.ask(str(n), token_ids(n, 700)) for n in (3, 1, 2)] == [600] * 3
+    assert await harness.ask("new", token_ids(2)) > 0
 
 
 async def test_changed_model_does_not_restore_old_slots(harness: PoolHarness) -> None:
-    await harness.ask("a", said(1))
+    await harness.ask("a", token_ids(1))
     await harness.pool.save_all()
     harness.restart(model="other")
 
-    assert await harness.ask("a", said(1, 700)) == 0
+    assert await harness.ask("a", token_ids(1, 700)) == 0
 
 
 async def test_forget_erases_memory_and_disk(harness: PoolHarness) -> None:
-    await harness.ask("a", said(1), "Nora")
-    await harness.ask("a", said(2), "Finn")
+    await harness.ask("a", token_ids(1), "Nora")
+    await harness.ask("a", token_ids(2), "Finn")
     await harness.pool.save_all()
 
     await harness.pool.forget("a")
@@ -173,20 +180,20 @@ async def test_forget_erases_memory_and_disk(harness: PoolHarness) -> None:
 
 
 async def test_forget_erases_the_slot_of_a_session_that_has_ended(harness: PoolHarness) -> None:
-    await harness.ask("a", said(1))
-    await harness.ask("b", said(2))
+    await harness.ask("a", token_ids(1))
+    await harness.ask("b", token_ids(2))
     await harness.pool.end_session("a")
 
     await harness.pool.forget("a")
 
-    assert harness.engine.held == [[], said(2)]
+    assert harness.engine.held == [[], token_ids(2)]
 
 
 async def test_forget_erases_the_slot_of_a_second_request(harness: PoolHarness) -> None:
     owner = SlotOwner("a", "")
-    async with harness.pool.lease(owner, said(1)):
-        await harness.ask("a", said(1, 700))
-    await harness.ask("a", said(1))
+    async with harness.pool.lease(owner, token_ids(1)):
+        await harness.ask("a", token_ids(1, 700))
+    await harness.ask("a", token_ids(1))
 
     await harness.pool.forget("a")
 
@@ -194,7 +201,7 @@ async def test_forget_erases_the_slot_of_a_second_request(harness: PoolHarness) 
 
 
 async def test_forget_of_a_busy_slot_erases_it_when_its_answer_ends(harness: PoolHarness) -> None:
-    async with harness.pool.lease(SlotOwner("a", ""), said(1)) as (slot, _):
+    async with harness.pool.lease(SlotOwner("a", ""), token_ids(1)) as (slot, _):
         await harness.pool.forget("a")
         assert harness.engine.erased == []
 
@@ -202,8 +209,8 @@ async def test_forget_of_a_busy_slot_erases_it_when_its_answer_ends(harness: Poo
 
 
 async def test_saved_slots_of_unloaded_models_are_deleted(harness: PoolHarness) -> None:
-    await harness.ask("a", said(1))
-    await harness.ask("b", said(2))
+    await harness.ask("a", token_ids(1))
+    await harness.ask("b", token_ids(2))
     await harness.pool.save_all()
 
     delete_saved_slots(harness.folder, "a")
@@ -212,17 +219,17 @@ async def test_saved_slots_of_unloaded_models_are_deleted(harness: PoolHarness) 
 
 
 async def test_end_session_frees_the_slot_without_saving(harness: PoolHarness) -> None:
-    await harness.ask("a", [*SYSTEM, *said(1)])
-    await harness.ask("b", said(2))
+    await harness.ask("a", [*SYSTEM, *token_ids(1)])
+    await harness.ask("b", token_ids(2))
     await harness.pool.end_session("a")
 
-    assert await harness.ask("c", said(3)) == 0
-    assert await harness.ask("b", said(2, 700)) == 600
+    assert await harness.ask("c", token_ids(3)) == 0
+    assert await harness.ask("b", token_ids(2, 700)) == 600
     assert harness.engine.saves == 0
 
 
 async def test_files_are_private_and_named_by_hashes(harness: PoolHarness) -> None:
-    await harness.ask("../../etc/passwd", said(1), "../Nora")
+    await harness.ask("../../etc/passwd", token_ids(1), "../Nora")
     await harness.pool.save_all()
 
     assert harness.folder.stat().st_mode & 0o777 == 0o700
@@ -235,15 +242,15 @@ async def test_files_are_private_and_named_by_hashes(harness: PoolHarness) -> No
 async def test_oldest_files_are_deleted_over_the_limit(tmp_path: Path) -> None:
     harness = PoolHarness(tmp_path / "slots", limit_bytes=20_000)  # six or so of those below
     for number in range(1, 20):
-        await harness.ask(str(number), said(number, 500))
+        await harness.ask(str(number), token_ids(number, 500))
 
     assert sum(path.stat().st_size for path in harness.folder.glob("*.state")) <= 20_000
-    assert await harness.ask("17", said(17, 600)) == 500
-    assert await harness.ask("1", said(1, 600)) == 0
+    assert await harness.ask("17", token_ids(17, 600)) == 500
+    assert await harness.ask("1", token_ids(1, 600)) == 0
 
 
 async def test_old_and_unfinished_files_are_deleted_at_start(harness: PoolHarness) -> None:
-    await harness.ask("a", said(1))
+    await harness.ask("a", token_ids(1))
     await harness.pool.save_all()
     (harness.folder / "model-x-y.part").touch()
     for path in harness.folder.glob("*.state"):
@@ -257,39 +264,39 @@ async def test_old_and_unfinished_files_are_deleted_at_start(harness: PoolHarnes
 async def test_failed_save_does_not_fail_the_request(harness: PoolHarness) -> None:
     harness.engine.broken_saves = True
     for number in (1, 2, 3, 1):
-        await harness.ask(str(number), said(number))
+        await harness.ask(str(number), token_ids(number))
 
-    assert harness.engine.held[0] == said(3) or harness.engine.held[1] == said(3)
+    assert harness.engine.held[0] == token_ids(3) or harness.engine.held[1] == token_ids(3)
 
 
 async def test_damaged_file_is_deleted(harness: PoolHarness) -> None:
     for number in (1, 2, 3):
-        await harness.ask(str(number), said(number))
+        await harness.ask(str(number), token_ids(number))
     (state,) = harness.folder.glob("*.state")
     state.write_text("no state", encoding="ascii")
 
-    assert await harness.ask("1", said(1, 700)) == 0
+    assert await harness.ask("1", token_ids(1, 700)) == 0
     assert not [path for path in harness.folder.glob("*.state") if path.read_text() == "no state"]
 
 
 async def test_crash_during_restore_keeps_the_file(harness: PoolHarness) -> None:
     for number in (1, 2, 3):
-        await harness.ask(str(number), said(number))
+        await harness.ask(str(number), token_ids(number))
     harness.engine.is_dead = True
-    await harness.ask("1", said(1, 700))
+    await harness.ask("1", token_ids(1, 700))
     harness.engine.is_dead = False
     harness.engine.crash()
 
-    assert await harness.ask("1", said(1, 700)) == 600
+    assert await harness.ask("1", token_ids(1, 700)) == 600
 
 
 async def test_interrupted_prefill_is_saved_partially(harness: PoolHarness) -> None:
-    await harness.ask("a", said(1))
-    harness.engine.held[0] = said(1, 200)
+    await harness.ask("a", token_ids(1))
+    harness.engine.held[0] = token_ids(1, 200)
     await harness.pool.save_all()
     harness.restart()
 
-    assert await harness.ask("b", said(1, 700)) == 200
+    assert await harness.ask("b", token_ids(1, 700)) == 200
 
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))

@@ -39,7 +39,7 @@ class BackendHarness:
         assert answer.finish is not None
         return answer.finish.usage
 
-    def saved(self) -> list[Path]:
+    def saved_files(self) -> list[Path]:
         return list((self.folder / "slots").glob("*.state"))
 
 
@@ -101,10 +101,10 @@ async def test_tokens_are_not_shifted_from_another_conversation(harness: Backend
 async def test_forget_deletes_files_and_slot(harness: BackendHarness) -> None:
     await harness.turn("a", *words(1))
     await harness.restart()
-    assert len(harness.saved()) == 1
+    assert len(harness.saved_files()) == 1
 
     await harness.backend.forget("a")
-    assert harness.saved() == []
+    assert harness.saved_files() == []
     await harness.turn("a", *words(1))
     await harness.backend.forget("a")
     again = await harness.turn("a", *words(1))

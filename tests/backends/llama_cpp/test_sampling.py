@@ -12,14 +12,14 @@ from tests.backends.asking import prompt
 CASES = json.loads(Path(__file__).with_name("parameters.json").read_text("utf-8"))
 
 
-def sampled(**parameters: object) -> dict[str, object]:
+def convert_sampling(**parameters: object) -> dict[str, object]:
     return to_sampling(prompt(parameters=parameters))
 
 
 def test_aliases_are_translated_to_the_engine_s_names() -> None:
     given = {"temperature": 0.5, "repetition_penalty": 1.1, "random_seed": 7, "min_p": None}
 
-    assert sampled(**given) == {"temperature": 0.5, "repeat_penalty": 1.1, "seed": 7}
+    assert convert_sampling(**given) == {"temperature": 0.5, "repeat_penalty": 1.1, "seed": 7}
 
 
 @pytest.mark.parametrize(("name", "hint"), CASES["unknown"])
@@ -28,7 +28,7 @@ def test_unknown_parameter_error_suggests_the_nearest_name(name: str, hint: str)
 
     assert problem.startswith(f"unknown parameter {name!r}; {hint}")
     with pytest.raises(BackendUnavailable, match=f"unknown parameter {name!r}") as refused:
-        sampled(**{name: 1})
+        convert_sampling(**{name: 1})
     assert "the bot's operator has to fix it" in refused.value.notice
 
 
@@ -47,9 +47,9 @@ def test_parameter_unsupported_by_the_bindings_is_rejected() -> None:
 
 
 def test_64_bit_seed_is_reduced_to_a_fixed_one() -> None:
-    assert sampled(seed=2**63) == {"seed": 2**63 % (2**32 - 1)}
-    assert sampled(seed=2**32 - 1) == {"seed": 0}
-    assert sampled(seed=-1) == {"seed": -1}
+    assert convert_sampling(seed=2**63) == {"seed": 2**63 % (2**32 - 1)}
+    assert convert_sampling(seed=2**32 - 1) == {"seed": 0}
+    assert convert_sampling(seed=-1) == {"seed": -1}
 
 
 def test_output_limit_includes_limit_parameters() -> None:

@@ -62,7 +62,7 @@ async def model(
 ) -> AsyncIterator[Model]:
     folder = tmp_path_factory.mktemp("tiny")
     path = write(folder / "tiny.gguf", FAMILIES[request.param])
-    async for made in loaded(path, folder, TemplateChoice(named=request.param), settings):
+    async for made in load_vocabulary(path, folder, TemplateChoice(named=request.param), settings):
         yield made
 
 
@@ -72,11 +72,11 @@ async def smollm2(
 ) -> AsyncIterator[Model]:
     folder = tmp_path_factory.mktemp("smollm2")
     model = await lend_model(folder)
-    async for made in loaded(model, folder, TemplateChoice(), settings):
+    async for made in load_vocabulary(model, folder, TemplateChoice(), settings):
         yield made
 
 
-async def loaded(
+async def load_vocabulary(
     path: Path, folder: Path, choice: TemplateChoice, settings: LlamaCppSettings
 ) -> AsyncIterator[Model]:
     async with Renderer() as renderer:

@@ -89,7 +89,7 @@ async def local(
         await backend.close()
 
 
-def asked(template: TemplateChoice = QWEN, **parts: object) -> Prompt:
+def prompt_with(template: TemplateChoice = QWEN, **parts: object) -> Prompt:
     given: dict[str, object] = {"tools": (DICE,), "template": template} | parts
     return prompt("Roll two dice.", model="default", **given)
 
@@ -98,7 +98,7 @@ async def test_call_arrives_with_the_finish_event_and_its_result_next(
     local: Callable[[], Local],
 ) -> None:
     backend = local().backend
-    answer = await ask(backend, asked())
+    answer = await ask(backend, prompt_with())
     assert answer.text == "Let me see. "
     assert answer.finish is not None
     assert answer.finish.tool_calls == (ToolCall("call_0", "dice", '{"dice": "2d6"}'),)
@@ -107,7 +107,7 @@ async def test_call_arrives_with_the_finish_event_and_its_result_next(
     assert {"<tool_call>", "</tool_call>"} <= set(engine.requests[0].preserved_tokens)
 
     exchange = ToolExchange(answer.text, answer.finish.tool_calls, ("> 2d6: 8",))
-    await ask(backend, asked(tools=(), tool_exchanges=(exchange,)))
+    await ask(backend, prompt_with(tools=(), tool_exchanges=(exchange,)))
     assert "<tool_response>\n> 2d6: 8\n</tool_response>" in engine.read()
 
 
@@ -115,8 +115,8 @@ async def test_call_arrives_with_the_finish_event_and_its_result_next(
 async def test_only_the_bundled_model_has_its_own_limit(
     local: Callable[[], Local], limit: int | None
 ) -> None:
-    await ask(local().backend, asked())
-    await ask(local().backend, asked(max_output_tokens=900))
+    await ask(local().backend, prompt_with())
+    await ask(local().backend, prompt_with(max_output_tokens=900))
     assert [one.max_output_tokens for one in local().engine.requests] == [limit, 900]
 
 
@@ -128,30 +128,32 @@ async def test_no_tools_are_offered_if_the_template_does_not_support_them(
     assert not await backend.calls_tools("default", GEMMA)
     assert not await backend.calls_tools("default", TemplateChoice())  # ChatML
     assert not await backend.calls_tools("lost", QWEN)
-    answer = await ask(backend, asked(GEMMA))
+    answer = await ask(backend, prompt_with(GEMMA))
     assert answer.text == f"Let me see. {CALL}"
     assert "Roll dice" not in local().engine.read()
 
 
 async def test_tokens_are_reserved_for_results(local: Callable[[], Local]) -> None:
     backend = local().backend
-    plain = await backend.max_prompt_tokens(asked(tools=()))
-    offering = await backend.max_prompt_tokens(asked())
+    plain = await backend.max_prompt_tokens(prompt_with(tools=()))
+    offering = await backend.max_prompt_tokens(prompt_with())
     assert plain is not None
     assert offering is not None
     assert 600 < plain - offering < 1000
-    assert await backend.count_tokens(asked()) > await backend.count_tokens(asked(tools=()))
+    assert await backend.count_tokens(prompt_with()) > await backend.count_tokens(
+        prompt_with(tools=())
+    )
 
 
 async def test_overlong_tools_and_results_are_cut(local: Callable[[], Local]) -> None:
     backend = local().backend
     call = ToolCall("c", "dice", "{}")
     exchange = ToolExchange("", (call,) * 4, ("字" * 4000,) * 4)
-    await ask(backend, asked(tool_exchanges=(exchange,) * 2))
+    await ask(backend, prompt_with(tool_exchanges=(exchange,) * 2))
     assert local().engine.read().count("[the rest is omitted]") == 8
     assert local().engine.read().count("字") < 700
     long = replace(DICE, description="x" * 12_000)
     with capture_logs() as logs:
-        await ask(backend, asked(tools=(long,)))
+        await ask(backend, prompt_with(tools=(long,)))
     assert "xxx" not in local().engine.read()
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["tools_too_long"]

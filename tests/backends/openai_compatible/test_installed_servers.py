@@ -61,12 +61,12 @@ async def litellm(folder: Path, aimock: int) -> AsyncIterator[int]:
         yield port
 
 
-def openai(port: int, key: str = KEY) -> OpenAICompatibleBackend:
+def connect_openai(port: int, key: str = KEY) -> OpenAICompatibleBackend:
     given = {"base_url": f"http://127.0.0.1:{port}/v1", "api_key": key}
     return OpenAICompatibleBackend(OpenAISettings.model_validate(given), "foreign")
 
 
-def anthropic(port: int, key: str = KEY) -> AnthropicBackend:
+def connect_anthropic(port: int, key: str = KEY) -> AnthropicBackend:
     given = {"base_url": f"http://127.0.0.1:{port}/v1", "api_key": key}
     return AnthropicBackend(AnthropicSettings.model_validate(given), "foreign")
 
@@ -83,7 +83,7 @@ async def check_answers_and_tools(backend: Backend, model: str) -> None:
     assert [one.result.splitlines()[1] for one in rolled.tool_calls] == ["> 2d6: 8 (4, 4)"]
 
 
-@pytest.mark.parametrize("make", [openai, anthropic])
+@pytest.mark.parametrize("make", [connect_openai, connect_anthropic])
 async def test_aimock_answers_and_calls_tools(
     aimock: int, make: type[OpenAICompatibleBackend]
 ) -> None:
@@ -94,14 +94,14 @@ async def test_aimock_answers_and_calls_tools(
 
 @pytest.mark.parametrize("model", ["well", "claude"])
 async def test_litellm_answers_and_calls_tools(litellm: int, model: str) -> None:
-    backend = openai(litellm)
+    backend = connect_openai(litellm)
     await check_answers_and_tools(backend, model)
     assert set(await backend.list_models()) == {"well", "claude", "away"}
     await backend.close()
 
 
 async def test_litellm_works_with_the_messages_api(litellm: int) -> None:
-    backend = anthropic(litellm)
+    backend = connect_anthropic(litellm)
     await check_answers_and_tools(backend, "claude")
     await backend.close()
 
@@ -112,7 +112,7 @@ async def test_litellm_errors_have_specific_messages(litellm: int) -> None:
         (KEY, "nothing", "does not know the model 'nothing'"),
         (KEY, "away", "try again later"),
     ):
-        backend = openai(litellm, key)
+        backend = connect_openai(litellm, key)
         answer = await ask(backend, prompt("hello", model=model))
         assert words in answer.error_texts
         await backend.close()

@@ -48,7 +48,7 @@ def make_backend(base_url: str, key: str = "sk-right") -> OpenAICompatibleBacken
     return OpenAICompatibleBackend(OpenAISettings.model_validate(settings), "llama_server")
 
 
-async def finished(backend: OpenAICompatibleBackend, **parts: object) -> tuple[str, Finish]:
+async def ask_and_finish(backend: OpenAICompatibleBackend, **parts: object) -> tuple[str, Finish]:
     answer = await ask(backend, prompt("Roll two dice.", max_output_tokens=6, **parts))
     assert answer.error is None
     assert answer.finish is not None
@@ -56,32 +56,32 @@ async def finished(backend: OpenAICompatibleBackend, **parts: object) -> tuple[s
 
 
 async def test_answer_is_streamed_with_its_usage(backend: OpenAICompatibleBackend) -> None:
-    text, finish = await finished(backend)
+    text, finish = await ask_and_finish(backend)
     assert text
     assert finish.reason in {FinishReason.LENGTH, FinishReason.STOP}
     assert 0 < finish.usage.output_tokens <= 6
-    _, again = await finished(backend)
+    _, again = await ask_and_finish(backend)
     assert again.usage.cached_tokens > finish.usage.prompt_tokens / 2
 
 
 async def test_closed_idle_connection_causes_no_failure(backend: OpenAICompatibleBackend) -> None:
     for _ in range(3):
-        await finished(backend)
+        await ask_and_finish(backend)
         assert "answers at" in await backend.check()
 
 
 async def test_template_gets_tools_calls_and_results(backend: OpenAICompatibleBackend) -> None:
-    _, plain = await finished(backend)
-    _, offered = await finished(backend, tools=(SPEC,))
+    _, plain = await ask_and_finish(backend)
+    _, offered = await ask_and_finish(backend, tools=(SPEC,))
     assert offered.usage.prompt_tokens > plain.usage.prompt_tokens + 50
     exchange = ToolExchange("", (ToolCall("c1", "dice", '{"dice": "2d6"}'),), ("> 2d6: 8",))
-    _, after = await finished(backend, tool_exchanges=(exchange,))
+    _, after = await ask_and_finish(backend, tool_exchanges=(exchange,))
     assert after.usage.prompt_tokens > plain.usage.prompt_tokens + 10
 
 
 async def test_interrupted_answer_is_continued(backend: OpenAICompatibleBackend) -> None:
     assert backend.can_continue(prompt())
-    text, _ = await finished(backend, begun="One, two, three,")
+    text, _ = await ask_and_finish(backend, begun="One, two, three,")
     assert not text.lstrip().startswith("One")
 
 

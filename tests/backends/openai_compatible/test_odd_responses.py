@@ -247,7 +247,7 @@ def halves(*deltas: object) -> bytes:
     return b"".join(f"data: {json.dumps(one)}\n\n".encode() for one in deltas)
 
 
-def delta_of(**fields: object) -> dict[str, object]:
+def delta_event(**fields: object) -> dict[str, object]:
     return {"choices": [{"index": 0, "delta": fields}]}
 
 
@@ -265,14 +265,14 @@ def delta_of(**fields: object) -> dict[str, object]:
 async def test_character_that_is_split_over_two_events_is_joined(
     connect: Connect, service: FakeOpenAI, pieces: list[str], whole: str
 ) -> None:
-    called = [delta_of(tool_calls=[{"index": 0, "id": "a", "function": {"name": "dice"}}])]
+    called = [delta_event(tool_calls=[{"index": 0, "id": "a", "function": {"name": "dice"}}])]
     called += [
-        delta_of(tool_calls=[{"index": 0, "function": {"arguments": one}}]) for one in pieces
+        delta_event(tool_calls=[{"index": 0, "function": {"arguments": one}}]) for one in pieces
     ]
     service.plays(
         [
-            halves(*(delta_of(reasoning_content=one) for one in pieces)),
-            halves(*(delta_of(content=one) for one in pieces)),
+            halves(*(delta_event(reasoning_content=one) for one in pieces)),
+            halves(*(delta_event(content=one) for one in pieces)),
             halves(*called) + STOP + DONE,
         ],
         [
@@ -298,18 +298,18 @@ async def test_reasoning_before_a_lone_end_tag_is_retracted_then_held_back(
     backend = connect()
     shown: list[str] = []
 
-    async def answered() -> GeneratedAnswer:
+    async def collect_answer() -> GeneratedAnswer:
         shown.clear()
         return await generate_answer(
             *(backend, prompt("hi"), shown.append, lambda _: None, SystemClock()),
             replace_shown=lambda text: shown.__setitem__(slice(None), [f"<replaced>{text}"]),
         )
 
-    first = await answered()
+    first = await collect_answer()
     assert (first.text, first.thoughts) == ("Hello!", "The user says hi.\nI should greet.")
     assert "".join(shown) == "<replaced>Hello!"
-    assert (await answered()).text == "".join(shown) == "Hello!"  # never shown from now on
-    assert (await answered()).text == "".join(shown) == "Just so."  # it did not think
+    assert (await collect_answer()).text == "".join(shown) == "Hello!"  # never shown from now on
+    assert (await collect_answer()).text == "".join(shown) == "Just so."  # it did not think
 
 
 async def test_reasoning_tags_are_ignored_if_the_service_separates_reasoning(

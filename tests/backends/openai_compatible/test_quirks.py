@@ -40,7 +40,7 @@ async def body(backend: OpenAICompatibleBackend, question: Prompt) -> dict[str, 
     return sent
 
 
-def _line_of(message: dict[str, Any]) -> str:
+def _summarize_message(message: dict[str, Any]) -> str:
     content = message["content"]
     text = content if isinstance(content, str) else json.dumps(content)
     return f"{' '.join(filter(None, (message['role'], message.get('name'))))}: {text}"
@@ -57,7 +57,7 @@ async def summary(case: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "parameters": " ".join(sorted(sent.keys() - {"messages", "model", "stream"})),
         "limit": next(name for name in limited if name.startswith("max_")),
-        "messages": [_line_of(one) for one in sent["messages"]],
+        "messages": [_summarize_message(one) for one in sent["messages"]],
     }
     if backend.can_continue(question):
         begun = await body(backend, replace(question, begun="Once upon"))

@@ -84,7 +84,7 @@ async def two_replicas(folder: Path) -> AsyncIterator[HashingProxy]:
         yield await stack.enter_async_context(running_proxy(servers, "X-Session-ID"))
 
 
-def backend_of(proxy: HashingProxy) -> OpenAICompatibleBackend:
+def create_backend(proxy: HashingProxy) -> OpenAICompatibleBackend:
     settings = OpenAISettings(base_url=f"{proxy.base}/v1", model="m", first_token_seconds=60)
     backend = OpenAICompatibleBackend(settings.completed("mine"), "mine")
     backend.use_session_key(b"of the installation")
@@ -94,7 +94,7 @@ def backend_of(proxy: HashingProxy) -> OpenAICompatibleBackend:
 @pytest.mark.service
 async def test_turns_of_a_conversation_go_to_one_of_two_llama_servers(tmp_path: Path) -> None:
     async with two_replicas(tmp_path) as proxy:
-        backends = [backend_of(proxy) for _ in range(2)]  # two workers
+        backends = [create_backend(proxy) for _ in range(2)]  # two workers
         dice = random.Random(7)
         names = [f"telegram:{number}" for number in range(_CONVERSATIONS)]
         histories = {name: [Message("system", f"You answer {name}. " * 6)] for name in names}
@@ -124,7 +124,7 @@ async def test_turns_of_a_conversation_go_to_one_of_two_llama_servers(tmp_path: 
 async def test_stopped_answer_is_aborted_on_the_server(tmp_path: Path) -> None:
     async with two_replicas(tmp_path) as proxy:
         proxy.holds_streams = True
-        backend = backend_of(proxy)
+        backend = create_backend(proxy)
         prompt = Prompt(
             (Message("user", "Go on."),),
             "default",

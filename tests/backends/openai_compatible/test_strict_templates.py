@@ -65,7 +65,7 @@ def render(template: JinjaTemplate, messages: Sequence[Mapping[str, Any]], tools
     given = [to_template_message(each) for each in messages]
     prompt = template.render(given, tools=tools, add_generation_prompt=True)
     # Mistral's template writes the system message only in front of a question that comes last.
-    missing = [one for one in texts_of(messages) if one not in prompt and not tools]
+    missing = [one for one in message_texts(messages) if one not in prompt and not tools]
     if missing:
         raise TemplateError(f"lost {missing}")
 
@@ -92,7 +92,7 @@ def to_template_message(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "content": content, **({"tool_calls": calls} if calls else {})}
 
 
-def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+def message_texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the texts of people and models; templates may drop the text next to a tool call."""
     contents = [one["content"] for one in messages if "tool_calls" not in one]
     parts = [

@@ -30,8 +30,8 @@ from tests.importers.card_samples import (
     PORTRAIT,
     ROBOT,
     SINGER_ASSETS,
+    build_png,
     chunk,
-    png_of,
     zipped,
 )
 from tests.importers.refusals import assert_has_a_translation
@@ -124,20 +124,23 @@ HOSTILE = {
     **{name: (text.encode(), problem) for name, (text, problem) in TEXTS.items()},
     "a picture alone": (blank_image(), "an image without a character card"),
     "a broken checksum": (
-        png_of(chunk(b"tEXt", b"chara\0" + base64.b64encode(CARD), checksum=1)),
+        build_png(chunk(b"tEXt", b"chara\0" + base64.b64encode(CARD), checksum=1)),
         "the PNG is damaged; download it again",
     ),
     "cut in the middle": (CARD_FILES["detective.png"][:400], "ends too early; download it again"),
     "a chunk that claims 2 GB": (
-        png_of(b"\x7f\xff\xff\xfftEXtchara\0"),
+        build_png(b"\x7f\xff\xff\xfftEXtchara\0"),
         "ends too early",
     ),
-    "not base64": (png_of(chunk(b"tEXt", b"chara\0{]~}")), "not base64"),
+    "not base64": (build_png(chunk(b"tEXt", b"chara\0{]~}")), "not base64"),
     "base64 of no JSON": (
-        png_of(chunk(b"tEXt", b"chara\0" + base64.b64encode(b"hi"))),
+        build_png(chunk(b"tEXt", b"chara\0" + base64.b64encode(b"hi"))),
         "not valid JSON (",
     ),
-    "a list": (png_of(chunk(b"tEXt", b"chara\0" + base64.b64encode(b"[]"))), "not a JSON object"),
+    "a list": (
+        build_png(chunk(b"tEXt", b"chara\0" + base64.b64encode(b"[]"))),
+        "not a JSON object",
+    ),
     "not UTF-8": (b'{"name": "\xff"}', "not UTF-8"),
     "deep": (b'{"name": "N", "description": ' + b"[" * 100 + b"]" * 100 + b"}", "deeper than 64"),
     "very deep": (b'{"a":' * 200_000, "deeper than 64"),

@@ -33,7 +33,7 @@ def cases(op: str, outcome: str) -> list[Any]:
     ]
 
 
-def imported(template: str) -> Preset:
+def import_data(template: str) -> Preset:
     return preset_from_modelfile(f'FROM x\nTEMPLATE """{template}"""', "nova", "x.gguf")
 
 
@@ -77,7 +77,7 @@ def test_syntax_errors_have_ollama_s_text(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases("render_go_template", "expected"))
 def test_imported_template_renders_ollama_s_prompt(case: dict[str, Any]) -> None:
-    preset = imported(case["input"]["template"])
+    preset = import_data(case["input"]["template"])
 
     assert prompt(preset, case["input"]["messages"]) == case["expected"]
 
@@ -85,7 +85,7 @@ def test_imported_template_renders_ollama_s_prompt(case: dict[str, Any]) -> None
 @pytest.mark.parametrize("case", cases("render_go_template", "error"))
 def test_template_errors_have_go_s_text(case: dict[str, Any]) -> None:
     with pytest.raises(TemplateError) as raised:
-        imported(case["input"]["template"])
+        import_data(case["input"]["template"])
 
     assert str(raised.value) == case["error"]["message"]
 
@@ -113,7 +113,7 @@ def test_document_s_own_migration_example() -> None:
 
 
 def test_template_becomes_string_templates_if_they_are_equal() -> None:
-    preset = imported(
+    preset = import_data(
         "{{ range .Messages }}<|{{ .Role }}|>\n{{ .Content }}</s>\n{{ end }}<|assistant|>\n"
     )
 

@@ -35,16 +35,16 @@ COUNTERS_OF: dict[str, Callable[[str], int] | str | None] = {
 }
 
 # Why we decided against vectors (docs/sources.md#haruhi), and the patterns of their ids.
-RESOLVED_OTHERWISE = json.loads(
+KNOWN_DEVIATIONS = json.loads(
     (Path(__file__).parent / "resolved_otherwise.json").read_text("utf-8")
 )
-PATTERNS = [pattern for patterns in RESOLVED_OTHERWISE.values() for pattern in patterns]
+PATTERNS = [pattern for patterns in KNOWN_DEVIATIONS.values() for pattern in patterns]
 
 # No error of ours is hidden by a pattern: this one is refused by both.
 REFUSED_BY_BOTH = {"role_from_jsonl:no_system:unnamed"}
 
 
-def is_resolved_otherwise(case: Case) -> bool:
+def has_known_deviation(case: Case) -> bool:
     matched = any(fnmatchcase(case["id"], pattern) for pattern in PATTERNS)
     return matched and case["id"] not in REFUSED_BY_BOTH
 
@@ -53,14 +53,14 @@ def cases(*operations: str) -> list[Case]:
     return [case for case in golden("haruhi") if case["input"]["op"] in operations]
 
 
-def differing(chosen: list[Case], make: Callable[[Case], object]) -> list[str]:
+def find_differences(chosen: list[Case], make: Callable[[Case], object]) -> list[str]:
     """Return the cases with unexpected results, except those with a documented deviation."""
     assert chosen
     return [
         case["id"]
         for case in chosen
         if (outcome(make, case["input"]) == case.get("expected", REFUSED))
-        == is_resolved_otherwise(case)
+        == has_known_deviation(case)
     ]
 
 
@@ -88,7 +88,7 @@ def parsed(given: Case) -> object:
 
 
 def test_placeholders_match_chatharuhi() -> None:
-    assert differing(cases("parse_rag"), parsed) == []
+    assert find_differences(cases("parse_rag"), parsed) == []
 
 
 def played(given: Case) -> object:
@@ -136,7 +136,7 @@ def test_conversations_match_chatharuhi() -> None:
     expected = [(one["steps"], one["state"]["history"]) for one in (c["expected"] for c in chosen)]
     pairs = zip(chosen, expected, strict=True)
 
-    assert differing([{**case, "expected": seen} for case, seen in pairs], played) == []
+    assert find_differences([{**case, "expected": seen} for case, seen in pairs], played) == []
 
 
 def constructed(given: Case) -> object:
@@ -161,7 +161,7 @@ def test_constructor_matches_chatharuhi() -> None:
         if case["input"]["kwargs"].get("token_counter") != "<callable len>"
     ]
 
-    assert differing(chosen, constructed) == []
+    assert find_differences(chosen, constructed) == []
 
 
 def loaded(given: Case, folder: Path) -> Character:
@@ -188,7 +188,7 @@ def test_loaded_files_match_chatharuhi(tmp_path: Path) -> None:
             "messages": character.get_message("阿虚", given["query"]),
         }
 
-    assert differing(cases("role_from_jsonl"), seen) == []
+    assert find_differences(cases("role_from_jsonl"), seen) == []
 
 
 def test_saved_files_match_chatharuhi(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_saved_files_match_chatharuhi(tmp_path: Path) -> None:
         loaded(given, tmp_path).save_to_jsonl(tmp_path / "saved.jsonl")
         return (tmp_path / "saved.jsonl").read_text("utf-8")
 
-    assert differing(cases("save_datas_to_jsonl"), saved) == []
+    assert find_differences(cases("save_datas_to_jsonl"), saved) == []
 
 
 async def test_without_a_model_there_is_no_answer() -> None:
@@ -241,7 +241,7 @@ def as_chatglm_reads(given: Case) -> object:
     return template.render(given["messages"])
 
 
-def filled(given: Case) -> object:
+def fill_case(given: Case) -> object:
     found = {"": [Story(0, given["story"], 1.0)]}
     persona = parse_persona("{{RAG对话}}")
     return fill_placeholders(persona, found, newest="", tokens=None, count=count_tokens).text
@@ -269,7 +269,7 @@ SMALL: dict[str, Callable[[Case], object]] = {
     "normalize2uaua": merged,
     "message2query4GLM": as_chatglm_reads,
     "check_sugar": known,
-    "replacement_of_one_RAG_dialogue_line": filled,
+    "replacement_of_one_RAG_dialogue_line": fill_case,
     "tagging": tagged,
     "placeholders": lambda given: fill_names(
         given["persona"], given["role_name"], given["user_name"]
@@ -280,7 +280,7 @@ SMALL: dict[str, Callable[[Case], object]] = {
 
 @pytest.mark.parametrize("operation", SMALL)
 def test_functions_match_chatharuhi(operation: str) -> None:
-    assert differing(cases(operation), SMALL[operation]) == []
+    assert find_differences(cases(operation), SMALL[operation]) == []
 
 
 def test_encoded_texts_match_chatharuhi() -> None:

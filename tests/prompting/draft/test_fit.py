@@ -63,7 +63,7 @@ def draft(*said: tuple[str, str], newest: str = "and now?", **given: object) -> 
     return replace(made, **given)  # type: ignore[arg-type]
 
 
-def fitted(whole: Draft, limit: int | None, counter: TemplateTokenCounter) -> FittedPrompt:
+def fit_with(whole: Draft, limit: int | None, counter: TemplateTokenCounter) -> FittedPrompt:
     return asyncio.run(fit_draft(whole, limit, counter))
 
 
@@ -87,7 +87,7 @@ def test_prompt_never_exceeds_the_budget(
     whole = draft(*turns, newest=newest, context=tuple(parts))
     counter = TemplateTokenCounter(family, tokenizer)
     try:
-        result = fitted(whole, limit, counter)
+        result = fit_with(whole, limit, counter)
     except UserError:
         bare = replace(whole, history=(), context=())
         assert asyncio.run(counter(bare.prompt)) > limit
@@ -114,7 +114,7 @@ CHAT = [
 def test_nothing_that_would_fit_is_dropped(tokenizer: str, limit: int) -> None:
     counter = TemplateTokenCounter("chatml", tokenizer)
     whole = draft(*CHAT)
-    result = fitted(whole, limit, counter)
+    result = fit_with(whole, limit, counter)
     if not result.dropped:
         return
     one_more = whole.history[-len(result.draft.history) - 1 :] if result.draft.history else ()
@@ -126,13 +126,13 @@ def test_nothing_that_would_fit_is_dropped(tokenizer: str, limit: int) -> None:
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 def test_few_counts_are_needed_even_if_the_estimate_is_wrong(tokenizer: str) -> None:
     counter = TemplateTokenCounter("chatml", tokenizer)
-    fitted(draft(*CHAT), 800, counter)
+    fit_with(draft(*CHAT), 800, counter)
     assert len(counter.counted) <= 4
 
 
 def test_prompt_that_fits_is_counted_once() -> None:
     counter = TemplateTokenCounter("chatml", "cl100k")
-    result = fitted(draft(*CHAT[:6]), 1600, counter)
+    result = fit_with(draft(*CHAT[:6]), 1600, counter)
     assert (len(counter.counted), result.dropped) == (1, ())
 
 
@@ -141,7 +141,7 @@ def test_prompt_far_below_the_limit_is_kept_whole_without_estimates(
     turns: list[tuple[str, str]], parts: list[PromptPart], newest: str
 ) -> None:
     whole = draft(*turns, newest=newest, context=tuple(parts), left_out=(DROPPED,))
-    unlimited = fitted(whole, None, TemplateTokenCounter("chatml", "bytes"))
+    unlimited = fit_with(whole, None, TemplateTokenCounter("chatml", "bytes"))
 
     async def count(_prompt: Prompt) -> int:
         return 7
@@ -155,7 +155,7 @@ def test_prompt_far_below_the_limit_is_kept_whole_without_estimates(
 
 def test_without_a_limit_nothing_is_counted_or_dropped() -> None:
     counter = TemplateTokenCounter("chatml", "bytes")
-    result = fitted(draft(*CHAT), None, counter)
+    result = fit_with(draft(*CHAT), None, counter)
     assert (counter.counted, result.dropped, len(result.prompt.messages)) == ([], (), 82)
 
 
@@ -173,7 +173,7 @@ def test_history_and_low_priority_stories_are_dropped_first() -> None:
         PromptPart("stories", "x " * 40, "dull"),
         PromptPart("stories", "y " * 40, "good", priority=1),
     )
-    result = fitted(
+    result = fit_with(
         draft(*CHAT[:4], context=stories), 110, TemplateTokenCounter("chatml", "cl100k")
     )
     assert [part.name for part in result.draft.context] == ["good"]
@@ -188,7 +188,7 @@ def test_too_large_story_does_not_displace_others() -> None:
         PromptPart("stories", "x " * 900, "epic", priority=9),
         PromptPart("stories", "y", "haiku"),
     )
-    result = fitted(
+    result = fit_with(
         draft(*CHAT[:4], context=stories), 300, TemplateTokenCounter("chatml", "cl100k")
     )
     assert [part.name for part in result.draft.context] == ["haiku"]
@@ -197,7 +197,7 @@ def test_too_large_story_does_not_displace_others() -> None:
 
 def test_too_long_message_is_rejected_with_its_token_count() -> None:
     with pytest.raises(UserError, match=r"about \d+ tokens, .* at most 100 fit"):
-        fitted(draft(newest="word " * 200), 100, TemplateTokenCounter("chatml", "cl100k"))
+        fit_with(draft(newest="word " * 200), 100, TemplateTokenCounter("chatml", "cl100k"))
 
 
 def test_images_are_counted() -> None:
@@ -207,4 +207,4 @@ def test_images_are_counted() -> None:
         replace(BASE, messages=(Message("user", "What is it?"),))
     )
     assert get_counter("cl100k").prompt_tokens(replace(BASE, messages=(seen,))) == plain + 85
-    assert fitted(shown, None, TemplateTokenCounter("chatml", "bytes")).tokens > 85
+    assert fit_with(shown, None, TemplateTokenCounter("chatml", "bytes")).tokens > 85

@@ -16,12 +16,12 @@ BOOK = Lorebook(
 )
 
 
-def tried(text: str, book: Lorebook = BOOK) -> LorebookTrial:
+def try_on_text(text: str, book: Lorebook = BOOK) -> LorebookTrial:
     return try_lorebook(book, text, budget=100, count=lambda texts: [len(one) for one in texts])
 
 
 def test_activated_entries_include_their_matching_keys() -> None:
-    trial = tried("Alice: the LAMP by the tides")
+    trial = try_on_text("Alice: the LAMP by the tides")
     decisions, found = zip(*trial.entries, strict=True)
     assert [one.activated for one in decisions] == [True, False, True, True]
     assert found[:2] == (["Lamp"], ["/tides?/i"])
@@ -30,24 +30,29 @@ def test_activated_entries_include_their_matching_keys() -> None:
 
 def test_marks_are_the_positions_of_the_keys() -> None:
     text = "The lamp. A LAMP at the tide of six"
-    assert [text[begin:end] for begin, end in tried(text).marks] == ["lamp", "LAMP", "tide", "six"]
+    assert [text[begin:end] for begin, end in try_on_text(text).marks] == [
+        "lamp",
+        "LAMP",
+        "tide",
+        "six",
+    ]
 
 
 def test_each_line_is_a_message() -> None:
     book = Lorebook(BOOK.entries, scan_depth=1)
-    assert not tried("the lamp\n\nand then", book).entries[0][0].activated
-    assert tried("and then\nthe lamp", book).entries[0][0].activated
+    assert not try_on_text("the lamp\n\nand then", book).entries[0][0].activated
+    assert try_on_text("and then\nthe lamp", book).entries[0][0].activated
 
 
 def test_slow_pattern_is_skipped() -> None:
     slow = Lorebook((LoreEntry("slow", "", keys=("/(a+)+$/",)),))
-    assert not tried("a" * 40 + "!", slow).entries[0][0].activated
+    assert not try_on_text("a" * 40 + "!", slow).entries[0][0].activated
 
 
 @given(st.text(max_size=60), st.lists(st.text(max_size=6), max_size=4))
 def test_marks_are_ordered_and_within_the_text(text: str, keys: list[str]) -> None:
     book = Lorebook((LoreEntry("any", "content", keys=tuple(keys)),), match_whole_words=False)
     at = 0
-    for begin, end in tried(text, book).marks:
+    for begin, end in try_on_text(text, book).marks:
         assert at <= begin < end <= len(text)
         at = end

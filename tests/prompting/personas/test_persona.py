@@ -24,7 +24,7 @@ TABLES = json.loads((Path(__file__).parent / "personas.json").read_text("utf-8")
 A, B, C, D = (Story(number, text, 1.0) for number, text in enumerate("abcd"))
 
 
-def filled(
+def fill_persona(
     text: str, found: Mapping[str, Sequence[Story]] | None, tokens: int | None = None
 ) -> str:
     return fill_placeholders(
@@ -51,7 +51,7 @@ def test_text_that_looks_like_a_placeholder_is_reported_and_kept(line: str) -> N
 
     assert persona.placeholders == ()
     assert persona.problems[0].startswith("line 1 of the persona: ")
-    assert filled(line, {}) == line
+    assert fill_persona(line, {}) == line
 
 
 @pytest.mark.parametrize("line", ["{{RAG对话}}{{RAG对话}}", "{{RAG多对话|token<=9|n<=2|happy}}"])
@@ -68,7 +68,7 @@ def test_stories_replace_placeholders(
 ) -> None:
     stories = None if found is None else {"hi": [Story(at, one, 1) for at, one in enumerate(found)]}
 
-    assert filled(text, stories, tokens) == made, rule
+    assert fill_persona(text, stories, tokens) == made, rule
 
 
 @pytest.mark.parametrize(("text", "queries"), TABLES["queries"])
@@ -103,7 +103,7 @@ def test_any_text_is_parsed_or_rejected(text: str) -> None:
     lines = text.split("\n")
     assert all("{{RAG" in lines[placeholder.line] for placeholder in persona.placeholders)
     # Without stories, every other line stays as it was.
-    after = filled(text, {}).split("\n")
+    after = fill_persona(text, {}).split("\n")
     changed = {placeholder.line for placeholder in persona.placeholders}
     assert all(after[at] == line for at, line in enumerate(lines) if at not in changed)
     assert all(after[at] == "" for at in changed)

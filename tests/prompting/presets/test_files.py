@@ -25,7 +25,7 @@ def parse(**keys: object) -> Preset:
     return parse_preset(json.dumps(LEAST | keys), "nova.json")
 
 
-def problem_with(text: str) -> str:
+def read_problem(text: str) -> str:
     with pytest.raises(PresetError) as raised:
         parse_preset(text, "nova.json")
     return str(raised.value)
@@ -85,7 +85,7 @@ def test_image_may_be_a_link_a_data_uri_or_base64(given_text: str, address: str)
 
 @pytest.mark.parametrize(("text", "problem"), TABLES["texts"])
 def test_syntax_and_key_errors_state_file_line_and_nearest_key(text: str, problem: str) -> None:
-    assert problem_with(text) == problem
+    assert read_problem(text) == problem
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_syntax_and_key_errors_state_file_line_and_nearest_key(text: str, proble
     ],
 )
 def test_errors_state_the_wrong_value(keys: dict[str, object], problem: str) -> None:
-    assert f"nova.json, line 1: {problem}" in problem_with(json.dumps(LEAST | keys))
+    assert f"nova.json, line 1: {problem}" in read_problem(json.dumps(LEAST | keys))
 
 
 def test_load_reports_all_broken_files_at_once(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_names_may_be_in_any_script(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "problem"), TABLES["names"])
 def test_names_unusable_in_commands_or_files_are_rejected(name: str, problem: str) -> None:
-    assert problem in problem_with(json.dumps(LEAST | {"name": name}))
+    assert problem in read_problem(json.dumps(LEAST | {"name": name}))
 
 
 def test_names_with_path_separators_are_rejected() -> None:

@@ -18,7 +18,7 @@ PROMPTERS: dict[str, type[AlpacaPrompter | ChatPrompter]] = {
 }
 
 # Families of vectors (the fourth part of the id) that we decided against (docs/sources.md#lazyllm).
-RESOLVED_OTHERWISE = {
+KNOWN_DEVIATIONS = {
     "brace_literal_str": "braces around no name are plain text",
     "empty_braces": "braces around no name are plain text",
     "format_spec": "one and the same substitution for texts and mappings",
@@ -32,7 +32,7 @@ OLD_ALPACA = "753f649ac:doc:AlpacaPrompter:"
 def is_ours(case: dict[str, Any]) -> bool:
     # Tools written by json5 have a twin that the standard json module wrote.
     return not (
-        case["id"].split(":")[3] in RESOLVED_OTHERWISE
+        case["id"].split(":")[3] in KNOWN_DEVIATIONS
         or case["id"].startswith(OLD_ALPACA)
         or case.get("json5_dependent")
     )
@@ -60,7 +60,7 @@ def test_result_matches_lazyllm(case: dict[str, Any]) -> None:
 def test_every_skipped_family_has_vectors() -> None:
     families = {case["id"].split(":")[3] for case in golden("lazyllm")}
 
-    assert set(RESOLVED_OTHERWISE) <= families
+    assert set(KNOWN_DEVIATIONS) <= families
 
 
 def test_extra_keys_follow_the_user_instruction() -> None:

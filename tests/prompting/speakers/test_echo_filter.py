@@ -14,28 +14,28 @@ TABLES = json.loads((Path(__file__).parent / "answers.json").read_text("utf-8"))
 OTHERS = ("Alice", "Bob#a3f1", "小明")
 
 
-def streamed(own: str | None, pieces: Sequence[str]) -> str:
+def filter_stream(own: str | None, pieces: Sequence[str]) -> str:
     echo_filter = EchoFilter(own, OTHERS)
     return "".join([echo_filter.feed(piece) for piece in pieces]) + echo_filter.finish()
 
 
 @pytest.mark.parametrize("answer", TABLES["own"])
 def test_own_tag_is_removed(answer: str) -> None:
-    assert streamed("Nora", list(answer)) == "hello"
+    assert filter_stream("Nora", list(answer)) == "hello"
 
 
 @pytest.mark.parametrize("answer", TABLES["kept"])
 def test_anything_else_is_kept(answer: str) -> None:
-    assert streamed("Nora", list(answer)) == answer
+    assert filter_stream("Nora", list(answer)) == answer
 
 
 def test_markup_after_the_tag_is_kept() -> None:
-    assert streamed("Nora", ["Nora: *waves*"]) == "*waves*"
-    assert streamed("Nora", ["**Nora:** **no**"]) == "**no**"
+    assert filter_stream("Nora", ["Nora: *waves*"]) == "*waves*"
+    assert filter_stream("Nora", ["**Nora:** **no**"]) == "**no**"
 
 
 def test_own_tag_is_removed_from_every_line() -> None:
-    assert streamed("Nora", ["one\nNora: two\n\n**Nora:** three"]) == "one\ntwo\n\nthree"
+    assert filter_stream("Nora", ["one\nNora: two\n\n**Nora:** three"]) == "one\ntwo\n\nthree"
 
 
 @pytest.mark.parametrize("line", TABLES["others"])
@@ -47,7 +47,7 @@ def test_answer_ends_at_another_speakers_tag(line: str) -> None:
 
 
 def test_leading_tag_of_another_speaker_is_removed() -> None:
-    assert streamed("Nora", ["Alice: that is kind.\nBob: no"]).rstrip() == "that is kind."
+    assert filter_stream("Nora", ["Alice: that is kind.\nBob: no"]).rstrip() == "that is kind."
 
 
 @given(
@@ -59,12 +59,12 @@ def test_leading_tag_of_another_speaker_is_removed() -> None:
 )
 def test_result_does_not_depend_on_the_chunks(answer: str, size: int) -> None:
     pieces = [answer[at : at + size] for at in range(0, len(answer), size)]
-    assert streamed("Nora", pieces) == streamed("Nora", [answer])
+    assert filter_stream("Nora", pieces) == filter_stream("Nora", [answer])
 
 
 @given(st.lists(st.sampled_from(["Nora: ", "Alice: ", "\n", "hm ", "**Alice:** "]), max_size=12))
 def test_no_visible_line_begins_with_a_tag(pieces: list[str]) -> None:
-    shown = streamed("Nora", pieces)
+    shown = filter_stream("Nora", pieces)
     assert not [
         line for line in shown.splitlines() if line.lstrip("* ").startswith(("Nora:", "Alice:"))
     ]
