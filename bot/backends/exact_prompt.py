@@ -51,7 +51,7 @@ class ExactPromptWriter:
     async def _describe_unmasked(self, receipt: Receipt) -> PromptDescription:
         settings = self._providers.get(receipt.provider)
         if settings is None:
-            return _describe_messages(receipt, "its provider is not configured any more")
+            return _describe_messages(receipt, "its provider is no longer configured")
         backend = make_backend(receipt.provider, settings, self._data_dir, self._renderer)
         try:
             return await backend.describe(receipt.prompt)

@@ -130,7 +130,7 @@ class ModelFileSettings(ProviderSettings):
     projector_path: Path | None = Field(
         None, description="A second GGUF file (mmproj-....gguf), with which that model sees images."
     )
-    context_tokens: int = Field(4096, ge=256, description="The context of each conversation.")
+    context_tokens: int = Field(4096, ge=256, description="Context tokens per conversation.")
     parallel: int = Field(
         2, ge=1, le=64, description="How many conversations are answered at the same time."
     )

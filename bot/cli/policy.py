@@ -50,7 +50,7 @@ def policy(
         counts = f"{result.before.get(place, 0):>4} before, {result.after.get(place, 0):>4} after"
         print_line(f"{place:<36}{counts}")
     for place, count in sorted(result.kept.items()):
-        print_line(f"{place:<36}{count:>4} kept ids: {KEPT_IDS[place]}")
+        print_line(f"{place:<36}{count:>4} ids retained: {KEPT_IDS[place]}")
     if result.after:
         raise StoreError(f"still stored: {', '.join(sorted(result.after))}")
     print_line("nothing left")

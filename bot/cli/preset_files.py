@@ -192,7 +192,7 @@ def import_preset(
     ] = None,
     provider: Annotated[
         str | None,
-        typer.Option(help="The provider, such as local or ollama; default: as the file implies."),
+        typer.Option(help="The provider, such as local or ollama; by default, the file decides."),
     ] = None,
     into: Annotated[
         str | None,

@@ -104,7 +104,7 @@ async def test_image_data_is_shortened(renderer: Renderer, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("provider", "words"),
     [
-        ("gone", "template: none; its provider is not configured any more\n"),
+        ("gone", "template: none; its provider is no longer configured\n"),
         ("here", "template: none; the prompt cannot be rendered any more: there is no model "),
     ],
 )

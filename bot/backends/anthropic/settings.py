@@ -15,7 +15,7 @@ class AnthropicSettings(HttpProviderSettings):
 
     kind: Literal["anthropic"] = "anthropic"
     sees: Literal["images", "text"] = Field(
-        "images", description="Whether its models see the pictures that people send."
+        "images", description="Whether its models can see pictures from people."
     )
     prompt_cache: Literal["off", "5m", "1h"] = Field(
         "5m", description="How long the service caches the stable beginning of a prompt."

@@ -33,8 +33,8 @@ class OpenAISettings(HttpProviderSettings):
     )
     sees: Literal["images", "text"] | None = Field(
         None,
-        description="Whether its models see the pictures that people send; by default those of"
-        " OpenAI and Gemini do.",
+        description="Whether its models can see pictures from people; by default only OpenAI's"
+        " and Gemini's can.",
     )
     transcription_model: str | None = Field(
         None,
