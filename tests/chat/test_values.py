@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from bot.chat.incoming import to_storable_text
 
 
-def test_surrogate_pairs_are_joined_and_lone_surrogates_and_nul_replaced() -> None:
+def test_surrogate_pairs_are_joined_and_invalid_characters_are_replaced() -> None:
     assert to_storable_text("a\0b \ud83c\udfad \ud83c") == "a\ufffdb 🎭 \ufffd"
 
 

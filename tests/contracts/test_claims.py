@@ -25,7 +25,7 @@ from tests.support.store import (
 )
 
 
-async def test_received_message_is_given_back_whole(store: Store) -> None:
+async def test_received_message_is_decoded_unchanged(store: Store) -> None:
     message = make_incoming("héllo\n🎭 '); DROP TABLE inbox;--", thread="7", quote="before")
     await store.inbox.receive([message], {"telegram:offset": "8"})
     begun = present(await claimed(store, message.address.conversation))
@@ -33,7 +33,7 @@ async def test_received_message_is_given_back_whole(store: Store) -> None:
     assert await store.inbox.cursors("telegram:") == {"telegram:offset": "8"}
 
 
-async def test_message_delivered_again_is_neither_stored_nor_begun(store: Store) -> None:
+async def test_message_delivered_again_is_not_stored_again(store: Store) -> None:
     await store.inbox.receive([make_incoming(), make_incoming()], {})
     await store.inbox.receive([make_incoming()], {"telegram:offset": "9"})
     assert await store.scalar(select(func.count(inbox.c.id))) == 1
@@ -57,7 +57,7 @@ async def test_messages_are_processed_in_the_order_of_their_arrival(store: Store
     assert await ready(store) == []
 
 
-async def test_waiting_gives_the_newest_of_each_of_many_conversations(store: Store) -> None:
+async def test_waiting_events_are_limited_per_conversation(store: Store) -> None:
     names = [f"telegram:{number}" for number in range(40_000)]  # more than a statement binds
     stop = make_incoming("/stop", key="6:0", chat="6")
     queued = [make_incoming(f"{n}", key=f"5:{n}") for n in range(30)]
@@ -71,7 +71,7 @@ async def test_waiting_gives_the_newest_of_each_of_many_conversations(store: Sto
     assert await store.inbox.waiting(["telegram:6"], 500, of_each=20) == []
 
 
-async def test_conversation_is_held_by_one_until_it_is_released(store: Store) -> None:
+async def test_conversation_has_one_claim_until_it_is_released(store: Store) -> None:
     claim, message = await take_message(store)
     assert await claimed(store, owner="other") is None
     assert await ready(store) == []
@@ -88,7 +88,7 @@ async def test_conversation_is_held_by_one_until_it_is_released(store: Store) ->
     assert await ready(store) == [LANE]
 
 
-async def test_finish_that_does_not_go_on_leaves_the_rest_to_others(store: Store) -> None:
+async def test_finish_without_continuing_releases_the_conversation(store: Store) -> None:
     await store.inbox.receive([make_incoming(key="5:1"), make_incoming(key="5:2")], {})
     begun = present(await claimed(store))
     finished = await store.conversations.finish(
@@ -105,7 +105,7 @@ async def test_only_conversations_of_served_platforms_are_ready(store: Store) ->
     assert await ready(store, "tele") == []
 
 
-async def test_restarted_owner_need_not_wait_for_its_own_lease(store: Store) -> None:
+async def test_restarted_owner_does_not_wait_for_its_own_lease(store: Store) -> None:
     await store.inbox.receive([make_incoming(), make_incoming(chat="6", key="6:1")], {})
     await claimed(store)
     await claimed(store, "telegram:6", owner="other")
@@ -113,7 +113,7 @@ async def test_restarted_owner_need_not_wait_for_its_own_lease(store: Store) -> 
     assert await ready(store) == [LANE]
 
 
-async def test_renewal_holds_all_claims_and_returns_those_that_were_lost(store: Store) -> None:
+async def test_renewal_extends_all_claims_and_returns_the_lost_ones(store: Store) -> None:
     await store.inbox.receive([make_incoming(), make_incoming(chat="6", key="6:1")], {})
     lost = present(await claimed(store, lease=-1))
     held = present(await claimed(store, "telegram:6", lease=-1))
@@ -133,7 +133,7 @@ def writes(store: Store, claim: Claim, message: InboxMessage) -> list[Awaitable[
     ]
 
 
-async def test_later_claim_fences_everything_an_earlier_one_does(store: Store) -> None:
+async def test_later_claim_fences_all_writes_of_an_earlier_one(store: Store) -> None:
     await store.inbox.receive([make_incoming()], {})
     old = present(await claimed(store, lease=-1))
     new = present(await claimed(store, owner="other"))
@@ -157,7 +157,7 @@ async def test_claim_that_the_server_lost_is_fenced_by_its_successor(store: Stor
     await store.conversations.finish(again.claim, again.message, TurnResult())
 
 
-async def test_crashes_are_counted_and_a_deliberate_stop_is_not_one(store: Store) -> None:
+async def test_crashes_are_counted_but_not_deliberate_stops(store: Store) -> None:
     claim, message = await take_message(store)
     assert message.crashes == 0
     await store.conversations.release(claim)
@@ -201,7 +201,7 @@ async def count_deaths(store: Store, *attempts: Attempt | None) -> list[tuple[in
     ],
     ids=["only alone", "a second in a row", "deferred", "a suspect that has not started"],
 )
-async def test_deaths_are_a_messages_own_if_nothing_else_explains_them(
+async def test_crash_is_blamed_on_a_message_only_without_another_suspect(
     store: Store, attempts: Sequence[Attempt | None], counted: Sequence[tuple[int, int]]
 ) -> None:
     assert await count_deaths(store, *attempts) == counted

@@ -40,7 +40,7 @@ async def test_sessions_end_together_or_alone_and_api_tokens_stay(store: Store) 
     assert [await tokens.revoke_api_token("backup") for _ in range(2)] == [True, False]
 
 
-async def test_audit_log_gives_the_newest_first(store: Store) -> None:
+async def test_audit_log_is_listed_newest_first(store: Store) -> None:
     audit = AuditLog(store.database)
     entries = [AuditEntry(float(at), "session", "set preset", "telegram:5") for at in range(3)]
     for entry in entries:
@@ -49,7 +49,7 @@ async def test_audit_log_gives_the_newest_first(store: Store) -> None:
     assert list(await audit.newest(2)) == [entries[2], entries[1]]
 
 
-async def test_setting_of_an_admin_is_noted_with_what_it_replaced(store: Store) -> None:
+async def test_audit_log_has_a_settings_old_and_new_value(store: Store) -> None:
     audit, by, scope = AuditLog(store.database), "telegram:9", "telegram:-5"
     for value in ("nora", "fox\nnora", "fox\nnora", None):
         await store.chat_settings.set(scope, "preset", value, by, audited=True)

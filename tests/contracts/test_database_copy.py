@@ -186,7 +186,7 @@ def test_backup_is_made_while_the_database_is_written(tmp_path: Path) -> None:
     assert sorted(found.name for found in tmp_path.glob("copy*")) == ["copy.db"]
 
 
-def test_backup_overwrites_nothing(tmp_path: Path) -> None:
+def test_backup_never_overwrites_a_file(tmp_path: Path) -> None:
     (tmp_path / "copy.db").write_text("mine")
     with pytest.raises(StoreError, match="give the backup another name"):
         back_up(tmp_path / "troupe.db", tmp_path / "copy.db")

@@ -59,7 +59,7 @@ async def rows_of_drills(settings: Settings) -> list[str]:
         ]
 
 
-def test_every_table_is_of_a_kind_and_every_deletion_is_drilled() -> None:
+def test_every_table_has_a_data_kind_and_every_deletion_is_drilled() -> None:
     assert {name for kind in KINDS for name in kind.tables} == set(metadata.tables)
     drilled = {name for names in STATEMENTS.values() for name in names}
     assert set(FORGET_PERSON) <= drilled

@@ -59,7 +59,7 @@ def numbers(vector: PackedVector) -> np.ndarray[tuple[int], np.dtype[np.float32]
     return np.frombuffer(vector, dtype="<f4")
 
 
-async def test_vectors_are_of_one_width_and_length_one(embedder: Embedder) -> None:
+async def test_vectors_have_the_same_width_and_length_one(embedder: Embedder) -> None:
     vectors = [*await embedder.embed_documents([CAT, STORM]), await embedder.embed_query(CAT)]
 
     assert len({len(vector) for vector in vectors}) == 1

@@ -126,7 +126,7 @@ async def test_events_are_sent_until_they_are_accepted(store: Store) -> None:
     assert RECEIPT.answer not in answered
 
 
-async def test_event_that_is_sent_again_after_a_kill_has_its_id(store: Store) -> None:
+async def test_event_sent_again_after_a_crash_has_the_same_id(store: Store) -> None:
     receiver = Receiver()
     async with sending(store, receiver, HastyClock()):
         await happen(store, SystemClock().now())
@@ -184,7 +184,7 @@ async def test_drill_causes_no_events(store: Store) -> None:
     assert receiver.types == ["answered", "failed", "feedback", "joined"]
 
 
-async def test_event_that_is_never_accepted_stops_no_other(store: Store) -> None:
+async def test_event_that_is_never_accepted_does_not_block_others(store: Store) -> None:
     receiver = Receiver([422])
     receiver.silence.set()
     async with sending(store, receiver, HastyClock()):

@@ -46,7 +46,7 @@ async def test_finish_stores_history_and_queues_the_answer_in_one_unit(store: St
     assert await store.scalar(select(inbox.c.payload)) is None, "no text is left in the inbox"
 
 
-async def test_turn_says_where_its_files_are_until_it_is_deleted(store: Store) -> None:
+async def test_turn_keeps_its_attachments_until_it_is_deleted(store: Store) -> None:
     files = (MediaItem(MediaKind.IMAGE, "cat\ud800.png", 70, "https://cdn.discordapp.com/1"),)
     asked = replace(said("what is it?"), message_id="1", files=files)
     claim, _ = await finish(store, turns=[asked], go_on=False)
@@ -60,7 +60,7 @@ async def test_turn_says_where_its_files_are_until_it_is_deleted(store: Store) -
     assert kept.files == moved
 
 
-async def test_finish_takes_the_first_part_for_its_own_sender(store: Store) -> None:
+async def test_finish_reserves_the_first_part_for_its_own_sender(store: Store) -> None:
     claim, message = await take_message(store)
     result = TurnResult(outgoing=in_parts("hi", "!"))
     finished = await store.sending_conversations.finish(claim, message, result)
@@ -90,7 +90,7 @@ async def test_new_session_hides_the_old_one_and_keeps_it(store: Store) -> None:
     assert await store.scalars(select(turn.c.text)) == ["old", "hi"]
 
 
-async def test_observed_turn_stays_one(store: Store) -> None:
+async def test_observed_turn_is_loaded_as_observed(store: Store) -> None:
     turns = [replace(said("a"), observed=True), said("b")]
     await finish(store, turns=turns)
     assert (await read_session(store.database, LANE, 10)).turns == tuple(turns)
@@ -144,7 +144,7 @@ async def test_forget_deletes_all_of_a_conversation_and_no_other_one(store: Stor
     assert sorted(left) == sorted([*scopes[1:], f"{ALICE.id}@{LANE}9"])
 
 
-async def test_turns_are_found_by_the_messages_they_were_said_in(store: Store) -> None:
+async def test_turns_are_found_by_their_platform_messages(store: Store) -> None:
     claim, message = await take_message(store)
     asked = replace(said("why?"), message_id="41")
     names = tuple(message.part_name(part) for part in (0, 1))
@@ -205,7 +205,7 @@ def texts_of_versions(found: Exchange | None) -> list[list[str]]:
     return [[one.turn.text for one in each] for each in present(found).versions]
 
 
-async def test_exchange_is_a_question_with_its_answers_and_what_was_before(store: Store) -> None:
+async def test_exchange_contains_a_question_its_answers_and_earlier_turns(store: Store) -> None:
     found, _ = await exchange_of(store)
     assert found.question.turn.text == "why?"
     assert [one.turn.text for one in found.answers] == ["a b"]
@@ -214,7 +214,7 @@ async def test_exchange_is_a_question_with_its_answers_and_what_was_before(store
     assert found.parts == ("telegram:5:1/0", "telegram:5:1/1")
 
 
-async def test_new_version_takes_the_messages_of_the_old_one(store: Store) -> None:
+async def test_new_version_replaces_the_messages_of_the_old_one(store: Store) -> None:
     found, second = await exchange_of(store)
     claim, message = await take_message(store, key="5:1:e2")
     new = Turn("assistant", "c", None, NOON, "nova", 2, sent_as=found.parts[:1])
@@ -257,7 +257,7 @@ async def test_answer_is_found_by_its_parts_with_all_its_versions(store: Store) 
     assert await load_answered(store, "telegram:5:9/0") is None
 
 
-async def test_replaced_answer_is_no_version(store: Store) -> None:
+async def test_replaced_answer_is_not_kept_as_a_version(store: Store) -> None:
     found, _ = await exchange_of(store)
     [answered] = found.answers
     new = Turn("assistant", "c", None, NOON + timedelta(seconds=1), "nova", 2, sent_as=found.parts)

@@ -56,13 +56,13 @@ async def test_messages_are_found_in_every_history_of_their_channel(store: Store
     assert await index.find_newest_conversation(HERE, BOB.id) is None
 
 
-async def test_what_waits_for_an_answer_comes_after_the_last_one(store: Store) -> None:
+async def test_waiting_message_follows_the_last_turn(store: Store) -> None:
     await answer(store, 1, "replies=1")
     await store.inbox.receive([in_history(2, "replies=1")], {})
     assert await find(store, "91") == [("telegram:5#replies=1", False)]
 
 
-async def test_answer_that_is_not_in_a_history_is_found_by_its_question(store: Store) -> None:
+async def test_unfinished_answer_is_found_by_its_question(store: Store) -> None:
     said = in_history(1, "replies=1")
     await store.inbox.receive([said], {})
     [begun] = await store.sending_conversations.claim_next([said.address.conversation], "me", 60)
@@ -75,7 +75,7 @@ async def test_answer_that_is_not_in_a_history_is_found_by_its_question(store: S
     assert place == MessagePlace("telegram:5#replies=1", None, is_last=True)
 
 
-async def test_branch_has_what_was_said_up_to_its_place_once(store: Store) -> None:
+async def test_branch_contains_the_history_up_to_its_start_once(store: Store) -> None:
     await answer(store, 1, "replies=1")
     await answer(store, 2, "replies=1")
     index, key = SqlHistoryIndex(store.database), "telegram:5#replies=7"

@@ -35,7 +35,7 @@ from tests.support.store import (
 # --- processes and work ------------------------------------------------------------------------
 
 
-async def test_processes_are_listed_with_what_they_hold(store: Store) -> None:
+async def test_processes_are_listed_with_their_leases(store: Store) -> None:
     clock = SystemClock()
     nodes = NodeRegistry(store.database, clock)
     await nodes.enter("me", "gateway,worker", "1.0")
@@ -54,7 +54,7 @@ async def test_processes_are_listed_with_what_they_hold(store: Store) -> None:
     assert [one.owner for one in await nodes.nodes()] == ["me"]
 
 
-async def test_only_what_some_process_should_do_is_listed_as_a_job(store: Store) -> None:
+async def test_only_roles_of_running_processes_are_listed(store: Store) -> None:
     """A gateway that has ended leaves no job that nobody has."""
     clock = SystemClock()
     leases = SqlRoleLeases(store.database, "me", clock)
@@ -65,7 +65,7 @@ async def test_only_what_some_process_should_do_is_listed_as_a_job(store: Store)
     assert [one.role for one in jobs] == ["receive discord 0/1"]
 
 
-async def test_dead_process_is_silent_and_a_new_start_has_a_new_age(store: Store) -> None:
+async def test_dead_process_is_reported_as_silent_and_a_restart_has_a_new_age(store: Store) -> None:
     nodes = NodeRegistry(store.database, SystemClock())
     await nodes.enter("me", "worker", "1.0")
     started, seen = node.c.started_at - 1000, node.c.seen_at - 10 * HEARTBEAT_SECONDS
@@ -81,7 +81,7 @@ async def test_dead_process_is_silent_and_a_new_start_has_a_new_age(store: Store
     assert mine.version == "1.1"
 
 
-async def test_job_is_as_old_as_its_holder_has_it(store: Store) -> None:
+async def test_role_shows_how_long_its_holder_has_it(store: Store) -> None:
     clock = SystemClock()
     nodes = NodeRegistry(store.database, clock)
     us, them = (SqlRoleLeases(store.database, owner, clock) for owner in ("us", "them"))
@@ -138,7 +138,7 @@ async def test_scope_is_paused_once_until_it_is_resumed(store: Store) -> None:
     assert await pauses.begin("telegram", "anna"), "once more"
 
 
-def test_pause_covers_what_is_in_its_scope() -> None:
+def test_pause_covers_conversations_in_its_scope() -> None:
     key = Address("telegram", "5", "9", "7", "user=3").conversation
     covering = {"all", "telegram", "telegram@7", "telegram@7:5", "telegram@7:5:9"}
     others = {"telegram@8", "telegram@7:55", "telegram@7:5:8", "discord"}
@@ -148,7 +148,7 @@ def test_pause_covers_what_is_in_its_scope() -> None:
 # --- dead letters ------------------------------------------------------------------------------
 
 
-async def test_message_that_was_set_aside_can_be_processed_again(store: Store) -> None:
+async def test_dead_letter_can_be_processed_again(store: Store) -> None:
     await set_aside(store)
     [letter] = await store.letters.all()
     assert (letter.place, letter.kind) == (LANE, "said")
@@ -185,7 +185,7 @@ async def test_undelivered_part_is_looked_for_before_it_is_sent_again(store: Sto
 
 
 @pytest.mark.parametrize("make", [set_aside, refuse_answer])
-async def test_dropped_letter_leaves_no_words(store: Store, make: object) -> None:
+async def test_dropped_dead_letter_leaves_no_text(store: Store, make: object) -> None:
     await make(store)  # type: ignore[operator]
     [letter] = await store.letters.all()
 
@@ -198,7 +198,7 @@ async def test_dropped_letter_leaves_no_words(store: Store, make: object) -> Non
 
 
 @pytest.mark.parametrize("name", ["", "in", "in-", "in--1", "in-x", "out-١", "up-1", "in-1 or 1"])
-async def test_name_of_no_letter_does_nothing(store: Store, name: str) -> None:
+async def test_unknown_dead_letter_name_does_nothing(store: Store, name: str) -> None:
     await set_aside(store)
     assert await store.letters.text(name) is None
     assert await store.letters.retry(name) is None
@@ -207,7 +207,7 @@ async def test_name_of_no_letter_does_nothing(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("is_channel", [False, True])
-async def test_who_is_forgotten_leaves_no_dead_letter(store: Store, *, is_channel: bool) -> None:
+async def test_forgotten_person_has_no_dead_letters(store: Store, *, is_channel: bool) -> None:
     await set_aside(store)
     data = PersonalData(store.database, SystemClock())
     await data.forget_outside_histories("telegram:99")
@@ -252,7 +252,7 @@ async def test_characters_of_a_server_are_forgotten_with_it(store: Store) -> Non
     assert {one.subject for one in await AuditLog(store.database).newest(9)} == {"discord:guild:12"}
 
 
-async def test_own_words_are_exported_from_every_conversation(store: Store) -> None:
+async def test_persons_messages_are_exported_from_every_conversation(store: Store) -> None:
     for number, who in enumerate((ALICE, BOB, ALICE)):
         one = make_incoming(f"line {number}", chat=str(number), key=f"{number}:1", author=who)
         await store.inbox.receive([one], {})
@@ -307,7 +307,7 @@ async def test_channels_are_listed(store: Store) -> None:
     assert found == ("telegram:5", 2, 2, "nora")
 
 
-async def test_histories_of_a_conversation_are_told_by_session(store: Store) -> None:
+async def test_turns_of_a_conversation_are_listed_by_session(store: Store) -> None:
     histories = ServiceState(store.database, SystemClock())
     claim, message = await take_message(store)
     said = message.incoming

@@ -49,7 +49,7 @@ async def open_two(store: Store) -> tuple[Claim, InboxMessage]:
     return claim, message
 
 
-async def test_part_is_opened_once_however_often_it_is_asked_for(store: Store) -> None:
+async def test_part_is_opened_only_once(store: Store) -> None:
     claim, message = await take_message(store)
     first, again = [
         await store.conversations.open(claim, message, part)
@@ -59,7 +59,7 @@ async def test_part_is_opened_once_however_often_it_is_asked_for(store: Store) -
     assert again.row_id == first.row_id
 
 
-async def test_open_takes_the_row_for_its_own_sender_once(store: Store) -> None:
+async def test_open_reserves_the_row_for_its_own_sender_once(store: Store) -> None:
     claim, message = await take_message(store)
     first, second = [
         await store.sending_conversations.open(claim, message, part) for part in in_parts("…", "…")
@@ -107,7 +107,7 @@ async def test_opened_part_that_shows_its_text_is_not_edited(store: Store) -> No
     assert await store.outbox.mark_sent(row, "m1") is None
 
 
-async def test_refused_row_lets_its_lane_go_on(store: Store) -> None:
+async def test_refused_row_does_not_block_its_lane(store: Store) -> None:
     await answer(store, "a", "b")
     head = await taken(store)
     assert await store.outbox.sent_ids([head.id]) == {}
@@ -182,7 +182,7 @@ async def test_rescheduled_row_is_due_after_its_time(store: Store) -> None:
 
 
 @pytest.mark.parametrize("is_unknown", [False, True])
-async def test_row_is_given_to_one_of_many_senders(store: Store, *, is_unknown: bool) -> None:
+async def test_row_is_reserved_by_one_of_many_senders(store: Store, *, is_unknown: bool) -> None:
     await answer(store, "a")
     if is_unknown:
         await store.outbox.mark_unknown(await taken(store), seconds=0)
@@ -207,7 +207,7 @@ async def test_row_of_a_dead_sender_is_unknown(store: Store) -> None:
     assert await store.outbox.sent_ids([row.id]) == {row.id: "9"}
 
 
-async def test_unknown_row_settles_before_it_is_given(store: Store) -> None:
+async def test_row_with_unknown_outcome_settles_before_it_is_reserved(store: Store) -> None:
     await answer(store, "a")
     await taken(store)
     await expire_lease(store)
@@ -232,7 +232,7 @@ REPORTS: Mapping[str, Callable[[SqlOutbox, OutboxRow], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("report", REPORTS)
-async def test_late_report_of_an_earlier_sender_is_refused(store: Store, report: str) -> None:
+async def test_late_report_by_an_earlier_sender_is_refused(store: Store, report: str) -> None:
     """A late `reschedule` once reopened a row that had been sent: a second copy on Telegram."""
     await answer(store, "a")
     late = await taken(store)
@@ -254,7 +254,7 @@ async def test_late_report_of_an_earlier_attempt_is_refused(store: Store) -> Non
         await store.outbox.reschedule(late, seconds=0)
 
 
-async def test_part_in_a_thread_finds_where_its_thread_is_opened(store: Store) -> None:
+async def test_part_in_a_thread_finds_the_message_of_its_thread(store: Store) -> None:
     claim, message = await take_message(store)
     thread = AnswerThread(message.part_name(0), "The rest of the answer")
     folded = MessageContent("rest", thoughts="Hm. || 想")
@@ -277,7 +277,7 @@ async def test_part_in_a_thread_finds_where_its_thread_is_opened(store: Store) -
 FILE = Attachment("prompt-1.txt", 'You are Nora.\n"兰亭" 🎭')
 
 
-async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> None:
+async def test_file_is_sent_with_its_own_part_only(store: Store) -> None:
     await answer(store, OutgoingPart(0, MessageContent("here"), file=FILE), "done")
     rows = await send_all(store)
     assert [(row.op, row.content.text, row.file) for row in rows] == [
@@ -331,7 +331,7 @@ async def queue_more(store: Store, *texts: str) -> None:
     await store.sending_conversations.finish(claim, message, result)
 
 
-async def test_held_lane_is_given_to_nobody_until_it_is_given_back(store: Store) -> None:
+async def test_held_lane_is_not_due_until_it_is_released(store: Store) -> None:
     await make_idle(store)
     held = present(await store.outbox.hold_lane(LANE))
     assert await store.other_outbox.hold_lane(LANE) is None
@@ -343,7 +343,7 @@ async def test_held_lane_is_given_to_nobody_until_it_is_given_back(store: Store)
     assert (await taken(store, store.other_outbox)).content.text == "next"
 
 
-async def test_lane_that_is_given_back_without_rows_is_idle(store: Store) -> None:
+async def test_released_lane_without_rows_is_idle(store: Store) -> None:
     await make_idle(store)
     held = present(await store.outbox.hold_lane(LANE))
     await store.outbox.release_lane(LANE, held)
@@ -352,7 +352,7 @@ async def test_lane_that_is_given_back_without_rows_is_idle(store: Store) -> Non
     assert (await take(store)) is None, "it was taken when it was queued"
 
 
-async def test_lane_in_which_something_is_sent_or_unknown_is_not_held(store: Store) -> None:
+async def test_lane_with_a_row_in_flight_cannot_be_held(store: Store) -> None:
     await answer(store, "a", "b")
     row = await taken(store)
     assert await store.other_outbox.hold_lane(LANE) is None, "it is being sent"
@@ -362,7 +362,7 @@ async def test_lane_in_which_something_is_sent_or_unknown_is_not_held(store: Sto
     assert await store.other_outbox.hold_lane(LANE) is None, "its message may be there"
 
 
-async def test_lane_with_rows_that_are_due_is_held_before_them(store: Store) -> None:
+async def test_lane_with_due_rows_can_be_held(store: Store) -> None:
     await answer(store, "a", "b")
     held = present(await store.outbox.hold_lane(LANE))
     assert await take(store) is None
@@ -370,7 +370,7 @@ async def test_lane_with_rows_that_are_due_is_held_before_them(store: Store) -> 
     assert (await taken(store)).content.text == "a"
 
 
-async def test_lane_is_not_given_back_for_who_holds_it_by_now(store: Store) -> None:
+async def test_outdated_holder_cannot_release_a_lane(store: Store) -> None:
     await make_idle(store)
     outdated = present(await store.outbox.hold_lane(LANE))
     await expire_lease(store)

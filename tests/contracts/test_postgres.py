@@ -64,7 +64,7 @@ def test_address_is_translated_for_the_driver(given: str, expected: dict[str, st
 
 
 @pytest.mark.service
-async def test_second_host_is_used_where_the_first_is_away(url: str) -> None:
+async def test_second_host_is_used_if_the_first_is_unreachable(url: str) -> None:
     several = url.replace("?host=", "?target_session_attrs=primary&host=127.0.0.1:1,")
     async with open_database(several) as database:
         await answer_in(database, 1)
@@ -78,7 +78,7 @@ async def test_sslmode_is_understood_by_both_pools(url: str, query: str) -> None
 
 
 @pytest.mark.service
-async def test_wrong_address_is_one_line(url: str) -> None:
+async def test_invalid_address_is_reported_in_one_line(url: str) -> None:
     for wrong in (f"{url}&sslmode=nonsense", url.replace("/t", "/missing")):
         with pytest.raises(StoreError, match="TROUPE_DATABASE_URL"):
             async with open_database(wrong):
@@ -93,7 +93,7 @@ async def test_wrong_address_is_one_line(url: str) -> None:
         ("nobody@/postgres", "correct the user or the password in"),
     ],
 )
-async def test_missing_database_is_told(postgres_folder: str, given: str, remedy: str) -> None:
+async def test_missing_database_is_reported(postgres_folder: str, given: str, remedy: str) -> None:
     with pytest.raises(StoreError) as raised:
         async with open_database(f"postgresql+asyncpg://{given}?host={postgres_folder}"):
             pytest.fail("it opened")
@@ -206,14 +206,14 @@ def running(sql: str) -> Unit[None]:
 
 
 @pytest.mark.service
-async def test_server_that_never_answers_is_given_up() -> None:
+async def test_connection_to_a_silent_server_times_out() -> None:
     async with silent_server() as folder:
         opening = open_database(f"postgresql+asyncpg://postgres@/t?host={folder}")
         await fail(opening.__aenter__(), "TROUPE_DATABASE_URL")
 
 
 @pytest.mark.service
-async def test_statement_that_takes_too_long_is_given_up(url: str) -> None:
+async def test_slow_statement_times_out(url: str) -> None:
     def sleep(connection: Connection) -> None:
         connection.exec_driver_sql(_SLEEP)
 

@@ -106,7 +106,7 @@ async def test_no_step_scans_a_table(full: Database, step: str) -> None:
     assert rows <= _READ_PER_MESSAGE
 
 
-async def test_nothing_that_is_done_to_a_chat_scans_a_table(full: Database) -> None:
+async def test_no_action_in_a_chat_scans_a_table(full: Database) -> None:
     scanned, _, _ = await measured(full, lambda: use_whole_chat(full))
     assert scanned <= _SMALL
 

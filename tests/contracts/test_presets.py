@@ -111,7 +111,7 @@ async def test_each_revision_follows_the_one_before(store: Store) -> None:
     assert (found.revision, found.content) == (2, "second")
 
 
-async def test_of_concurrent_writers_one_wins(store: Store) -> None:
+async def test_one_of_concurrent_draft_writers_wins(store: Store) -> None:
     drafts = PresetDrafts(store.database)
     await drafts.save(DRAFT)
     async with asyncio.TaskGroup() as group:
@@ -130,14 +130,14 @@ async def test_deleted_draft_is_gone(store: Store) -> None:
     assert await drafts.find("nora") is None
 
 
-async def test_what_databases_refuse_is_replaced(store: Store) -> None:
+async def test_characters_that_databases_reject_are_replaced(store: Store) -> None:
     drafts = PresetDrafts(store.database)
     await drafts.save(replace(DRAFT, content="a\0b\ud800"))
     found = present(await drafts.find("nora"))
     assert found.content == "a\ufffdb\ufffd"
 
 
-async def test_newest_five_versions_of_somebodys_character_are_kept(store: Store) -> None:
+async def test_newest_five_versions_of_a_character_are_kept(store: Store) -> None:
     for number in range(1, 8):
         mine = PresetVersion("telegram:1/Nora", f"text {number}", 1, owner="telegram:1")
         await store.preset_versions.save([mine, nora(f"text {number}")])

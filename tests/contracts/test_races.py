@@ -101,7 +101,7 @@ async def claim(conversations: Conversations, owner: str) -> ClaimedMessage | No
 
 
 @pytest.mark.service
-async def test_clock_that_is_ahead_takes_no_live_lease(url: str) -> None:
+async def test_fast_clock_does_not_take_over_a_live_lease(url: str) -> None:
     async with open_database(url) as database:
         here = Conversations(database, SystemClock())
         ahead = Conversations(database, AHEAD)
@@ -118,7 +118,7 @@ async def test_clock_that_is_ahead_takes_no_live_lease(url: str) -> None:
 
 
 @pytest.mark.service
-async def test_clock_that_is_behind_lets_an_unknown_outcome_settle(url: str) -> None:
+async def test_slow_clock_waits_for_an_unknown_outcome_to_settle(url: str) -> None:
     async with open_database(url) as database:
         await answer(database)
         outbox = SqlOutbox(database, BEHIND, SenderIdentity("behind", 10))
@@ -129,7 +129,7 @@ async def test_clock_that_is_behind_lets_an_unknown_outcome_settle(url: str) -> 
 
 
 @pytest.mark.service
-async def test_clock_that_is_wrong_by_years_deletes_and_releases_nothing(url: str) -> None:
+async def test_clock_wrong_by_years_deletes_and_releases_nothing(url: str) -> None:
     years = FakeClock(SystemClock().now() + 2 * 365 * 86_400)
     async with open_database(url) as database:
         conversations = Conversations(database, SystemClock())
@@ -206,7 +206,7 @@ async def test_stopped_transaction_does_not_block_others_for_ever(url: str) -> N
 
 
 @pytest.mark.parametrize(("mode", "sent"), [("before", 0), ("within", 1)])
-async def test_sender_that_stood_still_neither_sends_nor_reports(
+async def test_paused_sender_neither_sends_nor_reports(
     store: Store, empty_database: str, mode: str, sent: int
 ) -> None:
     await store.inbox.receive([make_incoming()], {})

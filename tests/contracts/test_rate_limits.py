@@ -82,7 +82,7 @@ async def test_one_chat_leaves_slots_to_others_over_all_processes(peers: Peers) 
         await held.aclose()
 
 
-async def test_position_in_the_queue_counts_who_waits_in_every_process(peers: Peers) -> None:
+async def test_queue_position_counts_requests_of_all_processes(peers: Peers) -> None:
     here, there = (
         ProviderSlots(rates, SystemClock(), {"p": 1}, 600) for rates in (peers.here, peers.there)
     )
@@ -111,7 +111,7 @@ def _ignore(_position: object) -> None:
     return
 
 
-async def test_events_that_wait_follow_each_other_evenly(peers: Peers) -> None:
+async def test_waiting_events_are_spaced_evenly(peers: Peers) -> None:
     assert [await peers.here.take([SLOW]) for _ in range(3)] == [0, 0, 0]
     assert await peers.there.take([SLOW]) == about(1000)
     waits = [await peers.here.take([SLOW], 5000) for _ in range(5)]
@@ -161,7 +161,7 @@ async def test_cancelled_calls_never_get_the_answer_of_another_call(peers: Peers
     assert [one for one in found if one[0] != one[1]] == []
 
 
-async def test_places_are_held_until_released(peers: Peers) -> None:
+async def test_slots_are_held_until_released(peers: Peers) -> None:
     assert await peers.here.acquire_slot("p", 2, "a", 600) == 1
     assert await peers.there.acquire_slot("p", 2, "b", 600) == 2
     assert await peers.there.acquire_slot("p", 2, "b", 600) == 2  # again
@@ -173,7 +173,7 @@ async def test_places_are_held_until_released(peers: Peers) -> None:
     assert await peers.here.acquire_slot("p", 2, "d", 600) == 0
 
 
-async def test_free_place_is_for_the_most_urgent_who_waits_longest(peers: Peers) -> None:
+async def test_free_slot_is_for_the_most_urgent_and_longest_waiting_process(peers: Peers) -> None:
     here, there = peers.here, peers.there
     waiters = {
         "a": (here, Waiter("here", Urgency.QUESTION, 600)),
@@ -197,7 +197,7 @@ async def test_free_place_is_for_the_most_urgent_who_waits_longest(peers: Peers)
         assert await ask(asking) == following
 
 
-async def test_each_free_place_is_for_one_of_the_waiters(peers: Peers) -> None:
+async def test_each_free_slot_is_for_one_waiting_process(peers: Peers) -> None:
     for name in "ab":
         assert await peers.here.acquire_slot("p", 2, name, 600)
     for name in ("first", "second", "third"):
@@ -209,7 +209,7 @@ async def test_each_free_place_is_for_one_of_the_waiters(peers: Peers) -> None:
     assert await peers.here.acquire_slot("p", 2, "first", 600, Waiter("first", 0, 600)) == 2
 
 
-async def test_waiter_that_tries_no_more_is_passed_over(peers: Peers) -> None:
+async def test_waiter_that_stopped_trying_is_skipped(peers: Peers) -> None:
     assert await peers.here.acquire_slot("p", 1, "a", 600)
     assert not await peers.here.acquire_slot(
         "p", 1, "b", 600, Waiter("here", Urgency.QUESTION, 0.05)
@@ -219,7 +219,7 @@ async def test_waiter_that_tries_no_more_is_passed_over(peers: Peers) -> None:
     await wait_until_async(lambda: peers.there.acquire_slot("p", 1, "c", 600, waiter))
 
 
-async def test_place_of_a_dead_process_becomes_free(peers: Peers) -> None:
+async def test_slot_of_a_dead_process_becomes_free(peers: Peers) -> None:
     assert await peers.here.acquire_slot("p", 1, "dead", 0.05)
     await wait_until_async(lambda: peers.there.acquire_slot("p", 1, "alive", 600))
 
@@ -248,13 +248,13 @@ def said_in(chat: str, face: Face | None) -> OutgoingMessage:
     return OutgoingMessage(Address("discord", chat), MessageContent("yes", face), "")
 
 
-async def test_window_takes_so_many_calls_of_all_processes(peers: Peers) -> None:
+async def test_window_limits_the_calls_of_all_processes(peers: Peers) -> None:
     taken = [await end.take_call([GROUP]) for end in (peers.here, peers.there) * 3]
     assert taken == [*[0] * 5, about(1000)]
     assert await peers.there.take_call([CallScope("telegram:-8", GROUP.windows)]) == 0
 
 
-async def test_window_is_free_when_its_oldest_call_has_left_it(peers: Peers) -> None:
+async def test_window_admits_a_call_after_its_oldest_expired(peers: Peers) -> None:
     short = CallScope("telegram:-7", (CallWindow(2, 0.2),))
     async with asyncio.timeout(PATIENCE_SECONDS):
         for _ in range(6):
@@ -282,7 +282,7 @@ async def test_call_is_counted_in_all_scopes_or_none(peers: Peers) -> None:
     assert await peers.there.take_call([bot]) == about(1000)
 
 
-async def test_refused_scope_takes_no_call_for_so_long(peers: Peers) -> None:
+async def test_refused_scope_allows_no_calls_until_the_time_is_over(peers: Peers) -> None:
     await peers.there.block_calls("telegram:-7", 500)
     await peers.there.block_calls("telegram:-7", 2)  # which shortens nothing
     assert await peers.here.take_call([CallScope("telegram"), GROUP]) == about(500)
@@ -293,7 +293,7 @@ async def test_refused_scope_takes_no_call_for_so_long(peers: Peers) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_refusals_are_known_with_the_longest_wait_first(peers: Peers) -> None:
+async def test_refusals_are_listed_longest_wait_first(peers: Peers) -> None:
     assert await peers.here.blocked_calls() == []
     await peers.there.block_calls("telegram:-7 send", 500)
     await peers.here.block_calls("discord:*[x]", 900)
@@ -360,7 +360,7 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
 
 
 @pytest.mark.service
-async def test_place_given_back_to_a_frozen_server_is_free_later(tmp_path: Path) -> None:
+async def test_slot_released_during_a_freeze_is_free_later(tmp_path: Path) -> None:
     clock = FakeClock()
     async with on_valkey(tmp_path, clock) as (_, here, there):
         for holder in ("a", "b"):
@@ -376,7 +376,7 @@ async def test_place_given_back_to_a_frozen_server_is_free_later(tmp_path: Path)
 
 
 @pytest.mark.service
-async def test_process_that_stood_still_takes_no_server_for_frozen(tmp_path: Path) -> None:
+async def test_paused_process_does_not_consider_the_server_frozen(tmp_path: Path) -> None:
     async with on_valkey(tmp_path, SystemClock(), 1.0, ANSWER_SECONDS) as (_, here, there):
         await here.take([SLOW])  # it is connected
         asking = asyncio.create_task(here.take([SLOW]))
@@ -389,7 +389,7 @@ async def test_process_that_stood_still_takes_no_server_for_frozen(tmp_path: Pat
 
 
 @pytest.mark.service
-async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_path: Path) -> None:
+async def test_processes_divide_a_bots_calls_while_the_server_is_frozen(tmp_path: Path) -> None:
     clock = FakeClock()
     bot = CallScope("telegram", (CallWindow(10, 1000),), spans_processes=True)
     chat = CallScope("telegram:-9", (CallWindow(4, 1000),))

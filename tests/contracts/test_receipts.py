@@ -55,7 +55,7 @@ async def found(log: AnswerLog, asked: AnswerSearch, limit: int = 10) -> list[in
     return [one.number for one in (await log.search(asked, limit)).answers]
 
 
-async def test_answers_are_found_by_what_is_asked(store: Store) -> None:
+async def test_answers_are_found_by_each_filter(store: Store) -> None:
     receipts = [
         PLAIN,
         replace(PLAIN, preset="nils", reason=None, answer="Ich BIN Nils"),
@@ -100,7 +100,7 @@ async def test_pages_follow_each_other_without_gap(store: Store) -> None:
         assert numbers == expected
 
 
-async def test_answer_is_found_with_the_one_before_it(store: Store) -> None:
+async def test_previous_answer_is_found(store: Store) -> None:
     receipts = [PLAIN, replace(PLAIN, preset="nils"), PLAIN]
     await finish(store, receipts=receipts)
     log = AnswerLog(store.database)
@@ -113,7 +113,7 @@ async def test_answer_is_found_with_the_one_before_it(store: Store) -> None:
     assert await log.find(99) is None
 
 
-async def test_scene_of_an_answer_is_what_was_said_before(store: Store) -> None:
+async def test_context_of_an_answer_is_the_history_before_it(store: Store) -> None:
     now = datetime.now(UTC)
     said = [("5:1", "hello", "Hi."), ("5:2", "and now?", "Rain."), ("5:3", "and then?", "Sun.")]
     for key, question, answer in said:
@@ -155,7 +155,7 @@ PAID = replace(
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-async def test_refused_reservation_counts_against_no_cap(store: Store) -> None:
+async def test_refused_reservation_is_not_counted(store: Store) -> None:
     budgets = Budgets(store.database)
     assert await budgets.reserve([PERSON, SERVER], 700) is None
     assert await budgets.reserve([SERVER, PERSON], 301) == PERSON
@@ -163,7 +163,7 @@ async def test_refused_reservation_counts_against_no_cap(store: Store) -> None:
     assert await budgets.spent([PERSON, SERVER]) == {PERSON.key: 1000, SERVER.key: 1000}
 
 
-async def test_settling_gives_back_what_was_not_spent(store: Store) -> None:
+async def test_settling_releases_unspent_money(store: Store) -> None:
     budgets = Budgets(store.database)
     await budgets.reserve([PERSON, SERVER], 900)
     await budgets.settle([PERSON, SERVER], 900, 200)
@@ -193,7 +193,7 @@ async def test_many_reservations_at_once_never_exceed_a_cap(store: Store) -> Non
     assert 50 <= answered <= 125  # 125 · 40 is the cap; never less than fit with 100 reserved
 
 
-async def test_each_period_begins_anew(store: Store) -> None:
+async def test_each_period_starts_at_zero(store: Store) -> None:
     budgets = Budgets(store.database)
     assert await budgets.reserve([PERSON], 1000) is None
     assert await budgets.reserve([PERSON], 1) == PERSON
@@ -216,7 +216,7 @@ async def test_usage_is_added_up_and_outlives_the_text(store: Store) -> None:
 
 
 @pytest.mark.parametrize("how", ["all", "one", "expired"])
-async def test_name_of_a_character_goes_with_the_text_of_a_receipt(store: Store, how: str) -> None:
+async def test_character_name_is_deleted_with_the_text_of_a_receipt(store: Store, how: str) -> None:
     named = [replace(PAID, preset="telegram:1/Ida"), PAID]
     question = Turn("user", "a", ALICE, datetime.now(UTC))
     await finish(store, turns=[question], receipts=named)

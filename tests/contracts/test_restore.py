@@ -43,7 +43,7 @@ async def say_and_answer(store: Store, text: str, key: str) -> None:
     await finish(store, key, turns=[said, answered])
 
 
-async def test_whatever_is_not_known_to_be_sent_is_looked_for(store: Store) -> None:
+async def test_unconfirmed_sends_are_looked_up(store: Store) -> None:
     await answer(store, "part 0", "part 1")
     [first] = await store.outbox.take_due([LANE])
     assert first.state is OutboxState.PENDING
@@ -68,7 +68,7 @@ async def test_message_that_was_being_answered_has_no_attempt_and_no_claim(store
     assert (message.crashes, message.own_crashes) == (0, 0)
 
 
-async def test_presses_are_not_followed_again_and_sessions_end(store: Store) -> None:
+async def test_presses_are_not_handled_again_and_sessions_end(store: Store) -> None:
     said = make_incoming()
     pressed = Pressed(said.address, "p:1", "1", ALICE, "stop", said.at, said.scopes)
     await store.inbox.receive([pressed], {"discord:0/1 session": "x", "discord:channel 5": "17 0"})
@@ -120,7 +120,7 @@ async def bring_back(store: Store, text: str, id_: int) -> None:
     await store.write(insert(turn), row)
 
 
-async def test_id_that_another_turn_has_now_deletes_nothing(store: Store) -> None:
+async def test_reused_turn_id_deletes_nothing(store: Store) -> None:
     await say_and_answer(store, "harmless", "5:1")
     old = Tombstone(NOW - 1000, LANE, turns=(1, 2), messages=("77",))
 
@@ -173,7 +173,7 @@ async def test_notes_that_quote_people_are_deleted(store: Store) -> None:
     assert await notes.newest("why:telegram:5", 9) == []
 
 
-async def test_old_restore_does_not_matter(store: Store) -> None:
+async def test_old_restore_is_ignored(store: Store) -> None:
     assert await read_restore(store.database, NOW) is None
     long_ago = NOW - 31 * 86_400
     await prepare_restored(store.database, [], long_ago, long_ago)
@@ -217,7 +217,7 @@ async def test_earlier_message_is_only_context(
     assert messages.is_context_only(InboxMessage(1, message, 0)) is is_context_only
 
 
-async def test_quote_of_what_was_forgotten_has_no_words() -> None:
+async def test_quote_of_a_forgotten_message_has_no_text() -> None:
     messages = await messages_after(Restore(NOW, frozenset({(LANE, "7")})))
     quoting = replace(said_at(NOW + 10), quote=Quote(BOB, "7", "a secret"))
     kept = messages.keep(quoting)
@@ -225,7 +225,7 @@ async def test_quote_of_what_was_forgotten_has_no_words() -> None:
     assert kept.quote == Quote(BOB, "7", "")
 
 
-async def test_without_a_restore_everything_is_as_ever() -> None:
+async def test_nothing_changes_without_a_restore() -> None:
     messages, said = await messages_after(None), said_at(0, "/help")
     assert messages.keep(said) is said
     assert not messages.is_obsolete(said)
@@ -235,7 +235,7 @@ async def test_without_a_restore_everything_is_as_ever() -> None:
 # --- files -------------------------------------------------------------------------------------
 
 
-def test_line_that_was_being_written_at_a_death_is_no_error(tmp_path: Path) -> None:
+def test_incomplete_last_tombstone_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "forgotten.jsonl"
     record_tombstone(file, Tombstone(1.0, LANE))
     with file.open("ab") as end:
@@ -249,7 +249,7 @@ def test_line_that_was_being_written_at_a_death_is_no_error(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + bytes(100)])
-def test_file_that_is_no_backup_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_a_backup_is_refused(tmp_path: Path, content: bytes) -> None:
     backup = tmp_path / "backup.db"
     backup.write_bytes(content)
     with pytest.raises(StoreError, match="cannot be restored"):
@@ -267,7 +267,7 @@ def test_restore_leaves_nothing_beside_the_backup(tmp_path: Path) -> None:
     assert list(backup.parent.iterdir()) == [backup]
 
 
-def test_second_restore_keeps_the_lost_database_and_when_it_was_lost(tmp_path: Path) -> None:
+def test_second_restore_keeps_the_lost_database_and_its_time(tmp_path: Path) -> None:
     database = tmp_path / "troupe.db"
     database.write_bytes(b"lost")
     os.utime(database, (NOW - 100, NOW - 100))

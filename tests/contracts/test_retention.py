@@ -99,7 +99,7 @@ async def let_days_pass(store: Store, days: float) -> None:
         await store.write(update(table).values(at=table.c.at - days * DAY))
 
 
-async def test_old_turns_are_deleted_with_what_was_made_of_them(store: Store) -> None:
+async def test_old_turns_are_deleted_with_derived_data(store: Store) -> None:
     await say(store, 1)
     summaries = SqlSummaries(store.database)
     sources = await summaries.load_turns("telegram:5")
@@ -120,7 +120,7 @@ async def test_old_turns_are_deleted_with_what_was_made_of_them(store: Store) ->
     assert await delete_expired_turns(store.database, SystemClock(), 10) == 0
 
 
-async def test_process_reads_a_history_anew_of_which_turns_were_deleted(store: Store) -> None:
+async def test_process_reloads_a_history_after_turns_were_deleted(store: Store) -> None:
     claim, _ = await say(store, 1)
     await store.conversations.release(claim)
     await let_days_pass(store, 20)
@@ -130,7 +130,9 @@ async def test_process_reads_a_history_anew_of_which_turns_were_deleted(store: S
     assert (await store.conversations.load_session(claim, 10)).turns == ()
 
 
-async def test_turns_of_a_message_in_progress_stay_until_the_next_time(store: Store) -> None:
+async def test_turns_of_a_conversation_in_progress_are_kept_until_the_next_run(
+    store: Store,
+) -> None:
     await say(store, 1)
     await let_days_pass(store, 20)
     await store.inbox.receive([make_incoming("again", key="5:2")], {})

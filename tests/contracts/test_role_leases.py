@@ -22,7 +22,7 @@ async def test_one_process_at_a_time_holds_a_role(store: Store) -> None:
     assert await theirs.take("another role", 60)
 
 
-async def test_of_many_that_ask_at_once_one_gets_it(store: Store) -> None:
+async def test_one_of_many_concurrent_requests_gets_the_lease(store: Store) -> None:
     processes = [leases(store, f"process {number}") for number in range(8)]
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(one.take(ROLE, 60)) for one in processes]

@@ -197,7 +197,9 @@ async def test_shared_window_is_kept(sharing: tuple[Process, Process, FakeShared
     assert reads == [1, 0, 0, 0, 0, 0]
 
 
-async def test_lost_window_is_read(sharing: tuple[Process, Process, FakeSharedWindows]) -> None:
+async def test_lost_window_is_reloaded_from_sql(
+    sharing: tuple[Process, Process, FakeSharedWindows],
+) -> None:
     one, other, shared = sharing
     await one.answer("5:1", "a")
     stale = dict(shared.kept)
@@ -208,7 +210,9 @@ async def test_lost_window_is_read(sharing: tuple[Process, Process, FakeSharedWi
     assert await one.answer("5:4", "d") == 1
 
 
-async def test_forgotten_is_not_shared(sharing: tuple[Process, Process, FakeSharedWindows]) -> None:
+async def test_forgotten_turns_are_not_shared(
+    sharing: tuple[Process, Process, FakeSharedWindows],
+) -> None:
     one, other, shared = sharing
     await one.answer("5:1", "CANARY")
     begun = await other.claim("5:2")
@@ -294,7 +298,7 @@ async def test_window_is_found_by_the_next_claim_of_this_installation_only(serve
 
 
 @pytest.mark.service
-async def test_frozen_server_is_asked_once_and_again_after_a_pause(tmp_path: Path) -> None:
+async def test_frozen_server_is_retried_after_a_pause(tmp_path: Path) -> None:
     clock = FakeClock()
     async with (
         run_valkey(tmp_path) as url,
@@ -314,7 +318,7 @@ async def test_frozen_server_is_asked_once_and_again_after_a_pause(tmp_path: Pat
         await wait_until_async(is_found)
 
 
-async def test_server_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+async def test_missing_server_is_not_an_error(tmp_path: Path) -> None:
     address = f"unix://{tmp_path / secrets.token_hex(4)}.sock"
     async with open_windows(address, "test:", TextCodec(), SystemClock()) as windows:
         windows.keep(Claim("telegram:5", 7, "here"), some_window())
@@ -324,7 +328,9 @@ async def test_server_that_is_not_there_is_no_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-async def test_any_steps_give_what_is_stored(store: Store, seed: int, *, is_shared: bool) -> None:
+async def test_cached_turns_equal_stored_turns_after_any_steps(
+    store: Store, seed: int, *, is_shared: bool
+) -> None:
     shared = FakeSharedWindows() if is_shared else None
     here, there = Process(store, "here", shared), Process(store, "there", shared)
     dice = random.Random(seed)

@@ -23,14 +23,16 @@ from tests.waiting import BELOW_STALL_SECONDS, wait_until
 pytestmark = pytest.mark.service
 
 
-async def test_subscriber_here_is_called_at_once(signals: SignalPeers) -> None:
+async def test_subscriber_in_the_same_process_is_called_immediately(signals: SignalPeers) -> None:
     received = list[str]()
     signals.here.subscribe("conversations", received.extend)
     signals.here.publish("conversations", ["a", "b"])
     assert received == ["a", "b"]
 
 
-async def test_subscriber_elsewhere_is_called_once_for_its_topic(signals: SignalPeers) -> None:
+async def test_subscriber_in_another_process_is_called_once_per_signal(
+    signals: SignalPeers,
+) -> None:
     received, marker = list[str](), list[str]()
     signals.there.subscribe("conversations", received.extend)
     signals.there.subscribe("marker", marker.extend)
@@ -61,7 +63,7 @@ async def test_thousands_of_signals_arrive_in_order(signals: SignalPeers) -> Non
     assert received == [str(number) for number in range(3000)]
 
 
-async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_path: Path) -> None:
+async def test_frozen_server_blocks_nobody_and_signals_resume(tmp_path: Path) -> None:
     async with (
         run_valkey(tmp_path) as url,
         open_signals(url, beat_seconds=0.1) as here,
@@ -83,7 +85,7 @@ async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_pat
         await wait_until(lambda: here.reaches_others and there.reaches_others)
 
 
-async def test_server_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+async def test_missing_server_is_not_an_error(tmp_path: Path) -> None:
     async with open_signals(f"unix://{tmp_path / 'nobody.sock'}") as signals:
         received = list[str]()
         signals.subscribe("conversations", received.extend)

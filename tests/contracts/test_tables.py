@@ -58,7 +58,7 @@ async def test_the_narrowest_scope_with_a_choice_wins(store: Store) -> None:
     assert await settings.resolve(["elsewhere"], "preset") is None
 
 
-async def test_many_at_once_all_commit_and_one_failure_spoils_no_other(store: Store) -> None:
+async def test_concurrent_units_commit_and_failures_are_independent(store: Store) -> None:
     def spoiled(connection: Connection) -> None:
         connection.execute(update(inbox).values(crashes=1))
         raise Fenced("on purpose")
@@ -81,7 +81,7 @@ async def fails(store: Store, unit: object) -> None:
 
 
 @pytest.mark.service
-async def test_processes_at_once_make_the_tables_once(database_without_tables: str) -> None:
+async def test_concurrent_processes_create_the_tables_once(database_without_tables: str) -> None:
     """A process each: Alembic works for one caller at a time."""
     processes = [
         await asyncio.create_subprocess_exec(
@@ -94,7 +94,7 @@ async def test_processes_at_once_make_the_tables_once(database_without_tables: s
         assert process.returncode == 0, complaint.decode()
 
 
-async def test_the_migrations_make_exactly_these_tables(store: Store) -> None:
+async def test_migrations_create_exactly_the_declared_tables(store: Store) -> None:
     def unit(connection: Connection) -> bool:
         config = build_alembic_config()
         config.attributes["connection"] = connection
@@ -123,7 +123,7 @@ async def test_every_kind_of_event_is_stored_once(store: Store, event: Incoming)
     assert finished.next_message is None
 
 
-def test_the_newest_revision_is_the_one_that_the_tables_name() -> None:
+def test_newest_revision_equals_the_declared_one() -> None:
     assert ScriptDirectory.from_config(build_alembic_config()).get_current_head() == NEWEST_REVISION
 
 
@@ -131,7 +131,7 @@ Columns: TypeAlias = Mapping[str, Mapping[str, bool]]
 """By table and name: whether a row can be inserted without it."""
 
 
-async def test_upgrades_only_add_to_what_the_oldest_version_uses(store: Store) -> None:
+async def test_upgrades_only_add_tables_and_columns(store: Store) -> None:
     """Otherwise processes of both versions cannot run side by side (CONTRIBUTING.md)."""
 
     def unit(connection: Connection) -> list[Columns]:
@@ -146,7 +146,7 @@ async def test_upgrades_only_add_to_what_the_oldest_version_uses(store: Store) -
     assert not list(unusable(before, after))
 
 
-def test_what_an_older_version_could_not_use_is_found() -> None:
+def test_incompatible_upgrades_are_detected() -> None:
     before = {"turn": {"id": False, "text": True}, "gone": {"id": False}}
     after = {"turn": {"id": False, "needed": False, "optional": True}, "new": {"id": False}}
     assert set(unusable(before, after)) == {"gone.id", "turn.text", "turn.needed"}

@@ -85,7 +85,7 @@ def nothing(_table: str, _rows: int) -> None:
     """Report to nobody."""
 
 
-def test_every_text_column_is_encryptable_or_no_words() -> None:
+def test_every_text_column_is_encryptable_or_contains_no_messages() -> None:
     for table in metadata.sorted_tables:
         plain = {one.name for one in table.columns if isinstance(one.type, Text | LargeBinary)}
         assert plain == set(NOT_WORDS.get(table.name, ())), table.name
@@ -99,7 +99,7 @@ async def test_every_column_is_encrypted_and_read(empty_database: str) -> None:
         assert WORD not in str(value), name
 
 
-async def test_turned_on_and_off_over_old_rows(empty_database: str) -> None:
+async def test_encryption_can_be_turned_on_and_off(empty_database: str) -> None:
     await fill_new(empty_database, OFF)
     assert all(map(is_plain, (await stored_values(empty_database)).values())), "it is off by itself"
     reported: dict[str, int] = {}
@@ -120,7 +120,9 @@ async def test_turned_on_and_off_over_old_rows(empty_database: str) -> None:
 
 @pytest.mark.parametrize("keys", [(), (NEW,)])
 @pytest.mark.parametrize("is_on", [True, False])
-async def test_wrong_key_is_named(empty_database: str, keys: Sequence[str], *, is_on: bool) -> None:
+async def test_wrong_encryption_key_is_reported(
+    empty_database: str, keys: Sequence[str], *, is_on: bool
+) -> None:
     await fill_new(empty_database, ON)
     before = await stored_values(empty_database)
     await expect_refusal(empty_database, TextEncryption(keys, is_on=is_on))
@@ -150,7 +152,7 @@ async def test_running_process_finds_a_newer_key(empty_database: str, tmp_path: 
         assert NEW not in SecretMasker(()).mask(f"key {NEW}")
 
 
-async def test_what_is_forgotten_while_texts_are_rewritten_stays_gone(empty_database: str) -> None:
+async def test_texts_forgotten_during_rewriting_stay_deleted(empty_database: str) -> None:
     await fill_new(empty_database, NO_KEY)
     async with open_database(empty_database, ON) as database:
         gone = update(turn).values(text="")
@@ -205,7 +207,7 @@ asyncio.run(main())
 """
 
 
-async def test_rewriting_that_was_killed_goes_on(empty_database: str) -> None:
+async def test_interrupted_rewriting_can_be_resumed(empty_database: str) -> None:
     await fill_new(empty_database, NO_KEY)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _KILLED, empty_database, OLD), cwd=CHECKOUT

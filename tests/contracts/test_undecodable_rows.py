@@ -52,7 +52,9 @@ async def put_event(store: Store, kind: str, payload: bytes | None, key: str = "
 
 
 @pytest.mark.parametrize("name", BAD_EVENTS)
-async def test_event_is_set_aside_and_the_next_one_is_begun(store: Store, name: str) -> None:
+async def test_unreadable_event_becomes_a_dead_letter_and_the_next_one_is_processed(
+    store: Store, name: str
+) -> None:
     await put_event(store, *BAD_EVENTS[name])
     await store.inbox.receive([make_incoming("next", key="5:2")], {})
     assert await store.inbox.find_in_progress(Address("telegram", "5"), "5:bad") == []
@@ -71,7 +73,7 @@ async def test_event_is_set_aside_and_the_next_one_is_begun(store: Store, name: 
     assert await store.conversations.list_ready(9, ["telegram"]) == []
 
 
-async def test_event_behind_another_is_not_gathered_and_ends_no_group(store: Store) -> None:
+async def test_unreadable_later_event_is_not_gathered(store: Store) -> None:
     await store.inbox.receive([make_incoming("a", key="5:1")], {})
     await put_event(store, "said", b"{}")
     await store.inbox.receive([make_incoming("b", key="5:2")], {})
@@ -83,7 +85,7 @@ async def test_event_behind_another_is_not_gathered_and_ends_no_group(store: Sto
     assert finished.next_message.incoming == make_incoming("b", key="5:2")
 
 
-async def test_chat_of_nothing_but_such_events_is_released(store: Store) -> None:
+async def test_chat_with_only_unreadable_events_is_released(store: Store) -> None:
     await put_event(store, "voted", GOOD)
     await store.inbox.receive([make_incoming(chat="6", key="6:1")], {})
     [other] = await store.conversations.claim_next([LANE, "telegram:6"], "me", 60)
@@ -102,7 +104,7 @@ async def test_event_that_a_later_version_can_read_is_retried(store: Store) -> N
     assert message.incoming.author == ALICE  # type: ignore[union-attr]
 
 
-async def test_person_who_wants_to_be_forgotten_is_found_in_such_an_event(store: Store) -> None:
+async def test_forget_finds_a_person_in_an_unreadable_event(store: Store) -> None:
     await put_event(store, "voted", GOOD)
     await store.conversations.claim_next([LANE], "me", 60)
     await PersonalData(store.database, SystemClock()).forget_outside_histories("telegram:99")
@@ -112,7 +114,7 @@ async def test_person_who_wants_to_be_forgotten_is_found_in_such_an_event(store:
 
 
 @pytest.mark.parametrize("bad", BAD_ROWS["to_send"], ids=repr)
-async def test_lane_goes_on_after_an_unreadable_row(store: Store, bad: Mapping[str, str]) -> None:
+async def test_lane_continues_after_an_unreadable_row(store: Store, bad: Mapping[str, str]) -> None:
     await answer(store, "part 0", "part 1")
     await store.write(update(outbox).where(outbox.c.part == 0).values(**bad))
     [row] = await store.outbox.take_due([LANE])
@@ -123,7 +125,7 @@ async def test_lane_goes_on_after_an_unreadable_row(store: Store, bad: Mapping[s
     assert (letter.name, letter.reason) == (f"out-{row.id}", row.problem)
 
 
-async def test_turns_are_left_out_of_their_history(store: Store) -> None:
+async def test_unreadable_turns_are_omitted_from_the_history(store: Store) -> None:
     claim, _ = await finish(store, turns=[replace(said("a"), message_id="1")])
     of = {"conversation": LANE, "session": 1, "active": True}
     await put(store, turn, **of, role="narrator", text="b", at=1.0)
@@ -136,7 +138,7 @@ async def test_turns_are_left_out_of_their_history(store: Store) -> None:
     assert len(await store.conversations.find_turns(claim, ["1", "2"])) == 1
 
 
-async def test_receipts_settings_and_web_channels_are_left_out(store: Store) -> None:
+async def test_unreadable_receipts_settings_and_web_channels_are_omitted(store: Store) -> None:
     await put(store, receipt, conversation=LANE, turn="t", at=1.0, content=b"no zlib")
     assert await Receipts(store.database).newest(LANE) == []
     assert await AnswerLog(store.database).find(1) is None

@@ -41,7 +41,7 @@ async def test_channel_is_read_as_it_was_stored(channels: SqlWebChannels) -> Non
     assert await channels.all() == [renamed]
 
 
-async def test_of_people_who_are_added_at_once_none_is_lost(channels: SqlWebChannels) -> None:
+async def test_people_added_concurrently_are_all_stored(channels: SqlWebChannels) -> None:
     people = [web_person(f"guest {number}") for number in range(9)]
     async with asyncio.TaskGroup() as group:
         for one in people:
@@ -92,7 +92,7 @@ async def test_reader_gets_each_changed_message_once(channels: SqlWebChannels) -
     assert [one.id for one in await channels.newest("c1", 2)] == ["m2", "m3"]
 
 
-async def test_deleted_message_is_told_and_cannot_come_back(channels: SqlWebChannels) -> None:
+async def test_deleted_message_is_reported_and_cannot_be_restored(channels: SqlWebChannels) -> None:
     await channels.add("c1", [message("m1", "secret")])
     assert await channels.replace("c1", message("m1").to_tombstone())
 
@@ -103,7 +103,7 @@ async def test_deleted_message_is_told_and_cannot_come_back(channels: SqlWebChan
     assert (told.is_deleted, told.text) == (True, "")
 
 
-async def test_unknown_channel_takes_no_message(channels: SqlWebChannels) -> None:
+async def test_message_to_an_unknown_channel_is_not_stored(channels: SqlWebChannels) -> None:
     with pytest.raises(Refused):
         await channels.add("c2", [message("m1")])
     assert not await channels.replace("c2", message("m1"))
@@ -117,7 +117,7 @@ async def test_deleted_channel_is_gone_with_its_messages(channels: SqlWebChannel
     assert await channels.changed("c1", 0, 10) == []
 
 
-async def test_handler_is_told_of_changes_until_it_ends(channels: SqlWebChannels) -> None:
+async def test_handler_gets_changes_until_it_unsubscribes(channels: SqlWebChannels) -> None:
     told: list[str] = []
     end = channels.on_change(told.extend)
     await channels.add("c1", [message("m1")])

@@ -31,7 +31,7 @@ async def ask_in_vain(where: Chat, who: int) -> None:
     assert where.texts() == [*said, answer]
 
 
-async def test_blocked_person_on_telegram_hears_it_once_in_private(
+async def test_blocked_person_on_telegram_is_told_once_in_private(
     running: Service, platforms: Platforms
 ) -> None:
     group = platforms.telegram_group()
@@ -140,7 +140,7 @@ async def test_private_chats_are_opened_by_a_code(running: Service, platforms: P
 
 
 @at(*GROUPS)
-async def test_channel_that_is_off_keeps_its_promises_to_people(where: Chat) -> None:
+async def test_privacy_commands_work_in_a_channel_that_is_off(where: Chat) -> None:
     await where.ask_and_wait()
     await choose(where, "/access off", "I am switched off here")
     said = where.texts()
@@ -185,7 +185,7 @@ async def is_answered(where: Chat) -> bool:
 
 
 @at("channel", "telegram_group")
-async def test_word_of_the_list_is_on_no_wire_while_an_answer_grows(
+async def test_banned_word_is_never_sent_while_streaming(
     where: Chat, running: Service, platforms: Platforms, model: Model
 ) -> None:
     list(platforms.new_texts())

@@ -95,7 +95,7 @@ def in_thread(where: DiscordChat) -> list[str]:
 @in_threads
 @at("channel")
 @pytest.mark.parametrize("fault", ["none", "opening lost", "message lost", "killed"])
-async def test_long_answer_goes_on_in_a_thread_once(
+async def test_long_answer_continues_in_one_thread(
     where: DiscordChat, running: Service, fault: str
 ) -> None:
     wire = where.platforms.discord
@@ -119,7 +119,7 @@ async def test_long_answer_goes_on_in_a_thread_once(
 
 @in_threads
 @at("channel")
-async def test_thread_goes_on_without_a_mention(where: DiscordChat, model: Model) -> None:
+async def test_thread_continues_without_a_mention(where: DiscordChat, model: Model) -> None:
     long = where.ask(words=LONG)
     await where.wait_until(lambda: len(in_thread(where)) > 1)
     thread = thread_of(where)
@@ -132,7 +132,7 @@ async def test_thread_goes_on_without_a_mention(where: DiscordChat, model: Model
 @in_threads
 @at("channel", "discord_thread")
 @pytest.mark.parametrize("blocks", ["the message", "an edit"])
-async def test_automod_is_told_of(where: DiscordChat, model: Model, blocks: str) -> None:
+async def test_automod_refusal_is_reported(where: DiscordChat, model: Model, blocks: str) -> None:
     wire, path = where.platforms.discord, f"/channels/{where.chat}/messages"
     if blocks == "an edit":
         wire.fault("PATCH", f"{path}/*", status=400, code=200000)
@@ -153,7 +153,7 @@ async def test_automod_is_told_of(where: DiscordChat, model: Model, blocks: str)
 
 @three_an_hour
 @at(*GROUPS)
-async def test_person_over_the_limit_is_told_once_others_are_answered(where: Chat) -> None:
+async def test_person_over_the_limit_gets_one_notice_while_others_are_answered(where: Chat) -> None:
     notice = (
         "That is more than 3 messages in 3600 s. I have read yours, but will not answer it."
         " Please write again in "
@@ -166,7 +166,7 @@ async def test_person_over_the_limit_is_told_once_others_are_answered(where: Cha
 
 
 @one_at_a_time
-async def test_what_asks_for_no_answer_waits_for_no_place_among_the_answers(
+async def test_commands_and_deletions_do_not_wait_for_answer_slots(
     running: Service, platforms: Platforms, model: Model
 ) -> None:
     """Commands, and buttons that delete."""

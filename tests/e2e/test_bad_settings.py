@@ -66,7 +66,7 @@ def questions_while_it_is_down(installed: Service, platforms: Platforms) -> None
     ],
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
 )
-async def test_wrong_setting_is_named(
+async def test_wrong_setting_is_reported(
     installed: Service, settings: dict[str, str], named: list[str]
 ) -> None:
     line = await start_error(installed, **{f"TROUPE_{name}": one for name, one in settings.items()})
@@ -81,7 +81,7 @@ async def test_wrong_setting_is_named(
         ("discord", "wrong-token", "developer portal"),
     ],
 )
-async def test_token_refused_at_the_start_is_named_and_stops_no_other_platform(
+async def test_refused_token_is_reported_and_other_platforms_work(
     installed: Service, name: str, token: str, source: str
 ) -> None:
     variable = f"TROUPE_{name.upper()}__TOKEN"
@@ -99,7 +99,7 @@ async def test_token_refused_at_the_start_is_named_and_stops_no_other_platform(
     assert token not in installed.output()
 
 
-async def test_port_in_use_names_its_variable(installed: Service) -> None:
+async def test_port_in_use_is_reported_with_its_variable(installed: Service) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         line = await start_error(installed, TROUPE_CONSOLE__PORT=port)
@@ -107,7 +107,9 @@ async def test_port_in_use_names_its_variable(installed: Service) -> None:
     assert "TROUPE_CONSOLE__PORT" in line
 
 
-async def test_start_names_a_full_disk(platforms: Platforms, model: Model, tmp_path: Path) -> None:
+async def test_full_disk_at_the_start_is_reported(
+    platforms: Platforms, model: Model, tmp_path: Path
+) -> None:
     fresh = Service(tmp_path, platforms, model)
     await fresh.start(under=_SMALL_DISK)
     line = await error_line(fresh)
@@ -139,7 +141,9 @@ async def test_full_disk_later_loses_nothing(installed: Service, platforms: Plat
     assert await installed.stop() == 0
 
 
-async def test_questions_meanwhile_are_answered(installed: Service, platforms: Platforms) -> None:
+async def test_questions_during_the_problem_are_answered(
+    installed: Service, platforms: Platforms
+) -> None:
     await installed.start_and_wait()
     await wait_until_settled(platforms, PATIENCE_SECONDS)
     assert await installed.stop() == 0

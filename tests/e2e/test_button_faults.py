@@ -185,7 +185,7 @@ async def open_chat(platforms: Platforms, kind: str) -> DisturbedChat:
 @pytest.mark.usefixtures("running")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("label", [RETRY, OLDER, CONTINUE, DELETE])
-async def test_press_is_followed_once_when_the_platform_fails(
+async def test_press_is_handled_once_when_the_platform_fails(
     platforms: Platforms, model: NewWordsModel, fault: str, label: str
 ) -> None:
     async def press_and_check(chat: DisturbedChat) -> None:
@@ -250,7 +250,7 @@ async def test_stop_holds_when_the_platform_fails_or_the_service_is_killed(
 
 
 @pytest.mark.parametrize("kind", ["face", "group"])
-async def test_presses_are_followed_once_although_the_service_is_killed(
+async def test_presses_are_handled_once_although_the_service_is_killed(
     running: Service, platforms: Platforms, kind: str
 ) -> None:
     chat = await open_chat(platforms, kind)

@@ -178,7 +178,7 @@ async def test_values_are_entered_into_forms(where: DiscordChat, running: Servic
     ("menu", "button", "command"),
     [("/preset menu", BY_NAME, "Write /preset use "), ("/settings", ABOUT_ME, "Write /me ")],
 )
-async def test_button_for_free_values_names_the_command_on_telegram(
+async def test_button_for_free_text_shows_the_command_on_telegram(
     where: TelegramChat, menu: str, button: str, command: str
 ) -> None:
     where.make_admins(TELEGRAM_PEOPLE[0])
@@ -212,7 +212,7 @@ def disturb(where: DiscordChat, fault: str) -> None:
 
 @at("channel")
 @pytest.mark.parametrize("fault", [*FAULTS, *FAULTS_OF_MESSAGES])
-async def test_choice_is_shown_and_told_once(where: DiscordChat, fault: str) -> None:
+async def test_choice_is_shown_and_announced_once(where: DiscordChat, fault: str) -> None:
     menu = await open_menu(where, "preset menu")
     disturb(where, fault)
     await choose_nova(where, menu)
@@ -230,7 +230,7 @@ async def test_native_command_is_answered_in_public_once(where: DiscordChat, fau
 
 @at("channel")
 @pytest.mark.parametrize("point", ["before_finish", "after_finish", "after_http"])
-async def test_choice_before_a_kill_is_shown_and_told_once(
+async def test_choice_before_a_kill_is_shown_and_announced_once(
     where: DiscordChat, running: Service, point: str
 ) -> None:
     menu = await open_menu(where, "preset menu")

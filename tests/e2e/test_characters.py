@@ -95,7 +95,7 @@ async def test_attached_card_answers_after_a_restart_too(
     assert "bees" not in str(model.requests[-1])
 
 
-async def test_new_admin_comes_from_the_invitation_to_their_card_on_telegram(
+async def test_new_admin_sets_up_their_card_from_the_invitation_on_telegram(
     running: Service, platforms: Platforms, model: Model
 ) -> None:
     group = platforms.telegram_group()
@@ -111,7 +111,7 @@ async def test_new_admin_comes_from_the_invitation_to_their_card_on_telegram(
     print(notice, added, *group.texts()[-3:], sep="\n")  # noqa: T201 # the record, shown by -s
 
 
-async def test_new_admin_comes_from_the_invitation_to_their_card_on_discord(
+async def test_new_admin_sets_up_their_card_from_the_invitation_on_discord(
     running: Service, platforms: Platforms, model: Model
 ) -> None:
     guild, wire = platforms.open_guild("Friends"), platforms.discord
@@ -257,7 +257,7 @@ async def test_shared_character_outlives_its_author_in_private(
     await private.shows_new("There are no characters here yet.")
 
 
-async def test_card_without_an_address_speaks_with_its_own_picture_in_every_process(
+async def test_uploaded_picture_is_shown_by_every_process(
     model: Model, database_url: str, launcher: ChildLauncher, tmp_path: Path
 ) -> None:
     async with (

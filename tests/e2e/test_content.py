@@ -35,7 +35,7 @@ async def test_age_is_confirmed_once_in_private(
 
 @filter_adult_speakers
 @at("channel")
-async def test_only_age_restricted_channels_hear_a_preset_for_adults(
+async def test_preset_for_adults_answers_only_in_age_restricted_channels(
     where: DiscordChat, running: Service
 ) -> None:
     where.ask()
@@ -83,7 +83,7 @@ async def test_newest_reaction_is_kept(where: Chat, running: Service) -> None:
 
 
 @at("channel", "discord_thread")
-async def test_reactions_retry_and_delete_for_who_may(
+async def test_reactions_retry_and_delete_with_permission(
     where: DiscordChat, running: Service, model: Model
 ) -> None:
     question = where.ask()

@@ -21,7 +21,7 @@ GREETING = "Well met, all."
 
 
 @at(*GROUPS)
-async def test_name_wakes_as_a_whole_word_and_never_what_is_for_others(where: Chat) -> None:
+async def test_name_wakes_as_a_whole_word_unless_the_message_is_for_others(where: Chat) -> None:
     where.say("the testers say Tab01:3")
     theirs = where.say("good morning", 1)
     where.say("ask the tester for Tab02:3", reply_to=where.id_of(theirs))
@@ -61,7 +61,7 @@ def read_before(model: Model, question: Question, *others: Question) -> list[Que
 
 
 @at(*GROUPS)
-async def test_people_and_chains_have_histories(where: Chat, model: Model) -> None:
+async def test_people_and_reply_chains_have_separate_histories(where: Chat, model: Model) -> None:
     await set_scope(where, "user", "each person")
     with model.held():
         async with model.reaching_half(2):
@@ -109,7 +109,7 @@ def reads(where: DiscordChat) -> int:
     return sum((one["method"], one["path"]) == ("GET", path) for one in where.platforms.discord.log)
 
 
-async def test_what_people_said_is_background_also_after_a_restart(
+async def test_observed_messages_are_background_even_after_a_restart(
     platforms: Platforms, model: Model, installed: Service
 ) -> None:
     service = installed
@@ -147,7 +147,7 @@ async def test_what_people_said_is_background_also_after_a_restart(
 
 @at("channel")
 @pytest.mark.parametrize("is_private", [False, True], ids=["in a channel", "in a DM"])
-async def test_person_switches_the_bot_off_by_a_native_command(
+async def test_person_opts_out_by_a_native_command(
     where: DiscordChat, model: Model, *, is_private: bool
 ) -> None:
     platforms, who = where.platforms, where.people[1]

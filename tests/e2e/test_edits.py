@@ -13,7 +13,7 @@ pytestmark = [*ON_THE_WIRES, pytest.mark.usefixtures("reads_all_messages")]
 
 
 @at(*EVERYWHERE)
-async def test_edited_question_is_answered_anew(where: Chat, model: Model) -> None:
+async def test_edited_question_is_answered_again(where: Chat, model: Model) -> None:
     asked = where.ask("aa01")
     await where.shows(asked)
     where.edit(asked.message, f"{where.mention}please Taa02:9")
@@ -43,7 +43,7 @@ async def test_edit_during_an_answer_supersedes_it(where: Chat, model: Model) ->
 
 
 @at(*GROUPS)
-async def test_question_without_its_mention_ends(where: Chat, model: Model) -> None:
+async def test_answer_is_withdrawn_when_the_mention_is_removed(where: Chat, model: Model) -> None:
     first = where.ask()
     await where.shows(first)
     where.edit(first.message, f"please {first.token}")  # it reads the same without the mention

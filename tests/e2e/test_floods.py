@@ -29,7 +29,7 @@ pytestmark = [
 
 
 @at("telegram_group")
-async def test_flood_in_a_group_gets_one_notice_a_minute_and_none_in_front_of_an_answer(
+async def test_flood_in_a_group_gets_one_notice_a_minute_without_delaying_answers(
     where: TelegramChat, model: Model
 ) -> None:
     model.answers_all = True

@@ -68,7 +68,9 @@ async def test_kills_lose_and_repeat_nothing(shape: Shape, platforms: Platforms,
 
 @embedded
 @pytest.mark.timeout(1200)
-async def test_edits_and_presses_hold(shape: Shape, platforms: Platforms, seed: int) -> None:
+async def test_edits_and_presses_survive_kills(
+    shape: Shape, platforms: Platforms, seed: int
+) -> None:
     write_tester(shape.services[0], role_name="Nora")  # on Discord, webhooks speak
     plan = LoadPlan(seed, 120, 6, kills=10, pause_seconds=(1, 5), edits=0.25, presses=0.6)
     outcome = report(await run_under_kills(shape.services, platforms, plan))
@@ -85,7 +87,9 @@ async def test_edits_and_presses_hold(shape: Shape, platforms: Platforms, seed: 
 
 @distributed
 @pytest.mark.timeout(1200)
-async def test_kills_of_three_lose_nothing(shape: Shape, platforms: Platforms, seed: int) -> None:
+async def test_kills_of_three_processes_lose_nothing(
+    shape: Shape, platforms: Platforms, seed: int
+) -> None:
     plan = LoadPlan(
         seed,
         questions=150,
@@ -188,7 +192,7 @@ async def test_rare_kills_delay_by_a_lease(shape: Shape, platforms: Platforms, s
         ("forget_gathered", {"repeated": ["2 times"]}, EDITED_AND_PRESSED),
     ],
 )
-async def test_fault_of_a_build_is_found(
+async def test_fault_of_each_faulty_build_is_detected(
     shape: Shape,
     platforms: Platforms,
     seed: int,

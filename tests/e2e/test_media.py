@@ -43,7 +43,9 @@ def sizes(content: Any) -> list[tuple[int, int]]:
 
 
 @at(*PRIVATE)
-async def test_picture_is_seen_once_then_named(where: Chat, model: Model) -> None:
+async def test_picture_is_sent_to_the_model_once_and_then_described(
+    where: Chat, model: Model
+) -> None:
     send(where, "what is Ta1:3", ("cat.png", picture(3200, 1600)))
     await where.shows(expected_answer("Ta1:3"))
     assert sizes(model.newest_message("Ta1:")) == [(1568, 784)]
@@ -64,7 +66,7 @@ async def test_text_file_is_quoted(where: Chat, model: Model, name: str, data: b
 
 
 @at(*PRIVATE)
-async def test_file_that_cannot_be_read_gets_a_clear_word(where: Chat) -> None:
+async def test_unreadable_file_gets_a_clear_notice(where: Chat) -> None:
     send(where, "", ("a.zip", b"PK\3\4\0\0"))
     why = "⚠ I could not read a.zip: I can only read pictures, text files and PDFs."
     await where.shows(why)
@@ -74,7 +76,9 @@ async def test_file_that_cannot_be_read_gets_a_clear_word(where: Chat) -> None:
 
 
 @at("discord_dm")
-async def test_waiting_picture_is_seen(where: Chat, model: Model, running: Service) -> None:
+async def test_picture_of_a_waiting_message_is_sent_to_the_model(
+    where: Chat, model: Model, running: Service
+) -> None:
     first = await where.ask_and_wait()
     await running.kill()
     send(where, "see Te2:3", ("cat.png", picture(40, 20)))
@@ -84,7 +88,7 @@ async def test_waiting_picture_is_seen(where: Chat, model: Model, running: Servi
 
 
 @at("telegram_dm", "telegram_group")
-async def test_album_is_one_question_here(where: TelegramChat, model: Model) -> None:
+async def test_album_is_one_question(where: TelegramChat, model: Model) -> None:
     widths = (40, 50, 60, 70)
     for number, width in enumerate(widths):
         caption = f"{where.mention}compare Tf1:3" if number == 1 else None
@@ -132,7 +136,7 @@ async def test_voice_message_is_a_question(where: Chat, model: Model) -> None:
 
 
 @pytest.mark.runs_with
-async def test_media_get_a_clear_word(running: Service, platforms: Platforms) -> None:
+async def test_unsupported_media_get_a_clear_notice(running: Service, platforms: Platforms) -> None:
     on_telegram, on_discord = platforms.telegram_dm(), platforms.discord_dm()
     wire, chat = platforms.telegram, on_telegram.chat
     wire.voice(chat)

@@ -85,7 +85,9 @@ async def test_answer_uses_what_was_said_before_a_restart(
 
 
 @at(*GROUPS)
-async def test_model_that_lies_is_not_believed(where: Chat, running: Service, model: Model) -> None:
+async def test_false_claims_of_the_model_are_not_stored(
+    where: Chat, running: Service, model: Model
+) -> None:
     bees = f"black{abs(where.chat)}"
     before = len(model.transcripts)
     model.take_notes = false_notes

@@ -66,7 +66,9 @@ async def test_long_answer_is_split_in_order(where: Chat, model: Model) -> None:
 
 @at("telegram_dm")
 @pytest.mark.parametrize("method", ["sendMessage", "editMessageText"])
-async def test_telegram_429_is_obeyed(where: TelegramChat, model: Model, method: str) -> None:
+async def test_telegram_rate_limit_is_respected(
+    where: TelegramChat, model: Model, method: str
+) -> None:
     wire = where.platforms.telegram
     begun = len(wire.log)
     model.grow_slowly()

@@ -59,7 +59,9 @@ def database_url(service: Service) -> str:
     return service.settings.get("TROUPE_DATABASE_URL", f"sqlite:///{service.data / 'troupe.db'}")
 
 
-async def test_damaged_rows_stop_nothing(processes: list[Service], platforms: Platforms) -> None:
+async def test_damaged_rows_do_not_stop_the_service(
+    processes: list[Service], platforms: Platforms
+) -> None:
     group, channel = platforms.telegram_group(), platforms.channel()
     url = database_url(processes[0])
     is_sqlite = url.startswith("sqlite")

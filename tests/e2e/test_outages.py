@@ -41,7 +41,7 @@ _FAILOVER_SECONDS = max(30.0, 120 * _SHARE)  # of writing before, and after
 platforms, model = crowded_platforms, answering_model
 
 
-async def test_processes_that_stood_still_write_nothing_stale(
+async def test_paused_processes_write_nothing_outdated(
     installer: Installer, platforms: Platforms, database_url: str, seed: int
 ) -> None:
     """Stop processes 200 times for 0.1 to 45 s; print which stale writes were refused."""

@@ -90,9 +90,7 @@ async def test_forget_me_asks_and_reaches_every_channel_also_after_a_kill(
 
 
 @at(*GROUPS)
-async def test_person_switches_the_bot_off_and_on_again(
-    where: Chat, running: Service, model: Model
-) -> None:
+async def test_person_opts_out_and_in_again(where: Chat, running: Service, model: Model) -> None:
     elsewhere, mine = where.another(), f"own-words-of-{where.kind}"
     await say(where, f"{mine} Te01:3")
     await say(elsewhere, f"{mine} Te02:3")
@@ -123,7 +121,7 @@ async def test_person_switches_the_bot_off_and_on_again(
 
 
 @at("discord_thread")
-async def test_title_of_a_thread_is_left_out_once_who_opened_it_is_off(
+async def test_thread_title_is_omitted_once_its_author_opted_out(
     where: DiscordChat, model: Model
 ) -> None:
     await say(where, "hello Te11:3", who=1)
@@ -147,7 +145,7 @@ async def is_told(where: Chat, beginning: str, times: int = 1) -> None:
 
 
 @at(*GROUPS)
-async def test_privacy_is_told_to_the_asker_alone(where: Chat) -> None:
+async def test_privacy_notice_is_shown_to_the_asker_only(where: Chat) -> None:
     if isinstance(where, TelegramChat):
         where.platforms.telegram.chat(where.people[0])
     where.tell("/privacy")
@@ -227,7 +225,7 @@ async def test_export_on_telegram_comes_in_private(running: Service, platforms: 
 
 
 @at("channel")
-async def test_export_on_discord_is_for_its_author_alone(where: DiscordChat) -> None:
+async def test_export_on_discord_is_visible_to_its_author_only(where: DiscordChat) -> None:
     wire, who = where.platforms.discord, where.people[1]
     await say(where, "in the channel Td01:3", who=1)
     await say(where, "by somebody else Td02:3", who=0)

@@ -22,7 +22,7 @@ async def answered_group(platforms: Platforms) -> TelegramChat:
 
 
 @pytest.mark.parametrize("point", ["before_finish", "after_finish", "after_take", "after_http"])
-async def test_ephemeral_command_is_answered_once_to_its_author(
+async def test_ephemeral_command_is_answered_once_for_its_author_only(
     platforms: Platforms, running: Service, point: str
 ) -> None:
     where = await answered_group(platforms)
@@ -75,7 +75,7 @@ async def test_refusal_of_a_typed_command_comes_by_direct_message(
 
 @at("channel", "telegram_group")
 @pytest.mark.parametrize("point", ["before_finish", "after_take", "after_http"])
-async def test_recap_is_told_once_to_its_author_alone(
+async def test_recap_is_shown_once_to_its_author_only(
     where: Chat, running: Service, point: str
 ) -> None:
     if isinstance(where, TelegramChat):  # messages of supergroups have links

@@ -45,7 +45,7 @@ def connected(platforms: Platforms) -> list[tuple[int, int]]:
 # --- processes that are alike --------------------------------------------------------------------
 
 
-async def test_one_process_receives_and_a_killed_one_is_replaced(
+async def test_one_process_receives_and_is_replaced_when_killed(
     installer: Installer, platforms: Platforms, database_url: str
 ) -> None:
     def conflicts() -> int:

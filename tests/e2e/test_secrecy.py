@@ -41,7 +41,9 @@ KEY = Fernet.generate_key().decode()
     preset_json("tester", busy="queue", system="The persona knows canarypersona."),
     TROUPE_LOG_FORMAT="json",
 )
-async def test_words_are_in_no_log(running: Service, platforms: Platforms, model: Model) -> None:
+async def test_logs_contain_no_message_texts(
+    running: Service, platforms: Platforms, model: Model
+) -> None:
     """Messages, commands, names, failing models and refused messages: each word is marked."""
     wire = platforms.discord
     private, group, channel = map(platforms.open, ("telegram_dm", "telegram_group", "channel"))
@@ -178,7 +180,7 @@ def stored_bytes(folder: Path) -> bytes:
     return b"\n".join([*files, *(zlib.decompress(one) for one in packed if one)])
 
 
-async def test_no_secret_leaves_by_an_error(
+async def test_errors_never_contain_secrets(
     installed: Service,
     platforms: Platforms,
     provider: tuple[RepeatingProvider, str],
@@ -272,7 +274,7 @@ async def installation(
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-async def test_words_of_a_conversation_are_in_no_file_of_the_database(
+async def test_database_files_contain_no_plain_text_of_messages(
     installation: Installation, platforms: Platforms, model: Model, *, is_on: bool
 ) -> None:
     service, word = installation.service, f"canary{secrets.token_hex(8)}"

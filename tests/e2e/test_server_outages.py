@@ -42,7 +42,7 @@ async def gates(
         yield {"database": database, "redis": redis}
 
 
-async def test_outages_are_named_and_timed(
+async def test_outages_are_reported_with_their_duration(
     service: Service, gates: dict[str, Gate], platforms: Platforms
 ) -> None:
     await service.start_and_wait()

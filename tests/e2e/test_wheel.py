@@ -85,7 +85,7 @@ def output(troupe: Path, *words: str, given: str = "") -> str:
     return result.stdout.decode()
 
 
-def test_installed_package_is_the_one_of_the_wheel(troupe: Path, folder: Path) -> None:
+def test_installed_package_comes_from_the_wheel(troupe: Path, folder: Path) -> None:
     python = troupe.with_name("python")
     found = subprocess.run(
         [python, "-c", "import bot; print(bot.__file__)"],
@@ -99,7 +99,7 @@ def test_installed_package_is_the_one_of_the_wheel(troupe: Path, folder: Path) -
     assert output(troupe, "--version") == f"troupe {__version__}\n"
 
 
-def test_wheel_holds_what_the_console_shows(wheel: Path) -> None:
+def test_wheel_contains_the_files_of_the_console(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if name.startswith("bot/console/")}
     folder = CHECKOUT / "bot" / "console"

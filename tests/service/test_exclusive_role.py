@@ -125,7 +125,7 @@ async def test_process_that_cannot_renew_stops_before_the_standby_begins(clock: 
     await cancel_and_wait([first.task, second.task])
 
 
-async def test_errors_of_the_work_go_through_and_free_the_role(clock: FakeClock) -> None:
+async def test_errors_of_the_work_propagate_and_free_the_role(clock: FakeClock) -> None:
     leases = Leases(clock)
     role = ExclusiveRole("work", leases.of("first"), clock)
 
@@ -137,7 +137,7 @@ async def test_errors_of_the_work_go_through_and_free_the_role(clock: FakeClock)
     assert leases.held == {}
 
 
-async def test_platform_that_stands_by_has_no_problem(clock: FakeClock) -> None:
+async def test_standby_platform_reports_no_problem(clock: FakeClock) -> None:
     leases = Leases(clock)
     other = Process(leases, "other")
     await clock.advance(0)
@@ -190,7 +190,7 @@ async def settle(clock: FakeClock, seconds: int) -> None:
         await clock.advance(0.5)
 
 
-async def test_connections_are_shared_out_evenly_and_each_has_one_holder(clock: FakeClock) -> None:
+async def test_shards_are_distributed_evenly_with_one_holder_each(clock: FakeClock) -> None:
     leases = Leases(clock)
     first = Sharing(leases, "first")
     await settle(clock, 5)
@@ -208,7 +208,7 @@ async def test_connections_are_shared_out_evenly_and_each_has_one_holder(clock: 
     await cancel_and_wait([first.task, second.task])
 
 
-async def test_connections_of_an_ended_process_are_taken_in_two_seconds(clock: FakeClock) -> None:
+async def test_shards_of_an_ended_process_are_taken_over_in_two_seconds(clock: FakeClock) -> None:
     leases = Leases(clock)
     first, second = Sharing(leases, "first"), Sharing(leases, "second")
     await settle(clock, 20)
@@ -220,7 +220,7 @@ async def test_connections_of_an_ended_process_are_taken_in_two_seconds(clock: F
     assert not [role for role, (_, until) in leases.held.items() if until > clock.now()]
 
 
-async def test_metrics_tell_which_roles_are_held(clock: FakeClock) -> None:
+async def test_metrics_show_which_roles_are_held(clock: FakeClock) -> None:
     """Of a platform: an alert must not be silenced by a sender that deletes expired rows."""
     leases = Leases(clock)
 

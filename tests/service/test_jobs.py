@@ -43,7 +43,7 @@ async def store_waiting(database: Database, conversations: float, lanes: float) 
     await database.write(lambda connection: [connection.execute(row) for row in rows])
 
 
-async def test_ages_of_the_oldest_are_measured_for_the_roles(database: Database) -> None:
+async def test_queue_ages_are_measured_for_the_processes_roles(database: Database) -> None:
     clock = FakeClock()
     state = ServiceState(database, clock)
     assert await state.queue_ages() == (0.0, 0.0)
@@ -56,7 +56,7 @@ async def test_ages_of_the_oldest_are_measured_for_the_roles(database: Database)
     assert (age("conversations"), age("lanes")) == (30, 4)
 
 
-async def test_lane_that_is_due_later_is_not_late(database: Database) -> None:
+async def test_lane_due_in_the_future_is_not_late(database: Database) -> None:
     clock = FakeClock()
     await store_waiting(database, clock.now(), clock.now() + 60)
     assert await ServiceState(database, clock).queue_ages() == (0.0, 0.0)
@@ -78,7 +78,7 @@ class BusyClock(FakeClock):
         await super().sleep(seconds + (self._delays.pop(0) if self._delays else 0.0))
 
 
-async def test_timer_that_is_late_is_counted_with_its_lag() -> None:
+async def test_late_timer_is_measured() -> None:
     clock = BusyClock()
     count, seconds, soon = sample("count"), sample("sum"), sample("bucket", le="0.05")
     measuring = asyncio.create_task(measure_loop_lag(clock))
@@ -113,7 +113,7 @@ def notices(backends: Mapping[str, Backend], roles: frozenset[Role] = _WORKER) -
         (True, ALL_ROLES, ["cloud", "local"], None),  # it has other work, too
     ],
 )
-def test_provider_that_does_not_answer_is_named_by_its_workers(
+def test_workers_report_a_provider_that_does_not_answer(
     local: bool, roles: frozenset[Role], found: list[str], problem: str | None
 ) -> None:
     backends = {"cloud": watched(big=True, small=True), "local": watched(a=local)}
@@ -122,7 +122,7 @@ def test_provider_that_does_not_answer_is_named_by_its_workers(
     assert worker.worker_problem() == problem
 
 
-def test_provider_with_one_model_that_answers_is_not_named() -> None:
+def test_provider_with_a_working_model_is_not_reported() -> None:
     worker = notices({"cloud": watched(big=True, small=False), "local": watched()})
     assert worker.find() == []
     assert worker.worker_problem() is None
@@ -153,7 +153,7 @@ async def resources(settings: Settings) -> AsyncIterator[Resources]:
     ],
     ids=["worker", "no-gateway", "gateway-and-worker", "all"],
 )
-async def test_worker_beside_a_gateway_leaves_what_others_received_to_them_for_a_moment(
+async def test_worker_leaves_messages_to_the_process_that_received_them_for_a_moment(
     settings: Settings, resources: Resources, roles: frozenset[Role], claims_at_once: bool
 ) -> None:
     clock, signals = FakeClock(), FakeSignals()

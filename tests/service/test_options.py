@@ -24,23 +24,23 @@ POSTGRES = SecretStr("postgresql+asyncpg://somebody@host/name")
 SENDER = RunOptions(roles=frozenset({Role.SENDER}))
 
 
-def test_roles_are_named_with_commas_or_all_at_once() -> None:
+def test_roles_are_parsed_from_a_comma_list_or_all() -> None:
     assert parse_roles("gateway, Sender") == {Role.GATEWAY, Role.SENDER}
     assert parse_roles("all") == ALL_ROLES
 
 
 @pytest.mark.parametrize("names", ["", ",", "sendr", "worker,sendr"])
-def test_unknown_role_names_those_that_exist(names: str) -> None:
+def test_error_of_an_unknown_role_lists_the_roles(names: str) -> None:
     with pytest.raises(SettingsError, match=r"console.*gateway.*sender.*worker"):
         parse_roles(names)
 
 
-def test_nearest_role_is_named_as_people_write_it() -> None:
+def test_error_of_an_unknown_role_suggests_the_nearest_one() -> None:
     with pytest.raises(SettingsError, match=r"; did you mean 'gateway'\?$"):
         parse_roles("gatway")
 
 
-def test_selected_platform_has_to_be_set_up() -> None:
+def test_selected_platform_must_be_configured() -> None:
     configured = [spec for spec in platform_specs() if spec.kind != "discord"]
     [selected] = select_platforms("Telegram,telegram", configured)
     assert selected.kind == "telegram"

@@ -108,7 +108,7 @@ async def test_failed_platform_is_restarted(error: BaseException) -> None:
 @pytest.mark.parametrize(
     "error", [Unreachable("no connection to x:443"), StoreError("the database failed")]
 )
-async def test_server_that_is_away_is_logged_by_its_reason_alone(error: Exception) -> None:
+async def test_unreachable_server_is_logged_without_a_traceback(error: Exception) -> None:
     clock, platform = FakeClock(), FailingPlatform("fake", error)
     supervisor = supervise(platform, clock=clock)
     with capture_logs() as logs:
@@ -155,7 +155,7 @@ class ShortLivedPlatform(FailingPlatform):
         raise ConnectionError("connection lost")
 
 
-async def test_pause_grows_with_a_series_of_failures_and_not_after_a_good_minute() -> None:
+async def test_pause_grows_with_consecutive_failures_only() -> None:
     clock = FakeClock()
     platform = ShortLivedPlatform(clock, 0, 0, 0, 61, 0)
     stopped = asyncio.create_task(supervise(platform, clock=clock).until_stopped())

@@ -74,7 +74,7 @@ async def test_changed_files_are_announced(container: Container, settings: Setti
     assert deleted.content == ""
 
 
-async def test_file_that_did_not_change_takes_nothing_back(container: Container) -> None:
+async def test_unchanged_file_does_not_revert_a_newer_version(container: Container) -> None:
     """A console on another machine has published a newer version."""
     resolver = container.resolver
     resolver.publish(resolver.presets["nova"].model_copy(update={"system": "Newer."}), 2)
@@ -85,7 +85,9 @@ async def test_file_that_did_not_change_takes_nothing_back(container: Container)
     assert resolver.versions["nova"] == 2
 
 
-async def test_other_process_learns_it_by_a_row(container: Container, settings: Settings) -> None:
+async def test_other_process_notices_the_change_by_a_row(
+    container: Container, settings: Settings
+) -> None:
     """Without Redis there is no signal between processes at all."""
     async with open_resources(settings, (), pytest.fail, OPTIONS) as resources:
         other, resolver = (
@@ -113,7 +115,7 @@ async def test_other_process_learns_it_by_a_row(container: Container, settings: 
         (None, "default preset has no file"),
     ],
 )
-async def test_mistake_in_a_file_keeps_its_preset_and_stops_no_other(
+async def test_invalid_file_keeps_its_preset_and_affects_no_other(
     container: Container, settings: Settings, content: str | None, reason: str
 ) -> None:
     resolver, names = container.resolver, told(container)
@@ -149,7 +151,7 @@ async def test_preset_is_disabled_by_a_bad_file(container: Container, settings: 
     assert resolver.find("niko").name == "niko"
 
 
-async def test_presets_are_read_again_when_their_files_change_and_a_hangup_ends_nothing(
+async def test_presets_are_reloaded_on_file_changes_and_a_hangup_is_ignored(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)

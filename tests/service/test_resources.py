@@ -38,7 +38,7 @@ async def test_online_preset_needs_no_model_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-async def test_provider_that_checks_answers_needs_no_preset(tmp_path: Path) -> None:
+async def test_moderating_provider_needs_no_preset(tmp_path: Path) -> None:
     judge = OpenAISettings(base_url="http://127.0.0.1:1/v1", moderation_model="omni")
     settings = Settings(data_dir=tmp_path, providers={**installed(tmp_path).providers, "b": judge})
     backends: dict[str, Backend] = {}

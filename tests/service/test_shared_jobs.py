@@ -80,7 +80,7 @@ async def test_job_is_done_by_one_process_at_a_time(database: Database, tmp_path
     assert await read_holders(database) == {}
 
 
-async def test_process_beside_others_takes_another_port_unless_people_look_for_its_pages(
+async def test_process_uses_another_port_unless_it_serves_the_console(
     database: Database, tmp_path: Path
 ) -> None:
     clock = FakeClock()

@@ -55,7 +55,7 @@ def test_same_seed_is_the_same_world() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("build", _BROKEN)
-def test_missing_protection_is_found_and_its_seed_printed(build: str) -> None:
+def test_missing_protection_is_detected_and_its_seed_printed(build: str) -> None:
     run = simulate("--seed", "1", "--steps", "400000", "--build", build, "--until-found")
     assert run.returncode == 1, run.stdout + run.stderr
     assert re.search(rf"questions: .*\b[1-9]\d* ({_BROKEN[build]})\b", run.stdout), run.stdout

@@ -70,14 +70,14 @@ async def test_setting_is_read_once(processes: Processes) -> None:
     assert processes.stored.reads == [SCOPES]
 
 
-async def test_that_nothing_is_set_is_remembered(processes: Processes) -> None:
+async def test_absence_of_settings_is_cached(processes: Processes) -> None:
     for _ in range(3):
         assert await processes.here.resolve(SCOPES, "preset") is None
     assert await processes.here.get_all([*SCOPES, "telegram:6"], "preset") == {}
     assert processes.stored.reads == [SCOPES, ["telegram:6"]]
 
 
-async def test_one_read_brings_all_keys_of_a_scope(processes: Processes) -> None:
+async def test_one_read_loads_all_keys_of_a_scope(processes: Processes) -> None:
     of = "telegram:5"
     await processes.stored.set(of, "preset", "nora", "telegram:1")
     await processes.stored.set(of, "persona", "a knight", "telegram:1")
@@ -96,21 +96,21 @@ async def test_change_is_noticed_at_once(processes: Processes, reader: str) -> N
         assert found == (ChatSetting("telegram:5", value) if value else None)
 
 
-async def test_change_whose_signal_is_lost_is_noticed_after_seconds(processes: Processes) -> None:
+async def test_change_with_a_lost_signal_is_noticed_within_seconds(processes: Processes) -> None:
     assert await processes.deaf.resolve(SCOPES, "preset") is None
     await processes.here.set("telegram:5", "preset", "nora", "telegram:1")
     await processes.clock.advance(3.1)
     assert await processes.deaf.resolve(SCOPES, "preset") == ChatSetting("telegram:5", "nora")
 
 
-async def test_values_are_believed_for_ever_where_nobody_else_writes(processes: Processes) -> None:
+async def test_values_never_expire_if_no_other_process_writes(processes: Processes) -> None:
     await processes.alone.resolve(SCOPES, "preset")
     await processes.clock.advance(1_000_000)
     await processes.alone.resolve(SCOPES, "preset")
     assert processes.stored.reads == [SCOPES]
 
 
-async def test_value_that_changed_while_it_was_read_is_not_kept(processes: Processes) -> None:
+async def test_value_changed_during_its_read_is_not_cached(processes: Processes) -> None:
     processes.stored.gate = asyncio.Event()
     reading = asyncio.create_task(processes.here.resolve(SCOPES, "preset"))
     while not processes.stored.reads:  # noqa: ASYNC110 # no event: a look at what is there
@@ -122,7 +122,7 @@ async def test_value_that_changed_while_it_was_read_is_not_kept(processes: Proce
     assert await processes.here.resolve(SCOPES, "preset") == ChatSetting("telegram:5", "nora")
 
 
-async def test_value_whose_change_failed_is_not_kept_any_more(processes: Processes) -> None:
+async def test_value_is_not_cached_after_a_failed_change(processes: Processes) -> None:
     processes.stored.loses_answers = True
     with pytest.raises(StoreError):
         await processes.alone.set("telegram:5", "preset", "nora", "telegram:1")
@@ -137,7 +137,7 @@ async def test_value_whose_change_failed_is_not_kept_any_more(processes: Process
     assert len(processes.stored.reads) == reads
 
 
-async def test_forget_drops_what_people_said_of_themselves_there(processes: Processes) -> None:
+async def test_forget_drops_cached_self_descriptions(processes: Processes) -> None:
     scopes = ["telegram:1@telegram:5", "telegram:1"]
     for scope in scopes:
         await processes.stored.set(scope, "persona", "a knight", "telegram:1")

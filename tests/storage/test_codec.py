@@ -26,14 +26,14 @@ def codec(*keys: str, is_on: bool = True, file: Path | None = None) -> TextCodec
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("is_on", [True, False])
-def test_what_is_decoded_is_what_was_encoded(text: str, *, is_on: bool) -> None:
+def test_decoding_reverses_encoding(text: str, *, is_on: bool) -> None:
     one = codec(is_on=is_on)
     assert one.decode(one.encode(text)) == text
     assert one.decode(one.encode(text.encode())) == text.encode()
 
 
 @pytest.mark.parametrize("nothing", [None, ""])
-def test_nothing_stays_nothing(nothing: str | None) -> None:
+def test_empty_values_are_not_encoded(nothing: str | None) -> None:
     one = codec()
     assert one.encode(nothing) == nothing
     assert one.encode(b"") == b""

@@ -51,7 +51,7 @@ def test_every_statement_in_a_file_is_used() -> None:
     assert {one for one in SQL if not one.startswith(begun)} <= named
 
 
-def test_numbers_in_statements_are_those_of_the_code() -> None:
+def test_numbers_in_statements_equal_the_constants_in_code() -> None:
     limits = f"own_crashes >= {MAX_OWN_CRASHES} OR crashes >= {MAX_CRASHES}"
     assert limits in SQL["end_message"].text
     assert f":now + {SENDING_SECONDS:g} " in SQL["take_lane"].text
@@ -111,7 +111,7 @@ async def test_invalid_url_names_its_setting(url: str, words: str) -> None:
             pytest.fail("it opened")
 
 
-async def test_missing_folder_is_one_line(tmp_path: Path) -> None:
+async def test_missing_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as raised:
         async with open_database(f"sqlite:///{tmp_path}/none/troupe.db"):
             pytest.fail("it opened")
@@ -135,7 +135,9 @@ async def set_revision(url: str, revision: str, oldest: str | None) -> None:
         ("0031", r"another version of Troupe; start that version: .*0031"),
     ],
 )
-async def test_tables_of_another_time_are_refused(tmp_path: Path, revision: str, told: str) -> None:
+async def test_unsupported_table_versions_are_refused(
+    tmp_path: Path, revision: str, told: str
+) -> None:
     url = f"sqlite:///{tmp_path / 'troupe.db'}"
     await set_revision(url, revision, "9000" if revision == "9001" else None)
 
@@ -157,7 +159,7 @@ async def test_newer_tables_that_support_this_version_are_used(tmp_path: Path) -
             pytest.fail("it opened")
 
 
-async def test_unreachable_server_is_one_line_without_the_password() -> None:
+async def test_unreachable_server_is_reported_in_one_line_without_the_password() -> None:
     with pytest.raises(StoreError) as raised:
         async with open_database("postgresql+asyncpg://bot:secret@127.0.0.1:1/troupe"):
             pytest.fail("it opened")
@@ -165,7 +167,7 @@ async def test_unreachable_server_is_one_line_without_the_password() -> None:
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_standby_or_recovery_is_named_with_the_remedy() -> None:
+def test_read_only_server_is_reported_with_the_remedy() -> None:
     class ReadOnlyError(Exception):
         sqlstate = "25006"
 
@@ -174,7 +176,7 @@ def test_standby_or_recovery_is_named_with_the_remedy() -> None:
 
 
 @pytest.mark.slow
-def test_new_tables_are_those_of_the_migrations(tmp_path: Path) -> None:
+def test_new_tables_equal_those_of_the_migrations(tmp_path: Path) -> None:
     created, migrated = tmp_path / "created.db", tmp_path / "migrated.db"
     with create_engine(f"sqlite:///{created}").begin() as connection:
         assert create_tables(connection)
@@ -293,7 +295,7 @@ def unit() -> Unit[int]:
         (asyncpg.InternalClientError("another operation (2) is in progress"), True),
     ],
 )
-async def test_unit_fails_as_the_store_and_leaves_no_connection_that_has_lost_track(
+async def test_failing_unit_raises_store_error_and_closes_a_broken_connection(
     monkeypatch: pytest.MonkeyPatch, error: Exception, is_terminated: bool
 ) -> None:
     connection = FailingConnection(error)

@@ -55,7 +55,9 @@ async def connect(url: str) -> None:
         ("localhost:*:*:*:no\n127.0.0.1:1:*:*:no\n127.0.0.1:{port}:*:*:a:b", "a:b"),
     ],
 )
-async def test_first_line_that_fits(tmp_path: Path, lines: str, password: str, mode: int) -> None:
+async def test_first_matching_line_has_the_password(
+    tmp_path: Path, lines: str, password: str, mode: int
+) -> None:
     file, sent = tmp_path / "pass", list[str]()
     async with asking_server(None, sent) as port:
         file.write_text(lines.replace("{port}", str(port)))
@@ -68,7 +70,7 @@ async def test_first_line_that_fits(tmp_path: Path, lines: str, password: str, m
 
 
 @pytest.mark.parametrize("host", ["localhost", "{folder}"])
-async def test_socket_is_found_as_localhost_or_by_its_folder(tmp_path: Path, host: str) -> None:
+async def test_unix_socket_matches_localhost_or_its_folder(tmp_path: Path, host: str) -> None:
     file, sent = tmp_path / "pass", list[str]()
     file.write_text(f"{host.format(folder=tmp_path)}:5432:db:me:secret\n")
     async with asking_server(tmp_path / ".s.PGSQL.5432", sent):
@@ -95,7 +97,9 @@ async def test_password_is_read_at_each_connect(tmp_path: Path) -> None:
         ("*:*:other:*:x", "no line of the password file .*pass is for 127.0.0.1:1:db:me"),
     ],
 )
-async def test_useless_file_is_named(tmp_path: Path, lines: str | None, told: str) -> None:
+async def test_password_file_without_a_match_is_reported(
+    tmp_path: Path, lines: str | None, told: str
+) -> None:
     file = tmp_path / "pass"
     if lines is not None:
         file.write_text(lines)
@@ -104,7 +108,7 @@ async def test_useless_file_is_named(tmp_path: Path, lines: str | None, told: st
 
 
 @pytest.mark.parametrize("password", ["pa@hidden", "pa/hidden", "pa#hidden", "pa?hidden", "1?hid"])
-async def test_password_that_is_not_encoded_is_named_without_its_end(password: str) -> None:
+async def test_unencoded_password_is_reported_without_its_end(password: str) -> None:
     with pytest.raises(SettingsError, match="write @ as %40") as error:
         await connect(f"postgresql+asyncpg://me:{password}@127.0.0.1:1/db?sslmode=disable")
     assert "hid" not in str(error.value)

@@ -89,14 +89,14 @@ async def test_no_step_scans_a_table(step: str, database: Database) -> None:
     assert await _scans(await statements_of(step, database)) == set()
 
 
-async def test_nothing_that_is_done_to_a_chat_scans_a_table(database: Database) -> None:
+async def test_no_action_in_a_chat_scans_a_table(database: Database) -> None:
     recording = RecordingDatabase(database)
     await use_whole_chat(recording)
     assert await _scans(recording) == set()
 
 
 @pytest.mark.parametrize("step", sorted(STEPS.keys() - OVER_ALL_ROWS))
-async def test_no_step_goes_over_the_rows_of_others(step: str, database: Database) -> None:
+async def test_no_step_reads_rows_of_other_chats(step: str, database: Database) -> None:
     def fill(connection: Connection) -> None:
         for statement in _OF_OTHERS.split(";\n"):
             connection.exec_driver_sql(statement)

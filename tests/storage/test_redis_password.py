@@ -33,7 +33,7 @@ def test_replaced_password_is_used_at_the_next_connect(file: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "two words\n"])
-def test_file_being_replaced_changes_no_password(file: Path, content: str | None) -> None:
+def test_password_stays_while_its_file_is_replaced(file: Path, content: str | None) -> None:
     password = provider(f"redis://host?password_file={file}")
     if content is None:
         file.unlink()
@@ -54,7 +54,7 @@ def test_file_being_replaced_changes_no_password(file: Path, content: str | None
         ),
     ],
 )
-def test_file_and_user_are_taken_out_of_the_address(
+def test_file_and_user_are_removed_from_the_address(
     file: Path, address: str, place: str, credentials: tuple[str, ...]
 ) -> None:
     options = open_client(address.format(file)).connection_pool.connection_kwargs
@@ -71,6 +71,6 @@ def test_file_and_user_are_taken_out_of_the_address(
         ("redis://host/0?password_file=nowhere", "the password in nowhere cannot be read"),
     ],
 )
-def test_wrong_address_is_named(address: str, problem: str) -> None:
+def test_invalid_redis_address_is_reported(address: str, problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):
         open_client(address)

@@ -41,7 +41,7 @@ def test_least_recent_conversations_are_dropped_when_the_texts_are_too_long() ->
     assert windows.get(claim("d")) is not None
 
 
-def test_text_longer_than_all_space_is_not_kept() -> None:
+def test_text_larger_than_the_cache_is_not_cached() -> None:
     windows = SessionWindows(max_chars=3000)
     keep(windows, "a", "x" * 4000)
     assert windows.get(claim("a")) is None
@@ -49,7 +49,7 @@ def test_text_longer_than_all_space_is_not_kept() -> None:
     assert windows.get(claim("b")) is not None
 
 
-def test_window_of_a_claim_with_a_successor_is_not_put_back() -> None:
+def test_window_of_an_outdated_claim_is_not_cached() -> None:
     windows = SessionWindows()
     keep(windows, "a", "x")
     window = windows.take(claim("a"))

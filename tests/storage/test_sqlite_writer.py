@@ -75,7 +75,9 @@ async def test_statement_runs_once_for_each_row(writer: SqliteWriter) -> None:
     assert await writer.run(read) == ["a", "done"]
 
 
-async def test_units_at_once_share_a_commit(writer: SqliteWriter, connections: Connections) -> None:
+async def test_concurrent_units_share_a_commit(
+    writer: SqliteWriter, connections: Connections
+) -> None:
     await writer.run(read)  # the thread is up
     before = connections.commits
     async with asyncio.TaskGroup() as group:
@@ -131,7 +133,7 @@ async def expect_value_error(writer: SqliteWriter) -> None:
         await writer.run(add_then_fail)
 
 
-async def test_cancelled_caller_does_not_disturb_the_others(writer: SqliteWriter) -> None:
+async def test_cancelled_caller_does_not_affect_other_callers(writer: SqliteWriter) -> None:
     cancelled = asyncio.create_task(writer.run(lambda: add("nobody waits")))
     await asyncio.sleep(0)
     cancelled.cancel()
@@ -140,7 +142,7 @@ async def test_cancelled_caller_does_not_disturb_the_others(writer: SqliteWriter
         await cancelled
 
 
-async def test_database_that_cannot_be_opened_is_told_to_the_caller(tmp_path: Path) -> None:
+async def test_caller_gets_the_error_of_a_database_that_cannot_be_opened(tmp_path: Path) -> None:
     writer = SqliteWriter(lambda: sqlite3.connect(tmp_path / "no" / "such" / "folder.db"))
     with pytest.raises(sqlite3.OperationalError, match="unable to open"):
         await writer.run(read)
@@ -157,7 +159,9 @@ async def test_closed_writer_keeps_what_was_written(connections: Connections) ->
         await writer.run(read)
 
 
-async def test_event_loop_goes_on_between_units_of_one_commit(writer: SqliteWriter) -> None:
+async def test_event_loop_runs_other_callbacks_between_units_of_a_commit(
+    writer: SqliteWriter,
+) -> None:
     loop = asyncio.get_running_loop()
     may_go_on = threading.Event()
     passes: list[int] = [0]

@@ -51,7 +51,7 @@ def test_private_chat_takes_ten_at_once_and_one_a_second(caller: Caller) -> None
     assert [caller.send(1, at) for at in (1, 1.5, 2)] == [True, False, True]
 
 
-def test_call_before_a_refusal_is_over_is_noted_but_not_one_under_way(caller: Caller) -> None:
+def test_calls_during_a_refusal_are_recorded_except_those_in_flight(caller: Caller) -> None:
     caller.enforcer.refuse_next("telegram-chat", 10)
     assert [caller.send(1, at) for at in (0, 0.4, 9, 10)] == [False, False, False, True]
     assert caller.enforcer.early == ["telegram-chat 1: 9.00 s after a refusal for 10.00 s"]
