@@ -1,4 +1,4 @@
-"""A prompt keeps everything else when it gets its messages."""
+"""Test values of bot.chat: texts become storable."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -41,7 +41,7 @@ class Moderator(FakeBackend):
 
 
 async def feed(check: AnswerCheck, pieces: Sequence[str]) -> list[str]:
-    """Let an answer grow as far as it may; return what was shown after each piece."""
+    """Feed an answer piece by piece; return the shown text after each piece."""
     shown: list[str] = []
     show, _ = check.wrap_shows(shown.append, lambda _: None)
     growing = []

@@ -82,7 +82,7 @@ def table(lines: list[str]) -> str:
 
 
 def matrix(lines: list[str]) -> str:
-    """Return what has no letters, as game boards and rulers have not."""
+    """Return a matrix of numbers, a text without letters."""
     return ("[0, 0, 0, 0],\n" * len(lines) + "=" * 80 + "\n" + "| . " * 40 + "\n") * 4
 
 

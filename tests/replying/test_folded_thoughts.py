@@ -1,4 +1,4 @@
-"""Thoughts of a model: hidden unless a preset folds them, never half, never too long."""
+"""Test a model's thoughts: hidden unless the preset folds them, never too long."""
 
 from dataclasses import replace
 

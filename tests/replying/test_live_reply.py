@@ -28,7 +28,7 @@ TELEGRAM = replace(LIMITS, unit="utf16", can_repeat_sends=False, seconds_between
 
 
 class Outbox:
-    """Opens parts as the real one does: a row first, then the message."""
+    """Opens parts like the real outbox: first the row, then the message."""
 
     def __init__(self, surface: FakeSurface, clock: FakeClock) -> None:
         self._surface = surface

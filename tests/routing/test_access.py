@@ -12,7 +12,7 @@ _rules = st.dictionaries(st.sampled_from(TARGETS), st.sampled_from(["allow", "bl
 
 
 def may_use(targets: set[str], levels: list[Mapping[str, str]]) -> bool:
-    """Say it as the documentation does: the narrowest level with a rule for you decides."""
+    """Decide like the documentation: by the narrowest scope with a rule for the person."""
     for rules in levels:
         of_mine = {value for target, value in rules.items() if target in targets}
         if "block" in of_mine:

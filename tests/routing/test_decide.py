@@ -17,7 +17,7 @@ from tests.samples import make_incoming
 
 
 def preset(**given: object) -> Preset:
-    """Return a preset that keeps questions and answers only."""
+    """Return a preset that stores only questions and answers."""
     fixed = {"name": "nora", "provider": "p", "model": "m", "context": "addressed"}
     return Preset.model_validate({**fixed, **given})
 

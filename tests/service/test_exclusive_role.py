@@ -156,7 +156,7 @@ async def test_standby_platform_reports_no_problem(clock: FakeClock) -> None:
 
 
 class FakeShards(FakePlatform, ShardedPlatform):
-    """Has four connections, of which it notes those that run."""
+    """A platform with four shards that records which are running."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class Sharing:
 
 
 async def settle(clock: FakeClock, seconds: int) -> None:
-    """Let the time pass in small steps, in each of which the processes do something."""
+    """Advance the clock in small steps, so that the processes can act in each."""
     for _ in range(seconds * 2):
         await clock.advance(0.5)
 

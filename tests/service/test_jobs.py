@@ -1,4 +1,4 @@
-"""Jobs of a process: gauges, notices about providers, and what its worker is told to claim."""
+"""Test a process's jobs: metrics, provider notices, and which conversations are claimed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -67,7 +67,7 @@ def sample(name: str, **labels: str) -> float:
 
 
 class BusyClock(FakeClock):
-    """Its second timer fires 0.2 s late, because something else runs until then."""
+    """A clock whose second timer fires 0.2 s late, as in a busy event loop."""
 
     def __init__(self) -> None:
         super().__init__()

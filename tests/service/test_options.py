@@ -1,4 +1,4 @@
-"""What the options of a run mean: --role, --platforms, --model; and what a role needs."""
+"""Test the options of a run (--role, --platforms, --model) and the needs of roles."""
 
 from pathlib import Path
 

@@ -135,7 +135,7 @@ async def test_supervisor_returns_when_every_platform_has_ended() -> None:
 
 
 class ShortLivedPlatform(FailingPlatform):
-    """Works for so many seconds of a fake clock in each run, then loses its connection."""
+    """A platform that works for a number of seconds per run, then loses its connection."""
 
     def __init__(self, clock: FakeClock, *seconds: float) -> None:
         super().__init__("short")

@@ -52,7 +52,7 @@ async def container(settings: Settings) -> AsyncIterator[Container]:
 
 
 def told(container: Container) -> list[Sequence[str]]:
-    """What all processes are told from now on."""
+    """Return the signals from now on."""
     names: list[Sequence[str]] = []
     container.signals.subscribe("presets", names.append)
     return names

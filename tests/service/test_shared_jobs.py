@@ -1,4 +1,4 @@
-"""Test what processes of one installation share: jobs that one does at a time, and a machine."""
+"""Test what processes of an installation share: exclusive jobs, and a machine's ports."""
 
 import asyncio
 from pathlib import Path
@@ -27,7 +27,7 @@ NORA = Preset.model_validate({"name": "nora", "provider": "test", "model": "m"})
 
 
 class OneOfSeveral(StorageContainer):
-    """A process beside others, as on PostgreSQL."""
+    """A process among several, as on PostgreSQL."""
 
     @property
     @override
@@ -51,7 +51,7 @@ def process(
 
 
 async def read_holders(database: Database) -> dict[str, str]:
-    """Return the owner of each lease that was not released, by its role."""
+    """Return the owners of unreleased leases, by role."""
     query = select(role_lease.c.role, role_lease.c.owner).where(role_lease.c.lease_until > 0)
     rows = await database.read(lambda c: c.execute(query).all())
     return {one.role: one.owner for one in rows}

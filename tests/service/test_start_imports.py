@@ -1,4 +1,4 @@
-"""What a start imports: a library that few installations need costs each of them CPU and memory."""
+"""Test that a start does not import libraries that few installations need."""
 
 import subprocess
 import sys

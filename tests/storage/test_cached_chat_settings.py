@@ -1,4 +1,4 @@
-"""Settings in memory: looked up once, and noticed when they change, here or elsewhere."""
+"""Test cached chat settings: read once, updated on changes in any process."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

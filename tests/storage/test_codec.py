@@ -1,4 +1,4 @@
-"""What the codec stores, and what it refuses."""
+"""Test what the text codec stores, and what it rejects."""
 
 from pathlib import Path
 

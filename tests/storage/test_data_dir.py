@@ -1,4 +1,4 @@
-"""The data directory and the database are for their owner only."""
+"""Test that the data directory and the database are readable by their owner only."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""The database: migrations, a new file, and errors, which quote no values."""
+"""Test the database: migrations, new files, and errors without values."""
 
 import asyncio
 import re
@@ -119,7 +119,7 @@ async def test_missing_folder_is_reported_in_one_line(tmp_path: Path) -> None:
 
 
 async def set_revision(url: str, revision: str, oldest: str | None) -> None:
-    """Let a database be of another version, which names the oldest one that may use it."""
+    """Set a database's revision and the oldest revision that can use it."""
     async with open_database(url) as database:
         if oldest is not None:
             values = update(supported_revision).values(oldest=oldest)
@@ -201,7 +201,7 @@ async def test_new_file_is_at_the_newest_revision(tmp_path: Path) -> None:
 
 
 def schema(file: Path) -> dict[str, Any]:
-    """Describe tables and indexes, whatever the order of columns and the form of the SQL."""
+    """Describe tables and indexes, independent of the order of columns and the form of the SQL."""
     connection = sqlite3.connect(file)
     described: dict[str, Any] = dict(
         connection.execute(
@@ -260,7 +260,7 @@ def test_failure_is_described_without_values(error: Exception, described: str) -
 
 
 class FailingConnection:
-    """A connection, and its pool, on which every statement fails."""
+    """A connection and its pool where every statement fails."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

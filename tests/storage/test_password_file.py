@@ -1,4 +1,4 @@
-"""The password of a PostgreSQL comes from a file; a server on the wire says which one arrives."""
+"""Test PostgreSQL passwords from a file, with a server that reports what it received."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ _REFUSAL = b"SFATAL\x00C28P01\x00Mno\x00\x00"
 
 @asynccontextmanager
 async def asking_server(socket: Path | None, passwords: list[str]) -> AsyncIterator[int]:
-    """Ask each client for its password, and refuse it; gives the port."""
+    """Run a server that requests passwords and rejects them; yield its port."""
 
     async def message(reader: asyncio.StreamReader) -> bytes:
         return await reader.readexactly(int.from_bytes(await reader.readexactly(4)) - 4)

@@ -1,4 +1,4 @@
-"""Which indexes SQLite uses: no statement reads more than it returns, however much is stored.
+"""Test which indexes SQLite uses: no statement reads more rows than necessary.
 
 That holds for the path of a message, and for what runs beside it: polls, probes, /forget, janitor.
 """
@@ -37,7 +37,7 @@ _OF_OTHERS = Path(__file__).with_name("rows_of_others.sql").read_text("utf-8")
 
 
 class RecordingDatabase(Database):
-    """Notes the SQL of the units and functions that it runs, with its values."""
+    """Records the SQL and values of the units and functions that it runs."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database._connections)

@@ -1,4 +1,4 @@
-"""The password of a Redis comes from a file, which is read again at each connect."""
+"""Test Redis passwords from a file, which is read again at each connect."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is kept of conversations in memory is bounded, in turns and in all."""
+"""Test that the cache of conversations is bounded, per conversation and in total."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Units of work in the writer thread: committed together, undone alone."""
+"""Test units of work in the writer thread: committed together, rolled back separately."""
 
 import asyncio
 import sqlite3

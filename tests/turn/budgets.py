@@ -1,4 +1,4 @@
-"""A worker whose answers cost something."""
+"""A worker whose model has a price."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Messages that come while an answer is being made."""
+"""Helpers for messages that arrive while an answer is generated."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The worker, the sender and their pools over a database whose statements are counted."""
+"""The worker and the sender with their pools, on a database that counts statements."""
 
 import asyncio
 import sys
@@ -75,7 +75,7 @@ class CountingPool(ConnectionPool):
 
 
 class CountingDatabase(Database):
-    """A database whose units are counted."""
+    """A database that counts units of work."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         super().__init__(pool)
@@ -92,7 +92,7 @@ QUIET = PlatformSpec(kind="telegram", factory=f"{__name__}:make")
 
 
 class RunningParts:
-    """The real worker, sender and pools over a database; the clock moves by hand."""
+    """The real worker, sender and pools on a database, with a manual clock."""
 
     def __init__(
         self, container: Container, backend: FakeBackend, clock: FakeClock, counts: Counter[str]
@@ -108,7 +108,7 @@ class RunningParts:
         self.surface = surface
 
     async def answer(self, key: str, finish: asyncio.Event | None, **fields: Any) -> None:
-        """Receive a message; show how its answer begins, and let the model `finish` it."""
+        """Receive a message, wait until its answer has started, then let the model `finish`."""
         sent, asked = len(self.surface.messages), len(self._backend.prompts)
         await self._intake.receive([replace(make_incoming(key=key), **fields)], {})
         if finish is not None:
@@ -121,7 +121,7 @@ class RunningParts:
         await self._until(self._is_idle)
 
     async def cost(self, key: str, finish: asyncio.Event | None) -> dict[str, Any]:
-        """Answer a message; return what it cost."""
+        """Answer a message, and return the counts."""
         await self._until(self._is_idle)
         self._counts.clear()
         self._tasks.clear()

@@ -1,4 +1,4 @@
-"""A worker over a real database, with fakes for the model and the platform."""
+"""A worker on a real database, with fakes for the model and the platform."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -57,7 +57,7 @@ CHAT = "telegram:5"
 
 
 def failure(problem: str, key: str = "5:1") -> str:
-    """Return what people are told when the answer to a message fails."""
+    """Return the notice that people get when the answer to a message fails."""
     message = InboxMessage(0, make_incoming(key=key), 0)
     return f"⚠ {problem} (error {message.error_id})"
 
@@ -102,11 +102,11 @@ class FakePrompts:
 class FolderlessContainer(Container):
     @override
     def _record_tombstone(self, tombstone: Tombstone) -> None:
-        """Keep nothing beside the database."""
+        """Ignore tombstones."""
 
 
 class FakeMemory(ConversationMemory):
-    """Records what it is told to end or forget."""
+    """Records which conversations end a session or are forgotten."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -121,7 +121,7 @@ class FakeMemory(ConversationMemory):
 
 
 class Setup(Delivery):
-    """The parts of the container over fakes; answers are delivered at once to a fake channel.
+    """The container with fakes; answers are delivered immediately to a fake channel.
 
     The model plays `scripts`; `parts` replace those of the container that have these names.
     """
@@ -266,7 +266,7 @@ class Setup(Delivery):
         await self.finish_sending()
 
     async def finish_sending(self) -> None:
-        """Wait until everything that was handed over is sent."""
+        """Wait until all queued messages are sent."""
         while sending := [task for task in self._sending.values() if not task.done()]:
             await asyncio.wait(sending)
         for task in self._sending.values():
@@ -325,7 +325,7 @@ async def working(setup: Setup, *said: str | Incoming) -> AsyncIterator[asyncio.
 
 @asynccontextmanager
 async def answering(setup: Setup, *said: str | Incoming) -> AsyncIterator[asyncio.Task[None]]:
-    """Receive messages, and process them; the block runs once the model was asked."""
+    """Process messages; run the block after the model got its request."""
     before = len(setup.backend.prompts)
     async with working(setup, *said) as worker:
         await wait_until(lambda: len(setup.backend.prompts) > before)
@@ -333,7 +333,7 @@ async def answering(setup: Setup, *said: str | Incoming) -> AsyncIterator[asynci
 
 
 async def pass_time_until(setup: Setup, condition: Callable[[], object]) -> None:
-    """Let time pass, as long as the database takes, until the condition is true."""
+    """Advance the clock until the condition is true."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():
             await advance_in_steps(setup.clock, 1)
@@ -342,7 +342,7 @@ async def pass_time_until(setup: Setup, condition: Callable[[], object]) -> None
 async def stop_while_answering(
     setup: Setup, message: str | IncomingMessage, *stops: Incoming
 ) -> None:
-    """Ask a question, and send the commands or presses once its answer has begun."""
+    """Ask a question, and send commands or presses after its answer has started."""
     async with answering(setup, message) as worker:
         await advance_in_steps(setup.clock, 2)
         await setup.receive(*stops)

@@ -1,4 +1,4 @@
-"""Test that refused people are neither answered nor remembered, and what they may still do."""
+"""Test that refused people are neither answered nor stored, and what they may still do."""
 
 import asyncio
 import re
@@ -35,7 +35,7 @@ KEPT = "You may not use me where you wrote to me."
 
 
 class Group(Setup):
-    """A channel of a server: everybody but Bob and Carol is an admin, as far as it knows."""
+    """A channel of a server where everybody except Bob and Carol is an admin."""
 
     def __init__(
         self, database: Database, access: AccessSettings | None = None, **preset: object
@@ -66,13 +66,13 @@ class Group(Setup):
         return replace(said, scopes=("telegram:5", SERVER), **changes)  # type: ignore[arg-type]
 
     async def hears(self, text: str, by: Person = BOB, **changes: object) -> list[str]:
-        """Return what the bot says to it, except that the person is refused."""
+        """Return the bot's replies to a message, except refusals."""
         before = len(self.texts)
         await self.say(self.said(text, by, **changes))
         return [one for one in self.texts[before:] if not one.startswith(KEPT)]
 
     def refusals(self) -> list[tuple[str, str]]:
-        """Return where people were told that they are refused, and with which words."""
+        """Return the places and texts of refusals."""
         sent = ((one.address.chat, one.content.text) for one in self.surface.sent)
         return [(chat, text) for chat, text in sent if text.startswith(KEPT)]
 
@@ -307,10 +307,10 @@ async def test_preset_without_a_fallback_answers_only_people_with_the_role(group
 
 
 class PrivateChat(Group):
-    """The private chats of everybody, and what operators choose for them."""
+    """Private chats, and operators' settings for them."""
 
     async def writes(self, by: Person, text: str = "hello") -> str:
-        """Write to the bot in private; return what it says there, or nothing."""
+        """Write to the bot in private; return its reply, or an empty text."""
         self.count += 1
         number, before = by.id.partition(":")[2], len(self.texts)
         said = make_incoming(text, key=f"{number}:{self.count}", chat=number, author=by)

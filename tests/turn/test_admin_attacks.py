@@ -1,4 +1,4 @@
-"""An admin of another group, where the bot is too, uses the rights of that group elsewhere."""
+"""Attacks by an admin of one group who tries to use these rights in other chats."""
 
 import itertools
 from collections.abc import Sequence
@@ -90,7 +90,7 @@ OWN_CHAT = "9"
 
 
 def from_own_chat(text: str, number: int) -> IncomingMessage:
-    """Return a message of Bob, alone with the bot; there he is an admin."""
+    """Return a message of Bob in his private chat, where he is an admin."""
     said = make_incoming(text, key=f"{OWN_CHAT}:{number}", chat=OWN_CHAT, author=BOB, admin=True)
     wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.DM
     return replace(said, wake=wake, is_private=True)

@@ -1,4 +1,4 @@
-"""Test that what admins do to what others asked or said is noted: who, where, what, no words."""
+"""Test that admins' actions on others' messages are recorded: who, where and what, no texts."""
 
 import asyncio
 from dataclasses import replace
@@ -113,7 +113,7 @@ async def test_answer_is_stopped_even_if_this_cannot_be_recorded(database: Datab
 
 
 async def say(setup: Setup, event: Request, *, platform: str = "telegram") -> None:
-    """Process an event as if it came from the channel 5 of a platform."""
+    """Process an event of channel 5 of a platform."""
     address = Address(platform, "5")
     moved = replace(event, address=address, scopes=(address.lane,))
     if isinstance(moved, Pressed):
@@ -123,7 +123,7 @@ async def say(setup: Setup, event: Request, *, platform: str = "telegram") -> No
 
 
 async def read_audit(setup: Setup) -> list[tuple[str, str, str, str, str]]:
-    """Return what was noted, the oldest first."""
+    """Return the recorded actions, oldest first."""
     newest = await setup.audit.newest(100)
     return [(one.who, one.action, one.subject, one.before, one.after) for one in newest][::-1]
 

@@ -1,4 +1,4 @@
-"""Test where presets for adults answer, and what people are told elsewhere."""
+"""Test where presets for adults answer, and the notices elsewhere."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""People who write as a group or a channel on Telegram, whose names nobody knows, try more."""
+"""Attacks by people who write anonymously as a group or channel on Telegram."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ REFUSED = "Only the person who asked for it can use this button."
 
 
 class Group(Setup):
-    """A group with the admin Alice; what is sent is what Telegram sends."""
+    """A group with the admin Alice; events have the form that Telegram sends."""
 
     @override
     async def _is_platform_admin(self, asked: Request) -> bool:

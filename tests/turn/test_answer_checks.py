@@ -33,7 +33,7 @@ GROWING: list[ScriptStep] = [CLEAN, "He was called Scoun", "drel by", " all."]
 
 
 async def listing(database: Database, *scripts: Sequence[ScriptStep], **given: Any) -> Setup:
-    """A channel whose admins do not want to read one word."""
+    """Return a channel whose admins banned a word."""
     setup = Setup(database, *scripts, **given)
     await setup.say(make_incoming("/access words scoundrel here", key="5:99"))
     assert setup.texts == ["Answers with these words are not shown (here): scoundrel"]
@@ -43,7 +43,7 @@ async def listing(database: Database, *scripts: Sequence[ScriptStep], **given: A
 
 
 def ever_shown(setup: Setup) -> str:
-    """Everything that was readable at any time, whether sent or edited."""
+    """Return all texts that were ever visible."""
     return "\n".join(f"{one.text}\n{one.thoughts}" for one in setup.surface.contents)
 
 

@@ -1,4 +1,4 @@
-"""Test what is kept and shown of an answer, however it ends."""
+"""Test what is stored and shown of an answer, for each way it can end."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The files of a message: seen by its answer, described in the history, named if not read."""
+"""Test attachments: sent to the model, described in the history, reported if unreadable."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -257,7 +257,7 @@ FILES["v1"] = b"OggS"
 
 
 class TranscribingFakeBackend(FakeBackend):
-    """Writes down what it is sent; `words` are what it hears."""
+    """Transcribes every voice message as `words`."""
 
     can_transcribe = True
 

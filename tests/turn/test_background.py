@@ -1,4 +1,4 @@
-"""What nobody answers: observed lines, late messages, and a channel that is new to the bot."""
+"""Test unanswered messages: observed ones, late ones, and those of a new channel."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ QUESTION = make_incoming("well?", key="5:9", wake=WakeReason.MENTION)
 
 
 class Channel:
-    """What was said in a channel before the bot came; counts how often it is read."""
+    """The messages in a channel before the bot joined; counts how often they are read."""
 
     def __init__(self, *texts: str, error: PlatformError | None = None) -> None:
         self.reads = 0

@@ -1,4 +1,4 @@
-"""Test what happens to messages that come while an answer is being made."""
+"""Test messages that arrive while an answer is generated."""
 
 import asyncio
 

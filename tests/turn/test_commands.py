@@ -1,4 +1,4 @@
-"""Test commands in a conversation: what they say, and what they do to answers and the history."""
+"""Test commands in a conversation: their replies, and their effects on answers and history."""
 
 import asyncio
 from collections.abc import Sequence

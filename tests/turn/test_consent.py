@@ -1,4 +1,4 @@
-"""Test what people are told about their words, and that a person who is off is left out."""
+"""Test privacy notices, and that nothing of a person who opted out is used."""
 
 import asyncio
 import tempfile
@@ -69,7 +69,7 @@ steps = st.lists(
 
 
 class OwnWordsBackend(FakeBackend):
-    """Echoes what the newest message says, without what it quotes of others."""
+    """Echoes the newest message, without quotes of other people."""
 
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
@@ -81,7 +81,7 @@ class OwnWordsBackend(FakeBackend):
 
 @dataclass
 class Groups:
-    """Two group chats, what was said there, and who is off since which prompt."""
+    """Two group chats, their messages, and who opted out after which prompt."""
 
     setup: Setup
     said: list[IncomingMessage] = field(default_factory=list)
@@ -205,13 +205,13 @@ class Groups:
         await self.setup.receive(said)
 
     async def received(self) -> list[str]:
-        """Return what was received and is not processed yet; "" for what is."""
+        """Return the received, unprocessed texts; "" for processed ones."""
         query = select(inbox.c.payload).order_by(inbox.c.id)
         rows = await self.setup.database.read(lambda c: c.execute(query).scalars().all())
         return [(one or b"").decode() for one in rows]
 
     async def words_of(self, person: int) -> list[str]:
-        """Return where there are words of a person who is off."""
+        """Return the places with texts of a person who opted out."""
         setup, word, found = self.setup, f"word{person}", []
         for prompt in setup.backend.prompts[self.off_since[PEOPLE[person].id] :]:
             found.append(f"prompt {prompt.messages}")

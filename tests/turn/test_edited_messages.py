@@ -1,4 +1,4 @@
-"""Edits and deletions of messages: what happens to answers, history and what was derived."""
+"""Test the effects of edits and deletions on answers, history and derived data."""
 
 import asyncio
 import itertools
@@ -50,7 +50,7 @@ async def handle(setup: Setup, *events: Incoming) -> None:
 
 
 async def change_during_the_answer(setup: Setup, question: IncomingMessage, change: Edited) -> None:
-    """Edit a question once its answer has begun, and let everything end."""
+    """Edit a question after its answer has started, then finish everything."""
     await receive(setup, question)
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
@@ -290,7 +290,7 @@ async def test_forget_as_a_reply_deletes_that_message(database: Database, by: Pe
 
 
 async def delete_during_the_answer(setup: Setup, *ids: str) -> None:
-    """Delete messages once the answer is shown, and let the answer end."""
+    """Delete messages after the answer is shown, then finish the answer."""
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await advance_in_steps(setup.clock, 2)
@@ -358,7 +358,7 @@ LONG = "\n\n".join(PARTS)
 async def answer(
     database: Database, *script: str | asyncio.Event, surface: FakeSurface | None = None
 ) -> FakeSurface:
-    """Have an answer written; an event is set when what precedes it has been shown."""
+    """Generate an answer; an event is set when the text before it was shown."""
     surface = surface or FakeSurface(replace(LIMITS, max_units=40))
     setup = Setup(database, script, surface=surface)
     async with working(setup, "hello") as worker:

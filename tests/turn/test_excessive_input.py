@@ -1,4 +1,4 @@
-"""Test excessive input: it is refused with a message or ignored, and delays nobody else."""
+"""Test that excessive input is refused or ignored, without delaying other people."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ async def paste_is_refused(database: Database, given: Any) -> None:
 
 
 async def preset_is_refused(_database: Database, given: Any) -> None:
-    """Check that the error is one short line, whatever the preset holds."""
+    """Check that the error of any preset is one short line."""
     parameters = expand(given["preset"])
     for written in (json.dumps(parameters), json.dumps(parameters).replace('"NaN"', "NaN")):
         text = f'{{"name": "a", "provider": "p", "model": "m", "parameters": {written}}}'
@@ -80,7 +80,7 @@ async def clock_jump_is_harmless(database: Database, given: Any) -> None:
 
 
 class LimitersClock(FakeClock):
-    """The clock of the limits, which tells whether a message waits."""
+    """The clock of the rate limits, which shows whether a message waits."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class LimitersClock(FakeClock):
 
 
 async def flood_is_slowed_down(database: Database, given: Any) -> None:
-    """Let people write more than they may: all are answered, evenly, and told of it once."""
+    """Let people exceed their limits: all are answered, more slowly, with one notice."""
     count = given.get("users") or given["accounts"]
     senders = [Person(f"telegram:{number}", f"P{number}") for number in range(count)]
     burst = 15 if len(senders) == 1 else 30
@@ -130,7 +130,7 @@ async def flood_is_slowed_down(database: Database, given: Any) -> None:
 
 
 async def budget_is_not_renewed_by_a_time_zone(database: Database, given: Any) -> None:
-    """Write with the clock of somewhere else: the service's own clock begins the day."""
+    """Send messages with another time zone: the service's clock determines the day."""
     setup = make_budget_setup(
         database, ["Hi.", DONE], ["Ho.", DONE], budgets={(BudgetKind.PERSON, Period.DAY): 4_100}
     )
@@ -161,7 +161,7 @@ async def retry_button_is_limited(database: Database, given: Any) -> None:
 
 
 def find_scenario(given: Any) -> Scenario:
-    """Return what an input of attacks.json is tried with, by its form; raises `LookupError`."""
+    """Return the scenario for the form of an attack in attacks.json; raises `LookupError`."""
     match given:
         case str() | {"gen": _}:
             return paste_is_refused

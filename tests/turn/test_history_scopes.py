@@ -33,7 +33,7 @@ async def say(setup: Setup, *messages: Incoming) -> None:
 
 
 async def scoped(database: Database, scope: str, *scripts: list[str]) -> Setup:
-    """Return a channel whose scope an admin has set; its answers are the scripts'."""
+    """Return a channel whose history scope an admin has set; `scripts` are the answers."""
     setup = Setup(database, *scripts)
     await say(setup, asked(f"/settings scope {scope}", 701))
     return setup

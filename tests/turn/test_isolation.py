@@ -1,4 +1,4 @@
-"""Test the gate that finds the message which kills the process, without delaying the others."""
+"""Test the gate that isolates messages that crash the process, without delaying others."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ ALONE, BESIDE_OTHERS = Attempt.ALONE, Attempt.BESIDE_OTHERS
 
 
 class GateSetup:
-    """A gate with messages that are processed until they are told to end."""
+    """A gate with messages whose processing ends on request."""
 
     def __init__(self, dice: Callable[[], float] = lambda: 1.0) -> None:
         self.clock = FakeClock()

@@ -1,4 +1,4 @@
-"""Test albums and pastes that a client has cut into several messages: they are one message."""
+"""Test that albums and pastes that a client split are treated as one message."""
 
 import asyncio
 from dataclasses import replace
@@ -21,7 +21,7 @@ LONG = "word " * 40  # as long as a message can be
 def picture_of(
     number: int, caption: str = "", *, wake: WakeReason | None = None, album: str | None = "a"
 ) -> IncomingMessage:
-    """Return a picture in a group, of an album unless it is said otherwise."""
+    """Return a picture message in a group, by default part of an album."""
     FILES[f"p{number}"] = FILES["cat"]
     item = MediaItem(MediaKind.IMAGE, f"{number}.png", None, f"p{number}")
     said = make_incoming(caption, key=f"5:{number}", wake=wake)

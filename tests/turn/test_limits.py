@@ -1,4 +1,4 @@
-"""Test that people and channels which ask for too much are slowed down, and told once."""
+"""Test that people and channels over their limits are slowed down, with one notice."""
 
 import asyncio
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ SLOWED = (
 
 
 class RecordingRateLimits(InProcessRateLimits):
-    """Records what was asked for."""
+    """Records the requested rates."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
@@ -56,7 +56,7 @@ def make_setup(
 
 
 async def until_waiting(rates: RecordingRateLimits, taken: int) -> None:
-    """Wait until so many rates were taken, the last of them for a notice before a wait."""
+    """Wait until `count` rates were taken, the last one for a notice."""
     await wait_until(lambda: len(rates.taken) == taken)
     await run_ready_tasks()
 
@@ -148,7 +148,7 @@ MOST = 20
 
 
 def limited_setup(database: Database, *scripts: Sequence[ScriptStep], **parts: Any) -> Setup:
-    """Return a worker whose conversations may have so many questions waiting."""
+    """Return a worker with a limit on waiting questions per conversation."""
     limits = LimitSettings(answers_per_person=0, waiting_in_conversation=MOST)
     settings = {"limits": limits}
     return Setup(database, *scripts, preset={"busy": "queue"}, settings=settings, **parts)

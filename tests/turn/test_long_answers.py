@@ -1,4 +1,4 @@
-"""Long answers that are sent as a file or in a thread: `long_answer` of a preset."""
+"""Test long answers sent as a file or in a thread (`long_answer` of a preset)."""
 
 import asyncio
 from dataclasses import replace
@@ -85,7 +85,7 @@ def with_threads(database: Database, *scripts: list[str | asyncio.Event], **more
 
 
 def placed(setup: Setup) -> list[tuple[str, str | None]]:
-    """Return what is shown, each with the message that its thread was opened from."""
+    """Return the shown texts, each with the message from which its thread was opened."""
     surface = setup.surface
     return [(text, surface.threads.get(id_)) for id_, text in surface.messages.items()]
 
@@ -119,7 +119,7 @@ async def test_no_thread_is_opened_in_threads_or_private_chats(
 
 
 async def show(setup: Setup, messages: int) -> None:
-    """Let time pass until so many messages of the growing answer are shown."""
+    """Advance the clock until a number of the answer's messages are shown."""
     await pass_time_until(setup, lambda: len(setup.texts) >= messages)
 
 

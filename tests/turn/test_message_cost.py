@@ -1,4 +1,4 @@
-"""What one message costs, in exact numbers.
+"""Test the exact cost of one message.
 
 Units of work, SQL statements, reads, requests to the model and the platform, time-outs and tasks.
 

@@ -1,4 +1,4 @@
-"""Hold the path of a message that the docstring of `bot` describes."""
+"""Test that messages follow the path documented in the docstring of `bot`."""
 
 import re
 import sys

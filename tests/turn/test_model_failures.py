@@ -1,4 +1,4 @@
-"""Test that another model answers when a preset's own one fails, and who is told of it."""
+"""Test that a fallback model answers when a preset's model fails, and who is informed."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -72,7 +72,7 @@ ROLL = json.dumps({"throw": "1d6"})
 
 
 class SmallModel:
-    """Reads 1,000 tokens of two letters each, which no estimate expects."""
+    """A model with 1,000 tokens of two letters each, fewer than estimates expect."""
 
     def __init__(self, error: str, status: int) -> None:
         self.error, self.status = error, status
@@ -148,7 +148,7 @@ async def test_results_of_a_tool_push_old_turns_out_of_the_context(database: Dat
 async def setup_on(
     database: Database, replies: Callable[[Mapping[str, Any]], Script], preset: Mapping[str, object]
 ) -> AsyncIterator[tuple[Setup, FakeOpenAI]]:
-    """Set up a preset on a server that replies so."""
+    """Set up a preset whose server gives these replies."""
     async with FakeOpenAI() as service:
         service.replies = replies
         backend = OpenAICompatibleBackend(OpenAISettings(base_url=service.base_url), "p")
@@ -216,7 +216,7 @@ def operator_notes(clock: FakeClock, surface: FakeSurface) -> OperatorNotes:
 
 
 def make_setup(database: Database, clock: FakeClock, surface: FakeSurface) -> Setup:
-    """Return a worker with a model that is away while another one answers."""
+    """Return a worker whose first model is down and whose fallback answers."""
     return Setup(
         database,
         backend=FakeBackend(*[[AWAY]] * 4),

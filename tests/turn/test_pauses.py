@@ -1,4 +1,4 @@
-"""Test pauses: questions get a notice and become background; all else works as always."""
+"""Test pauses: questions get a notice and become background; everything else works."""
 
 import asyncio
 from dataclasses import replace
@@ -25,7 +25,7 @@ NOTICE = (
 
 
 class PausedSetup(Setup):
-    """A worker whose operator pauses it."""
+    """A worker that an operator can pause."""
 
     @property
     def stored(self) -> Pauses:
@@ -148,7 +148,7 @@ async def test_answer_ends_when_its_first_message_is_refused(database: Database)
 
 
 class ChatWithoutNils(FakeSurface):
-    """Refuses what Nils says."""
+    """A surface that refuses messages of Nils."""
 
     @override
     async def send(self, message: OutgoingMessage) -> str:

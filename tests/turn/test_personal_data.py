@@ -1,4 +1,4 @@
-"""Test what people decide about their own words: forget, export, what is observed."""
+"""Test people's control over their data: forget, export, opting out, observing."""
 
 import asyncio
 import gc
@@ -65,7 +65,7 @@ async def test_deletion_by_an_operator_reaches_cached_settings(database: Databas
 
 
 class PicturePlatform(FakePlatform, PictureHost):
-    """Records which pictures of characters it is to keep."""
+    """Records which pictures of characters to keep."""
 
     kept: Collection[str] = ()
 
@@ -325,7 +325,7 @@ async def test_people_writing_as_a_group_cannot_choose_consent(database: Databas
 
 
 class EchoBackend(FakeBackend):
-    """Answers with the newest message, and keeps nothing."""
+    """Answers with the newest message, and stores nothing."""
 
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
@@ -363,7 +363,7 @@ def forget_calls(service: RunningParts) -> None:
 
 
 def render_everywhere(text: str) -> None:
-    """Do with a text what platforms do."""
+    """Render a text as all platforms do."""
     style_markdown(f"**{text}**")
     to_dialect(f"| {text} |\n|---|\n| {text} |")
     clean_name(text)

@@ -1,4 +1,4 @@
-"""Test the buttons under an answer: what a press does, and to whom it is refused."""
+"""Test the buttons under answers and menus: effects and refusals."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Test who gets the next slot of a provider: questions first, chats in turn, and a full queue."""
+"""Test who gets a provider's next slot: questions first, chats in turn; and a full queue."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ PAUSE_SECONDS = 20.0
 
 @dataclass
 class Requests:
-    """Requests to one provider, each of which takes ten seconds once it has a slot."""
+    """Requests to one provider, each with a duration of ten seconds."""
 
     clock: FakeClock
     slots: ProviderSlots
@@ -59,7 +59,7 @@ class Requests:
 
 
 class LateAnswers(InProcessRateLimits):
-    """Counts at once, and says so a second later, as a slow server does."""
+    """Counts immediately but responds a second later, like a slow server."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
@@ -82,7 +82,7 @@ async def requests(limit: int, max_waiting: int = 0) -> AsyncIterator[Requests]:
 async def requests_of_processes(
     count: int, limit: int, max_waiting: int = 0
 ) -> AsyncIterator[list[Requests]]:
-    """Requests of several processes, which list who has begun together."""
+    """Return the requests of several processes, with a common list of started ones."""
     clock, signals, begun = FakeClock(), InProcessSignals(), list[str]()
     rates = InProcessRateLimits(clock)
     slots = (
@@ -163,7 +163,7 @@ async def test_one_chat_may_use_all_of_a_few_slots() -> None:
 async def _answer_seconds(
     slots: int, chats: int, *, with_noise: bool, processes: int
 ) -> list[float]:
-    """Return how long the answers of quiet chats take, beside a noisy one or without it."""
+    """Return how long answers in quiet chats take, with or without a noisy chat."""
     rng = random.Random(1)
     async with requests_of_processes(processes, limit=slots) as made:
         taken: list[float] = []

@@ -1,4 +1,4 @@
-"""Test what people think of answers: reactions are kept or do what buttons do, reports are sent."""
+"""Test reactions to answers (feedback, or the same as buttons) and reports."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Test /recap: what a person missed in a channel, told to them alone."""
+"""Test /recap, which privately summarizes what a person missed."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ ALL = {"context": "all"}
 
 
 class Group:
-    """A group where Alice, Bob and Carol write; who is alone with the bot reads in a chat `dm-`."""
+    """A group with Alice, Bob and Carol; their private chats are called `dm-...`."""
 
     def __init__(self, database: Database, *scripts: Sequence[Any], **options: Any) -> None:
         self.surface = FakeSurface(LINKS)
@@ -59,7 +59,7 @@ class Group:
         return address.conversation
 
     async def recap(self, since: str = "", by: Person = ALICE) -> str:
-        """Ask for a recap; return what its author alone reads."""
+        """Ask for a recap, and return the private reply."""
         before = len(self.surface.sent)
         await self.say(f"/recap {since}".strip(), by, WakeReason.COMMAND)
         await self.setup.work()  # where it is if its author is off
@@ -67,7 +67,7 @@ class Group:
         return told
 
     async def told(self, by: Person, before: int) -> list[str]:
-        """Send what waits for a person; return what they read after so many messages."""
+        """Deliver the queued messages of a person; return the texts after the first ones."""
         lane = f"telegram:dm-{by.id.rpartition(':')[2]}"
         while rows := await self.setup.sender.claim([lane]):
             await self.setup.sender.deliver_lane(rows[lane])
@@ -76,7 +76,7 @@ class Group:
 
     @property
     def read(self) -> str:
-        """What the model read last."""
+        """Return the model's last prompt."""
         return self.backend.prompts[-1].messages[-1].content
 
 

@@ -20,7 +20,7 @@ QUIET: dict[str, object] = {"name": "quiet", "talkativeness": 0}
 async def group_of_two(
     database: Database, *scripts: list[ScriptStep], nils: dict[str, object] = NILS, **given: object
 ) -> Setup:
-    """A channel in which nora and nils answer."""
+    """Return a channel where nora and nils answer."""
     backend = FakeBackend(*scripts)
     setup = Setup(database, backend=backend, others=[nils, QUIET], **given)  # type: ignore[arg-type]
     await setup.say("/preset add nils")

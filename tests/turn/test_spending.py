@@ -146,20 +146,20 @@ LIMITS = {(BudgetKind.PERSON, Period.DAY): 6_000, (BudgetKind.CHANNEL, Period.DA
 
 
 def burst(database: Database) -> Setup:
-    """A group in which Alice and Bob ask at the same time, and get one answer."""
+    """Return a group where Alice and Bob ask at the same time and get one answer."""
     script: list[Any] = ["Both of you.", DONE]
     group: dict[str, Any] = {"limits": LIMITS_OF_CHATS, "preset": {"context": "all"}}
     return make_setup(database, script, budgets=LIMITS, **group)
 
 
 def caps(setup: Setup) -> dict[str, BudgetCap]:
-    """The budgets of both and of the channel, by their owners."""
+    """Return the budgets of both people and of the channel, by owner."""
     preset, of = setup.resolver.default, setup.container.spending.caps
     return {cap.owner: cap for one in (ALICE, BOB) for cap in of(asked(1, one), preset)}
 
 
 async def answer_burst(setup: Setup, *used_up: Person) -> dict[str, int]:
-    """Answer both, of whom some have nothing left; return what is spent of each budget."""
+    """Answer both people, some of whom are over budget; return the spending per budget."""
     budgets, by_owner = setup.container.budgets, caps(setup)
     for person in used_up:
         cap = by_owner[person.id]

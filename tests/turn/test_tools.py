@@ -1,4 +1,4 @@
-"""Tools in an answer: offered by the preset only, called in rounds, charged, shown and recorded."""
+"""Test tools in answers: offered by the preset, called in rounds, charged, shown, recorded."""
 
 import json
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def reacting(emoji: str, *others: tuple[str, str]) -> Finish:
 
 
 def make_reacting(database: Database, *scripts: list[ScriptStep], **options: Any) -> Setup:
-    """Return a setup where models may react with all but one emoji."""
+    """Return a worker where models may react with all emoji but one."""
     limits = replace(LIMITS, reaction=lambda emoji: "" if emoji == "🦖" else emoji)
     options.setdefault("preset", {"tools": ["react"], "buttons": True})
     return make_setup(database, *scripts, limits=limits, **options)

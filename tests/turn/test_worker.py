@@ -1,4 +1,4 @@
-"""Test the turn of one message on a real database: it is answered once, whatever goes wrong."""
+"""Test the processing of a message on a real database: one answer despite failures."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -173,7 +173,7 @@ def said(text: str, key: str) -> IncomingMessage:
 
 
 class DeafSetup(Setup):
-    """A worker in another process than the gateway; no signal gets through."""
+    """A worker in another process than the gateway, where all signals are lost."""
 
     @property
     def missed(self) -> MissedSignals:
@@ -250,7 +250,7 @@ ONE, TWO = Claim("telegram:1", 1, "me"), Claim("telegram:2", 1, "me")
 
 
 class ScriptedLeases(Conversations):
-    """Records what is renewed, and says that some of it was `lost`."""
+    """Records renewed claims, and reports some as `lost`."""
 
     def __init__(self, database: Database, clock: FakeClock) -> None:
         super().__init__(database, clock)
@@ -267,7 +267,7 @@ class ScriptedLeases(Conversations):
 
 
 class HeldLeases:
-    """A keeper that runs, and workers that hold a claim until they are told to end."""
+    """A running lease keeper, and workers that hold claims until they are stopped."""
 
     def __init__(self, database: Database) -> None:
         self.clock = FakeClock()

@@ -1,4 +1,4 @@
-"""A chat that has everything done to it that a person can do with a history."""
+"""A chat in which people do everything that can change a history."""
 
 from dataclasses import replace
 from datetime import timedelta
