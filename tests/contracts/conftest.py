@@ -1,4 +1,4 @@
-"""Fixtures: every implementation of the repositories and the coordinator, on real servers."""
+"""Fixtures: every implementation of storage and signals, on real servers."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ DIALECTS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.service))
 
 @pytest.fixture(params=DIALECTS)
 async def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database without rows."""
+    """Return the URL of an empty database."""
     return await _make_database(request, tmp_path, with_tables=True)
 
 
@@ -43,7 +43,7 @@ async def _make_database(request: pytest.FixtureRequest, folder: Path, *, with_t
 
 @pytest.fixture
 async def url(postgres_folder: str) -> str:
-    """The URL of a PostgreSQL database without rows."""
+    """Return the URL of an empty PostgreSQL database."""
     return await create_postgres_database(postgres_folder)
 
 
@@ -62,7 +62,7 @@ async def store(empty_database: str, encryption: TextEncryption) -> AsyncIterato
 
 @dataclass
 class SignalPeers:
-    """Two processes' ends of the signals; in one process both are the same."""
+    """The signals of two processes; within one process, both are the same object."""
 
     here: Signals
     there: Signals
@@ -70,7 +70,7 @@ class SignalPeers:
 
 @pytest.fixture(params=["valkey", "redis"])
 async def redis_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    """The URL of a server that only this test uses."""
+    """Return the URL of a server that only this test uses."""
     run = run_valkey if request.param == "valkey" else run_redis
     async with run(tmp_path) as url:
         yield url

@@ -1,4 +1,4 @@
-"""A process that is stopped (SIGSTOP) at a given point; prints what came of it when it goes on.
+"""A process that stops itself (SIGSTOP) at a given point; when continued, it prints the outcome.
 
 `python -m tests.contracts.stopping_process transaction|before|within URL`
 """
@@ -26,7 +26,7 @@ _STOPPED_SECONDS = 25.0
 
 
 class StoppingClock(SystemClock):
-    """Its monotonic time jumps when the process is stopped, so that nobody has to wait."""
+    """A clock whose monotonic time jumps when the process is stopped, to avoid real waiting."""
 
     def __init__(self) -> None:
         self._stopped_seconds = 0.0
@@ -42,7 +42,7 @@ class StoppingClock(SystemClock):
 
 
 class StoppingSurface(FakeSurface):
-    """With a clock, the process is stopped while a request is on its way."""
+    """A surface that, with a clock, stops the process while a request is in flight."""
 
     def __init__(self, clock: StoppingClock | None) -> None:
         super().__init__()

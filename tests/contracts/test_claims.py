@@ -1,4 +1,4 @@
-"""What the inbox and the claims promise, on SQLite and on PostgreSQL."""
+"""Contract of the inbox and of claims, on SQLite and on PostgreSQL."""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
@@ -170,14 +170,14 @@ async def test_crashes_are_counted_but_not_deliberate_stops(store: Store) -> Non
 
 
 async def begin_again(store: Store) -> tuple[Claim, InboxMessage]:
-    """Begin the oldest message as a process does that is started after a death."""
+    """Claim the oldest message like a process restarted after a crash."""
     await store.conversations.release_all("me")
     begun = present(await claimed(store))
     return begun.claim, begun.message
 
 
 async def count_deaths(store: Store, *attempts: Attempt | None) -> list[tuple[int, int]]:
-    """Let a process die in each of these attempts; return the message's deaths, and its own."""
+    """Crash in each of these attempts; return the message's crashes, and its own crashes."""
     await take_message(store)
     counts = []
     for attempt in attempts:

@@ -1,4 +1,4 @@
-"""Contract of copies: from SQLite and PostgreSQL into an empty SQLite and PostgreSQL database."""
+"""Contract of copies from SQLite or PostgreSQL into an empty database of either kind."""
 
 import contextlib
 import sqlite3
@@ -32,7 +32,7 @@ _FEW_ROWS = 3
 
 @pytest.fixture
 def encryption() -> TextEncryption:
-    """Copies leave texts as they are stored: a test below copies encrypted ones."""
+    """Return no encryption; a separate test copies encrypted texts."""
     return TextEncryption()
 
 
@@ -70,7 +70,7 @@ async def fill(database: Database, *tables: Table) -> None:
 
 
 async def copy(store: Store, target: Database) -> dict[str, int]:
-    """Copy a database; return the number of rows by table, as reported."""
+    """Copy a database; return the reported number of rows by table."""
     reported: dict[str, int] = {}
     assert await copy_rows(store.database, target, reported.__setitem__) == sum(reported.values())
     return reported

@@ -1,4 +1,4 @@
-"""Contract of deletion: a made-up person is forgotten everywhere, and a missed place is noticed."""
+"""Contract of deletion: a fictitious person is forgotten everywhere, and misses are noticed."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ async def settings(tmp_path: Path) -> Settings:
 
 
 def leave_out(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the deletion miss a place."""
+    """Make the deletion miss a place."""
     monkeypatch.setattr(drill, "_FORGOTTEN_SECONDS", 0)
     for name in STATEMENTS[place]:
         monkeypatch.setitem(SQL, name, Statement("SELECT 1 WHERE 1 = 0"))

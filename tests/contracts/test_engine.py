@@ -159,7 +159,7 @@ async def test_invalid_slot_file_is_refused(
 
 
 async def story(engine: Engine, asked: str) -> tuple[GenerationRequest, list[int]]:
-    """Return a request for a long answer that is known, and its tokens with their prompt's."""
+    """Return a request for a long known answer, and the tokens of prompt and answer."""
     prompt = await ids(engine, asked)
     (word,) = await ids(engine, " the")
     sampling = {"temperature": 0, "logit_bias": {str(word): 100}}
@@ -167,7 +167,7 @@ async def story(engine: Engine, asked: str) -> tuple[GenerationRequest, list[int
 
 
 async def count_decoded(engine: Engine, tokens: list[int]) -> int:
-    """Count how many of these tokens the slot holds: all but the last if it was never freed."""
+    """Count the tokens that the slot contains: all but the last if it was never freed."""
     pieces = [piece async for piece in engine.generate(GenerationRequest(tokens, (), {}, 1, 0))]
     assert isinstance(pieces[-1], Finish)
     return pieces[-1].usage.cached_tokens

@@ -1,4 +1,4 @@
-"""Events reach another program once by their ids, signed, whatever fails; on both databases."""
+"""Contract of webhook events: signed, unique by id, delivered despite failures; both databases."""
 
 import asyncio
 import base64
@@ -53,7 +53,7 @@ class HastyClock(SystemClock):
 
 @dataclass
 class Receiver:
-    """A program that checks signatures by another library, and counts what it accepts."""
+    """A receiver that checks signatures with another library, and counts accepted events."""
 
     statuses: list[int] = field(default_factory=list)
     """Of the next answers; then it accepts everything."""
@@ -92,7 +92,7 @@ async def sending(store: Store, receiver: Receiver, clock: HastyClock) -> AsyncI
 
 
 async def happen(store: Store, at: float) -> None:
-    """Let one of each kind happen, and a note and a summary, which are no events."""
+    """Cause an event of each kind, and a note and a summary, which are not events."""
     await finish(store, f"5:{at}", receipts=[RECEIPT])
     log, usage = UsageLog(store.database, SystemClock()), Usage(prompt_tokens=9, output_tokens=1)
     await log.record("telegram:5", "assistant", "local", RECEIPT.charge, usage)

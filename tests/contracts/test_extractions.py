@@ -1,4 +1,4 @@
-"""Contract of how far conversations were read for memories, on SQLite and on PostgreSQL."""
+"""Contract of the progress of memory extraction, on SQLite and on PostgreSQL."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ async def exchange(store: Store, number: int, *more: str) -> None:
 
 
 async def read_all(store: Store) -> UnreadTurns:
-    """Read everything, as if a model was asked."""
+    """Read all turns, as for a model request."""
     extractions = SqlExtractions(store.database)
     unread = await extractions.load(LANE)
     assert await extractions.begin(LANE, unread)

@@ -1,4 +1,4 @@
-"""What the histories promise, on SQLite and on PostgreSQL."""
+"""Contract of histories, on SQLite and on PostgreSQL."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -185,7 +185,7 @@ async def test_superseded_turns_are_kept_as_versions_with_the_same_parent(store:
 
 
 async def exchange_of(store: Store) -> tuple[Exchange, OutboxRow]:
-    """Have a question answered in two parts, and the first one sent; return it and the second."""
+    """Answer a question in two parts and send the first one; return question and second part."""
     claim, message = await take_message(store)
     asked = replace(said("why?"), message_id="41")
     names = tuple(message.part_name(part) for part in (0, 1))

@@ -1,4 +1,4 @@
-"""What the index of a channel's histories promises, on SQLite and on PostgreSQL."""
+"""Contract of the index of a channel's histories, on SQLite and on PostgreSQL."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def in_history(number: int, history: str) -> IncomingMessage:
 
 
 async def answer(store: Store, number: int, history: str = "") -> None:
-    """Have a message answered, and the answer sent as 9 and the number."""
+    """Answer a message, and send the answer with the id "9<number>"."""
     said = in_history(number, history)
     await store.inbox.receive([said], {})
     key = said.address.conversation

@@ -1,4 +1,4 @@
-"""Contract of memories, on SQLite and on PostgreSQL: who hears, sees, and changes what."""
+"""Contract of memories, on both databases: who can recall, see and change which memories."""
 
 from collections.abc import Sequence
 from dataclasses import replace

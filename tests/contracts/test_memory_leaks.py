@@ -1,4 +1,4 @@
-"""Property: no memory is recalled or shown where it may not be, and none outlives its turn."""
+"""Property: memories are recalled and shown only where allowed, and deleted with their turns."""
 
 import asyncio
 import tempfile

@@ -1,4 +1,4 @@
-"""Contract of what operators see and do, on both databases."""
+"""Contract of operators' views and actions, on both databases."""
 
 import asyncio
 import json
@@ -280,7 +280,7 @@ async def test_old_dead_letters_are_deleted(store: Store) -> None:
 
 
 async def words_in(store: Store) -> set[str]:
-    """Return the words that the rows of inbox and outbox still hold."""
+    """Return the texts that rows of inbox and outbox still contain."""
     events = await store.scalars(select(inbox.c.payload))
     texts = await store.scalars(select(outbox.c.text))
     return {str(one) for one in [*events, *texts] if one}

@@ -1,4 +1,4 @@
-"""What the outbox promises, on SQLite and on PostgreSQL."""
+"""Contract of the outbox, on SQLite and on PostgreSQL."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -320,7 +320,7 @@ async def test_faces_and_buttons_reach_the_sender_as_they_were_queued(store: Sto
 
 
 async def make_idle(store: Store) -> None:
-    """Send one row, so that its lane is known and has nothing to send."""
+    """Send one row, so that its lane exists and is empty."""
     await answer(store, "sent")
     assert await store.outbox.mark_sent(await taken(store), "1") is None
 

@@ -1,4 +1,4 @@
-"""PostgreSQL: addresses, a transaction pooler, limits of time and connections, frozen servers."""
+"""Test PostgreSQL: addresses, transaction poolers, timeouts, connection limits, frozen servers."""
 
 import asyncio
 import contextlib
@@ -132,7 +132,7 @@ async def _limits(database: Database) -> list[list[str]]:
 
 @contextlib.asynccontextmanager
 async def running_pgbouncer(postgres_folder: str, url: str) -> AsyncIterator[str]:
-    """Run a pooler with three connections in front of a database; gives the URL to use."""
+    """Run a pooler with three connections in front of a database, and yield its URL."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
         pytest.skip("no pgbouncer on this machine")
@@ -170,7 +170,7 @@ async def running_pgbouncer(postgres_folder: str, url: str) -> AsyncIterator[str
 
 @contextlib.asynccontextmanager
 async def silent_server() -> AsyncIterator[str]:
-    """A server that accepts connections and never says anything."""
+    """Run a server that accepts connections and never responds."""
     writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -188,7 +188,7 @@ async def silent_server() -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Connect beside the process under test."""
+    """Open a separate connection, outside the process under test."""
     connection = await asyncpg.connect(to_dsn(parse_url(url)))
     try:
         yield connection

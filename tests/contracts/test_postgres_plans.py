@@ -1,4 +1,4 @@
-"""What PostgreSQL reads among 1,000,000 turns and 100,000 open rows: no step scans a table.
+"""Test what PostgreSQL reads among 1,000,000 turns and 100,000 open rows: no table scans.
 
 The server counts the rows that a step reads, inside of its functions as well.
 """
@@ -65,13 +65,13 @@ class OneConnection(ConnectionPool):
 
     @override
     async def close(self) -> None:
-        """The test closes it."""
+        """Do nothing, because the test closes the connection."""
 
 
 async def measured(
     database: Database, work: Callable[[], Awaitable[object]]
 ) -> tuple[set[str], int, object]:
-    """Return which tables were scanned in some work, how many rows were read, and its value."""
+    """Run some work; return the scanned tables, the number of read rows, and the result."""
     before = await database.read(_counts)
     value = await work()
     after = await database.read(_counts)

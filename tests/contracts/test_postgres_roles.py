@@ -24,7 +24,7 @@ ROLES = (CHECKOUT / "deploy/postgres-roles.sql").read_text()
 
 @pytest.fixture
 async def roles(postgres_folder: str) -> dict[str, str]:
-    """The roles in a database without tables; their URLs by name."""
+    """Return the URLs of roles in a database without tables, by role name."""
     url = await create_postgres_database(postgres_folder, with_tables=False)
     database = urlsplit(url).path.lstrip("/")
     connect = ("-h", postgres_folder, "-U", "postgres", "-v", "ON_ERROR_STOP=1")

@@ -15,7 +15,7 @@ OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 
 @pytest.fixture
 def encryption() -> TextEncryption:
-    """The operator's keys are those of each test."""
+    """Return no encryption; each test uses its own keys."""
     return TextEncryption()
 
 

@@ -1,4 +1,4 @@
-"""Races between processes, forced: wrong clocks, and processes that stand still at a bad moment."""
+"""Test forced races between processes: wrong clocks, and processes paused at bad moments."""
 
 import asyncio
 import os
@@ -39,12 +39,12 @@ _LEASE = 15.0
 
 @pytest.fixture
 def encryption() -> TextEncryption:
-    """The processes that these tests start have no key."""
+    """Return no encryption, because the started processes have no key."""
     return TextEncryption()
 
 
 class WrongClock(SystemClock):
-    """The clock of a machine that is ahead of the others by some seconds."""
+    """The clock of a machine that is some seconds fast."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -80,7 +80,7 @@ async def stopped_process(mode: str, url: str) -> AsyncIterator[asyncio.subproce
 
 
 async def wake(process: asyncio.subprocess.Process) -> str:
-    """Let a stopped process go on; return what it printed."""
+    """Continue a stopped process, and return its output."""
     process.send_signal(signal.SIGCONT)
     async with asyncio.timeout(PATIENCE_SECONDS):
         printed, _ = await process.communicate()

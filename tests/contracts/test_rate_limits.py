@@ -1,4 +1,4 @@
-"""What every implementation of rate limits promises: one count over all processes, atomically."""
+"""Contract of rate limits: one atomic count over all processes."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ ANSWER_SECONDS = 5.0  # a busy machine is no frozen server
 
 @dataclass
 class Peers:
-    """Two processes' ends of the same limits."""
+    """The same limits as seen by two processes."""
 
     here: RateLimits
     there: RateLimits
@@ -44,7 +44,7 @@ class Peers:
 
 @contextlib.asynccontextmanager
 async def on_valkey(folder: Path, clock: Clock, *patience: float) -> AsyncIterator[list[Any]]:
-    """Start a server; gives a client of it, and limits that wait for it so long each."""
+    """Start a server; yield a client, and limits that wait `answer_seconds` for its responses."""
     async with contextlib.AsyncExitStack() as stack:
         url = await stack.enter_async_context(run_valkey(folder))
         opened: list[Any] = [await stack.enter_async_context(Redis.from_url(url))]
@@ -183,7 +183,7 @@ async def test_free_slot_is_for_the_most_urgent_and_longest_waiting_process(peer
     }
 
     async def ask(names: str) -> str:
-        """Ask for the place in this order; return who got it."""
+        """Try to get the slot in this order; return who got it."""
         given = []
         for name in names:
             end, waiter = waiters[name]
@@ -230,7 +230,7 @@ LIMIT_OF_FIVE = replace(LIMITS, route_calls=(CallWindow(5, 1000),))
 
 
 class WebhookSurface(FakeSurface, BucketSurface):
-    """Chats whose characters one webhook speaks for; the bot itself has a bucket in each chat."""
+    """Chats whose characters share a webhook; the bot itself has a bucket per chat."""
 
     @override
     async def send_bucket(self, message: OutgoingMessage) -> str:

@@ -1,4 +1,4 @@
-"""Contract of restores: nothing is sent twice, what was forgotten stays so; on both databases."""
+"""Contract of restores, on both databases: nothing is sent twice or comes back."""
 
 import os
 import sqlite3
@@ -112,7 +112,7 @@ async def test_only_turns_of_tombstones_are_deleted(store: Store, tmp_path: Path
 
 
 async def bring_back(store: Store, text: str, id_: int) -> None:
-    """Put a turn back as a backup would."""
+    """Insert a turn again, as a backup would."""
     session = select(conversation.c.session).where(conversation.c.key == LANE)
     current = await store.scalar(session)
     row = {"id": id_, "conversation": LANE, "session": current, "role": "user", "text": text}

@@ -1,4 +1,4 @@
-"""Turns that are kept in memory are what a fresh read gives, whoever had the conversation since."""
+"""Contract: cached turns equal stored turns, whichever process had the conversation since."""
 
 import random
 import re
@@ -39,7 +39,7 @@ AT = datetime(2026, 11, 21, 12, 0, 0, 123457, tzinfo=UTC)
 
 
 class ObservedDatabase(Database):
-    """Counts how often a history is read; can lose the answers to commits."""
+    """A database that counts reads of histories, and can lose responses to commits."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database._connections)
@@ -61,11 +61,11 @@ class ObservedDatabase(Database):
 
     @override
     async def truncate_log(self) -> None:
-        """Nothing here looks at the log."""
+        """Do nothing, because these tests ignore the log."""
 
 
 class FakeSharedWindows(SharedWindows):
-    """Windows in memory, which all processes of a test share."""
+    """Windows in memory, shared by all processes of a test."""
 
     def __init__(self) -> None:
         self.kept: dict[str, tuple[int, SessionWindow]] = {}
@@ -94,7 +94,7 @@ class Process:
         self.conversations = Conversations(self.database, SystemClock(), shared=shared)
 
     async def claim(self, key: str) -> ClaimedMessage:
-        """Receive a message and claim its conversation, whoever has it."""
+        """Receive a message and claim its conversation, even if another process has it."""
         await self._store.inbox.receive([make_incoming(key=key)], {})
         [begun] = await self.conversations.claim_next([LANE], self._name, EXPIRED)
         return begun
@@ -105,7 +105,7 @@ class Process:
         await self.conversations.finish(begun.claim, begun.message, result)
 
     async def answer(self, key: str, *texts: str) -> int:
-        """Load the history and extend it, as for a message; return how often SQL was read."""
+        """Load and extend the history, as for a message; return the number of reads."""
         begun, before = await self.claim(key), self.database.reads
         await self.expect_fresh(begun.claim)
         await self.finish(begun, *texts)

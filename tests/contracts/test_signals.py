@@ -1,4 +1,4 @@
-"""What every implementation of signals promises: here at once, elsewhere soon, never in the way."""
+"""Contract of signals: immediate in the same process, soon in others, never blocking."""
 
 import asyncio
 import contextlib
@@ -152,7 +152,7 @@ async def test_check_names_what_is_wrong_with_an_address(url: str, problem: str)
 
 @asynccontextmanager
 async def tls_in_front(path: str, certificate: Path, key: Path) -> AsyncIterator[int]:
-    """Accept TLS connections and pass them on to a unix socket; gives the port."""
+    """Run a server that forwards TLS connections to a unix socket; yield its port."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
 

@@ -29,7 +29,7 @@ Shown: TypeAlias = list[tuple[str, list[Attachment]]]
 
 @dataclass
 class Channel:
-    """A channel on a platform."""
+    """A channel of a platform under test."""
 
     surface: Surface
     address: Address

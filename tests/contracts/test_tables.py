@@ -1,4 +1,4 @@
-"""What the tables promise, on SQLite and on PostgreSQL: made once, upgraded, read back."""
+"""Contract of the tables, on both databases: created once, upgraded, read back."""
 
 import asyncio
 import sys
@@ -153,7 +153,7 @@ def test_incompatible_upgrades_are_detected() -> None:
 
 
 def unusable(before: Columns, after: Columns) -> Iterator[str]:
-    """Name the columns that a version with the former tables misses or would leave out."""
+    """Return the columns that break a version with the former tables."""
     for table, columns in before.items():
         now = after.get(table, {})
         yield from (f"{table}.{name}" for name in columns.keys() - now.keys())

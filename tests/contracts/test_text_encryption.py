@@ -45,7 +45,7 @@ def make_row(table: Any) -> dict[str, Any]:
 
 
 async def fill(database: Database) -> None:
-    """Store a row in every table, with the word in every column that can be encrypted."""
+    """Store a row in every table, with a word in every encryptable column."""
     for table in metadata.sorted_tables:
         row = make_row(table)
         if table not in {provider_key, supported_revision}:
@@ -58,7 +58,7 @@ async def fill_new(url: str, encryption: TextEncryption) -> None:
 
 
 async def read_values(database: Database) -> Mapping[str, str | bytes]:
-    """Return what a database gives for each column that can be encrypted."""
+    """Return the value of each encryptable column as read by a database."""
     found = {}
     for column in COLUMNS:
         query = select(column)
@@ -82,7 +82,7 @@ def is_plain(value: str | bytes) -> bool:
 
 
 def nothing(_table: str, _rows: int) -> None:
-    """Report to nobody."""
+    """Ignore the report."""
 
 
 def test_every_text_column_is_encryptable_or_contains_no_messages() -> None:

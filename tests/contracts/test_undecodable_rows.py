@@ -1,4 +1,4 @@
-"""Contract of rows that cannot be read, on both databases: their neighbors are, and none raises."""
+"""Contract of unreadable rows, on both databases: they affect no other rows."""
 
 import tomllib
 from collections.abc import Mapping

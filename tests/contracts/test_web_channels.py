@@ -1,4 +1,4 @@
-"""The store of web channels: changes are read in order, once, as they read now."""
+"""Contract of web channels: changes are read in order, once, with the current content."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -18,7 +18,7 @@ from tests.support.shapes import Installer
 
 @pytest.fixture
 def seed() -> int:
-    """TROUPE_SEED, to repeat a run, or a random number."""
+    """Return TROUPE_SEED, to repeat a run, or a random number."""
     given = int(os.environ.get("TROUPE_SEED", random.randrange(2**32)))  # noqa: TID251 # a test's own
     print(f"TROUPE_SEED={given} repeats this run")  # noqa: T201 # shown if it fails or ends late
     return given
@@ -26,7 +26,7 @@ def seed() -> int:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def launcher() -> AsyncIterator[ChildLauncher]:
-    """A process that has imported the bot, and starts it by forking."""
+    """Return a launcher, which has imported the bot and starts it by forking."""
     async with running_launcher() as running:
         yield running
 
@@ -50,13 +50,13 @@ def module_installer(
     launcher: ChildLauncher,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Installer:
-    """Installs processes of a module."""
+    """Return an installer of processes for a module."""
     return Installer(platforms, model, launcher, tmp_path_factory.mktemp("module"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(module_installer: Installer) -> AsyncIterator[Service]:
-    """A service that is not started yet."""
+    """Return an installed service that is not started."""
     installed = module_installer.install("service")
     yield installed
     await installed.kill()
@@ -69,7 +69,7 @@ async def running(
     model: Model,
     service: Service,
 ) -> Service:
-    """The service, running with what the mark `runs_with` names: a preset, and settings."""
+    """Return the service, running with the preset and settings of the mark `runs_with`."""
     platforms.end_faults()
     model.reset()
     mark = request.node.get_closest_marker("runs_with")
@@ -79,7 +79,7 @@ async def running(
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def installed(installer: Installer, service: Service) -> AsyncIterator[Service]:
-    """A service of this test's own, not started; the one of the module is stopped."""
+    """Return a separate service for this test, not started; stop the module's service."""
     await service.kill()
     installer.platforms.end_faults()
     installer.platforms.forget_sessions()
@@ -105,13 +105,13 @@ def installer(
 
 @pytest.fixture(scope="module")
 def reads_all_messages(platforms: Platforms) -> None:
-    """The bot receives all messages and edits of groups on Telegram: privacy mode is off."""
+    """Turn privacy mode off, so that the bot receives all messages of Telegram groups."""
     platforms.telegram.me["can_read_all_group_messages"] = True
 
 
 @pytest.fixture
 def where(request: pytest.FixtureRequest, running: Service, platforms: Platforms) -> Chat:
-    """A new conversation of a kind in which the running service answers."""
+    """Return a new conversation of a kind, where the running service answers."""
     return platforms.open(request.param)
 
 

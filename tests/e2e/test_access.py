@@ -1,4 +1,4 @@
-"""Who may use the bot, on the wires of both platforms."""
+"""Test who may use the bot, over the APIs of both platforms."""
 
 import re
 from typing import Any
@@ -18,13 +18,13 @@ REFUSED = "You may not use me where you wrote to me."
 
 
 async def choose(where: Chat, line: str, reply: str = "Saved: ") -> None:
-    """Let an admin choose something, and wait for the reply."""
+    """Send an admin's command, and wait for the reply."""
     where.tell_as_admin(line)
     await where.shows_new(reply)
 
 
 async def ask_in_vain(where: Chat, who: int) -> None:
-    """Ask as somebody who is refused; then everybody else is still answered."""
+    """Ask as a refused person; check that other people are still answered."""
     said = where.texts()
     where.ask(who=who)
     answer = (await where.ask_and_wait(who=1 - who)).answer
@@ -176,7 +176,7 @@ async def test_server_that_is_off_is_off_in_every_process(
 
 
 async def is_answered(where: Chat) -> bool:
-    """Ask, and return whether there was an answer before that of a command that is always one."""
+    """Ask; return whether an answer came before the reply to a following command."""
     before = where.texts()
     where.ask()
     where.tell("/forget me")

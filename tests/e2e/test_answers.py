@@ -1,4 +1,4 @@
-"""Answers on the wires: long ones, stopped ones, several at once, and those that are not given."""
+"""Test answers over the APIs: long, stopped, concurrent and refused ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Wrong settings are named in one clear line, and no question is lost."""
+"""Test that wrong settings are reported in one clear line, and no question is lost."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ def ask_everywhere(platforms: Platforms) -> None:
 
 
 async def start_error(service: Service, **settings: str) -> str:
-    """Start it, and return the one line that it exits with."""
+    """Start the service, and return the single line that it prints before it exits."""
     await service.start(**settings)
     return await error_line(service)
 
@@ -43,7 +43,7 @@ async def error_line(service: Service) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def installed(platforms: Platforms, service: Service) -> Service:
-    """Return a service that has answered before, in a private chat and a group of each platform."""
+    """Return a service that has answered in a private chat and a group of each platform."""
     for kind in EVERYWHERE:
         platforms.open(kind)
     await service.start_and_wait()

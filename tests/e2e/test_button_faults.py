@@ -1,4 +1,4 @@
-"""Buttons pressed around a 429, a lost response and a kill of the service, on both platforms.
+"""Test buttons during a 429, a lost response and a kill of the service, on both platforms.
 
 What is checked is what the platform has: the messages on the screen, and its log of requests.
 """
@@ -48,7 +48,7 @@ _names = (f"{number:04x}" for number in count(0xD000))
 
 
 class NewWordsModel(Model):
-    """Gives a new answer to every request, so that versions can be told apart."""
+    """A model with a new answer for every request, to distinguish versions."""
 
     @override
     def write_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -56,7 +56,7 @@ class NewWordsModel(Model):
         return f"Number {len(self.requests)}: you said “{said}”, and I have thought about it."
 
     def count_requests(self, answer: str) -> int:
-        """Count the requests that the question of an answer is in."""
+        """Count the model requests that contain the question of an answer."""
         question = answer.partition("“")[2].partition("”")[0]
         return sum(question in str(one["messages"]) for one in self.requests)
 
@@ -74,18 +74,18 @@ def face(service: Service) -> None:
 
 @dataclass
 class DisturbedChat:
-    """A chat whose buttons are pressed while something goes wrong."""
+    """A chat whose buttons are pressed during faults."""
 
     where: Chat
 
     async def answered(self) -> str:
-        """Let a question be answered; returns the answer."""
+        """Ask a question, and return the answer."""
         self.where.tell(f"what about {next(_names)}?")
         await self.where.labelled(*AT_ONCE)
         return self.where.texts()[0]
 
     async def nothing_follows(self) -> None:
-        """Have one more question answered: nothing but its answer comes after what is shown."""
+        """Ask one more question, and check that only its answer follows."""
         where, before = self.where, self.where.texts()
         where.tell(f"and what about {next(_names)}?")
         await where.wait_until(
@@ -125,7 +125,7 @@ class DisturbedChat:
         ]
 
     def end_disturbance(self) -> None:
-        """Remove what is left of the faults of the chat."""
+        """Remove the remaining faults of the chat."""
         if self.where.is_telegram:
             faults, chat = self.where.platforms.telegram.faults, str(self.where.chat)
             faults[:] = [one for one in faults if one["match"]["chat_id"] != chat]
@@ -150,7 +150,7 @@ class DisturbedChat:
         ]
 
     async def shows(self, text: str, *labels: str) -> None:
-        """Wait until this is all that is on the screen, and see that it never was more."""
+        """Wait until exactly this is shown, and check that never more was shown."""
         await self.where.shows(text, labels=labels)
         assert max(self.where.counts()) == 1
 

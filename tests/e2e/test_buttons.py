@@ -1,4 +1,4 @@
-"""The buttons under answers, menus and forms on both platforms, before and after a restart."""
+"""Test buttons, menus and forms on both platforms, before and after a restart."""
 
 from typing import Any
 
@@ -205,7 +205,7 @@ FAULTS_OF_MESSAGES = {"message 429": (MESSAGE, LATER), "message lost": (MESSAGE,
 
 
 def disturb(where: DiscordChat, fault: str) -> None:
-    """Let the next request of a kind fail."""
+    """Make the next request of a kind fail."""
     (method, path), how = (FAULTS | FAULTS_OF_MESSAGES)[fault]
     where.platforms.discord.fault(method, path, times=1, **how)
 

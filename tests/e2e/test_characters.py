@@ -1,4 +1,4 @@
-"""Characters that people make in the chat, on the wires of both platforms."""
+"""Test characters created in chats, over the APIs of both platforms."""
 
 import json
 from pathlib import Path
@@ -270,7 +270,7 @@ async def test_uploaded_picture_is_shown_by_every_process(
         other = as_admin(where.another())
 
         async def asks(words: str) -> None:
-            """Ask until the model has read this three times in a row, in both channels."""
+            """Ask in both channels until the model reads this text three times in a row."""
             in_a_row = 0
             while in_a_row < 3:
                 await where.ask_and_wait()

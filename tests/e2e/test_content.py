@@ -1,4 +1,4 @@
-"""Presets for adults, and reactions to answers, on both platforms and over restarts."""
+"""Test presets for adults, and reactions to answers, on both platforms and across restarts."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Who is answered in a chat, what the model reads of it, and who speaks there."""
+"""Test who is answered in a chat, what the model reads, and which character answers."""
 
 from functools import partial
 
@@ -55,7 +55,7 @@ async def set_scope(where: Chat, scope: str, told: str) -> None:
 
 
 def read_before(model: Model, question: Question, *others: Question) -> list[Question]:
-    """Return which of the others the model read when it was asked a question."""
+    """Return which other messages the model read for a question."""
     request = str(model.asked_about(question.token)[-1]["messages"])
     return [one for one in others if one.token in request]
 
@@ -206,14 +206,14 @@ async def test_each_group_is_greeted_once(platforms: Platforms, running: Service
 
 
 def has_notice(platforms: Platforms, guild: GuildHandle) -> int:
-    """Return how many notices about privacy a server has in the channel of its greeting."""
+    """Return the number of privacy notices in the channel of a server's greeting."""
     found = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild.id]
     channels = [DiscordChat(platforms, "channel", one.id) for one in found]
     return sum("/privacy says more" in text for one in channels for text in one.texts())
 
 
 def greeted_in(platforms: Platforms, guild: GuildHandle) -> list[tuple[str, str, str]]:
-    """Return where webhooks have let speak in a server, whom, and what."""
+    """Return channel, character and text of the webhook messages in a server."""
     channels = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild.id]
     return [
         (one.name, *spoken)

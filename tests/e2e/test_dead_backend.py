@@ -1,4 +1,4 @@
-"""One of three providers is dead: every message is answered, and the dead one is left alone."""
+"""Test that all messages are answered while one of three providers is down."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Faults of platforms, stores and processes: every question is answered once and in order."""
+"""Test faults of platforms, stores and processes: every question is answered once, in order."""
 
 import asyncio
 import signal
@@ -160,7 +160,7 @@ async def repeated_reconnects(deployment: Deployment) -> None:
 
 
 async def long_replay(deployment: Deployment) -> None:
-    """Replay as many events as the server keeps, with one question among them."""
+    """Replay as many events as the server stores, with one question among them."""
     where, busy = deployment.platforms.channel(), deployment.platforms.channel()
     wire = deployment.platforms.discord
     wire.gw_faults["accept"] = False
@@ -206,7 +206,7 @@ async def every_request_is_refused(deployment: Deployment) -> None:
 
 
 async def bot_is_kicked_from_a_guild(deployment: Deployment) -> None:
-    """Remove the bot during an answer: nobody waits for it, and its rows come to their end."""
+    """Remove the bot during an answer: nobody waits for it, and its rows become dead."""
     wire, other = deployment.platforms.discord, deployment.platforms.channel()
     guild = wire.guild("Left guild")
     member, channel = wire.member(guild, "leaver"), guild.create_text_channel("lobby")
@@ -238,7 +238,7 @@ async def valkey_is_wiped(deployment: Deployment) -> None:
 
 
 async def valkey_is_lost(deployment: Deployment) -> None:
-    """Kill the Valkey during answers: nothing that it held is there in the next one."""
+    """Kill Valkey during answers; the restarted server is empty."""
     both = deployment.open_both()
     await deployment.ask_and_hold(*both)
     valkey = find_valkey()
@@ -275,7 +275,7 @@ async def database_is_locked(deployment: Deployment) -> None:
 
 
 def killed_at(point: str, count: int = 1, words: int = 12) -> Scenario:
-    """The process dies when it has passed a crash point so many times, and is started again."""
+    """Kill the process at the given pass of a crash point, and restart it."""
 
     async def scenario(deployment: Deployment) -> None:
         both, platforms = deployment.open_both(), deployment.platforms
@@ -377,7 +377,7 @@ async def forgets_during_an_answer(deployment: Deployment) -> None:
 
 
 async def stops_what_is_being_sent(deployment: Deployment) -> None:
-    """Stop an answer that is complete and on its way: it arrives once, and /stop is answered."""
+    """Stop an answer that is being delivered: it arrives once, and /stop is answered."""
     where = deployment.platforms.telegram_dm()
     deployment.platforms.telegram.fault("sendMessage", delay=3)
     question = where.ask()
@@ -390,7 +390,7 @@ async def stops_what_is_being_sent(deployment: Deployment) -> None:
 
 
 async def unreadable_and_undeliverable_in_fifty_chats(deployment: Deployment) -> None:
-    """Nobody waits for a message that cannot be parsed, or an answer that is never taken."""
+    """Unparsable messages and permanently refused answers delay nobody."""
     platforms = deployment.platforms
     chats = [where for _ in range(25) for where in deployment.open_both()]
     asked = []

@@ -1,4 +1,4 @@
-"""Edits and deletions by people on both platforms, with the service as a process."""
+"""Test edits and deletions by people on both platforms, with the service as a process."""
 
 import pytest
 

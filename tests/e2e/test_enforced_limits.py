@@ -1,4 +1,4 @@
-"""Four workers and four senders at platforms that enforce their limits; only their log is read.
+"""Test four workers and four senders on platforms that enforce their limits.
 
 Behind `make soak`; `pytest -rP -m soak tests/e2e/test_enforced_limits.py` prints the figures with
 the seed, TROUPE_SEED=... repeats a plan and TROUPE_SHARE=0.1 runs a tenth of the ten minutes.
@@ -35,7 +35,7 @@ _REFUSED = ("discord-route", "discord-bot", "telegram-chat")
 
 
 class Bursts:
-    """People who write at once: in many private chats, in one group, in one channel."""
+    """People who write at the same time, in many private chats, a group and a channel."""
 
     def __init__(self, platforms: Platforms) -> None:
         self.questions = 0
@@ -91,7 +91,7 @@ async def test_no_process_calls_more_than_platforms_allow(
     database_url: str,
     seed: int,
 ) -> None:
-    """Write for ten minutes; now and then the platforms refuse a call that was not too many."""
+    """Write for ten minutes; sometimes the platforms refuse a call within the limits."""
     bursts, over = Bursts(platforms), asyncio.Event()
 
     async def refuse_now_and_then(rng: random.Random) -> None:

@@ -1,4 +1,4 @@
-"""A message that kills the process is set aside; its neighbours are answered and not blamed."""
+"""Test that a message that kills the process becomes a dead letter, and others are answered."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -41,7 +41,7 @@ async def model() -> AsyncIterator[Model]:
 async def services(
     request: pytest.FixtureRequest, installer: Installer
 ) -> AsyncIterator[Sequence[Service]]:
-    """One process with SQLite; or two with a PostgreSQL and a Valkey, one for each platform."""
+    """Return one process on SQLite, or two on PostgreSQL and Valkey, one per platform."""
     if request.param == "embedded":
         async with installer.processes("first") as services:
             yield services

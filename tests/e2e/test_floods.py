@@ -1,4 +1,4 @@
-"""A thousand people who write to one group at once: notices are rare and delay no answer."""
+"""Test a thousand people writing to one group: notices are rare and delay no answer."""
 
 import re
 from itertools import pairwise

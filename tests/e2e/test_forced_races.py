@@ -1,4 +1,4 @@
-"""Two processes on one database, one of them stopped at a bad moment: the chats show no fault.
+"""Test two processes on one database, one of them stopped at a bad moment.
 
 The same scenarios must find the fault of builds in which one protection is missing.
 """
@@ -55,7 +55,7 @@ class Pair:
         await wait_until(lambda: not check_transcripts(self.platforms.messages()).lost)
 
     async def repeated(self, *, fault_is_expected: bool) -> bool:
-        """Wait until nothing changes any more; return whether an answer is there twice."""
+        """Wait until nothing changes; return whether an answer was sent twice."""
         if fault_is_expected:  # as soon as it is seen
             await wait_until(lambda: check_transcripts(self.platforms.messages()).repeated)
         else:
@@ -81,7 +81,7 @@ async def running_pair(postgres: str, launcher: ChildLauncher, folder: Path) -> 
 
 
 def stands_still(point: str, **fault: float) -> Race:
-    """Stop a process at a point until another one has answered."""
+    """Stop a process at a crash point until another one has answered."""
 
     async def race(pair: Pair, build: str) -> None:
         await pair.start_first(point, build, "--signal", "SIGSTOP")

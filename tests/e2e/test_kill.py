@@ -1,4 +1,4 @@
-"""Killed at any moment, the bot loses nothing, repeats nothing and keeps the order.
+"""Test that the bot, killed at any time, loses nothing, repeats nothing and keeps the order.
 
 Both shapes: one process with SQLite; three with a PostgreSQL and a Valkey, which is killed, frozen
 and wiped as well, and with clocks that are up to 30 s wrong. Only the chats are checked. The same
@@ -35,7 +35,7 @@ platforms, model = crowded_platforms, answering_model
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def shape(request: pytest.FixtureRequest, installer: Installer) -> AsyncIterator[Shape]:
-    """One process with SQLite; or three with a PostgreSQL and a Valkey, two of them on Telegram."""
+    """Return one process on SQLite, or three on PostgreSQL and Valkey, two with Telegram."""
     url = None
     if request.param == "distributed":
         url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
@@ -157,7 +157,7 @@ async def test_nothing_is_lost_or_repeated_after_1000_kills_and_20000_messages(
 @both_shapes
 @pytest.mark.timeout(3600)
 async def test_rare_kills_delay_by_a_lease(shape: Shape, platforms: Platforms, seed: int) -> None:
-    """Print how long the answers took that were open at a kill."""
+    """Print the latency of answers that were unfinished during a kill."""
     uptime = (20.0 * len(shape.services), 30.0 * len(shape.services))
     plan = LoadPlan(
         seed,

@@ -1,4 +1,4 @@
-"""Files that people send on both platforms, with the service as a process."""
+"""Test attachments on both platforms, with the service as a process."""
 
 import base64
 import io

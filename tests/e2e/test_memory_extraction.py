@@ -1,4 +1,4 @@
-"""What people said is remembered after /new and a restart, where it was said and nowhere else."""
+"""Test that memories survive /new and a restart, only in the chat where they come from."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ LINE = re.compile(r"^\[(\d+)\] (.+?): .*?(I keep \w+ bees)", re.MULTILINE)
 
 
 def honest_notes(transcript: str) -> list[Mapping[str, object]]:
-    """Note who keeps bees."""
+    """Return a memory of who keeps bees."""
     return [
         {
             "turn": int(turn),
@@ -37,7 +37,7 @@ def honest_notes(transcript: str) -> list[Mapping[str, object]]:
 
 
 def false_notes(transcript: str) -> list[Mapping[str, object]]:
-    """Note what nobody has said, beside true quotes of somebody else."""
+    """Return false memories with true quotes of another person."""
     [(turn, name, quote)] = LINE.findall(transcript)
     lie = {"turn": int(turn), "speaker": name, "about": name, "kind": "fact"}
     return [

@@ -1,4 +1,4 @@
-"""One service on both platforms: the path of a message, and failures along it."""
+"""Test the path of a message on both platforms, and failures along the path."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ KINDS = (*EVERYWHERE, "discord_thread", "telegram_topic")
 
 
 async def answered(where: Chat, question: Question) -> None:
-    """Wait until this was answered, and check that it was answered once."""
+    """Wait for the answer, and check that there is only one."""
     await where.wait_until(lambda: question.answer in where.texts())
     assert where.texts().count(question.answer) == 1
 
@@ -93,7 +93,7 @@ async def test_discord_rate_limit_is_respected(where: DiscordChat, retry_after: 
 
 @dataclass
 class Lost:
-    """A call whose response is lost, before or after the platform has carried it out."""
+    """A call with a lost response, before or after the platform executed it."""
 
     method: str
     fault: dict[str, Any]

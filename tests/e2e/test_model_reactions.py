@@ -1,4 +1,4 @@
-"""Models that react to a message instead of answering, on the wires of both platforms."""
+"""Test models that react to a message instead of answering, over both platforms' APIs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`troupe pause`, `resume`, `nodes` and `dead-letters` beside the processes of an installation."""
+"""Test `troupe pause`, `resume`, `nodes` and `dead-letters` beside a running installation."""
 
 from collections.abc import AsyncIterator
 
@@ -20,7 +20,7 @@ pytestmark = ON_THE_WIRES
 async def processes(
     request: pytest.FixtureRequest, module_installer: Installer
 ) -> AsyncIterator[list[Service]]:
-    """One process on SQLite; or two on PostgreSQL, which hear of each other over Valkey."""
+    """Return one process on SQLite, or two on PostgreSQL and Valkey."""
     names, url = ["alone"], None
     if request.param == "two":
         names = ["first", "second"]

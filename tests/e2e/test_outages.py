@@ -1,4 +1,4 @@
-"""Long outages of three processes with a PostgreSQL and a Valkey; only the chats are checked.
+"""Test long outages of three processes on PostgreSQL and Valkey; only the chats are checked.
 
 Behind `make soak`; `pytest -rP -m soak tests/e2e/test_outages.py` prints the figures with the seed,
 and TROUPE_SEED=... repeats a run.
@@ -70,7 +70,7 @@ async def test_frozen_redis_delays_answers_little(
     seed: int,
     processes: list[str],
 ) -> None:
-    """Freeze the Valkey for five minutes; print how long answers took before and meanwhile.
+    """Freeze Valkey for five minutes; print answers' latencies before and during the freeze.
 
     The load is below what Telegram's groups take: beyond it, people wait with any Valkey.
     """
@@ -101,7 +101,7 @@ async def test_frozen_redis_delays_answers_little(
 async def test_failover_to_a_synchronous_standby_loses_nothing(
     installer: Installer, platforms: Platforms, seed: int
 ) -> None:
-    """Stop the primary at once while people write; print how long the next answer took."""
+    """Kill the primary server while people write; print the latency of the next answer."""
     failed: list[float] = []
     over = asyncio.Event()
     async with running_postgres_pair() as pair, installer.shape(pair.url) as shape:

@@ -1,4 +1,4 @@
-"""Only current admins change what others see, whatever is sent, edited or forged."""
+"""Test that only current admins can change what others see, even with forged events."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -32,7 +32,7 @@ ANONYMOUS_ADMIN = 1087968824
 
 @dataclass
 class Deployment:
-    """Both platforms and the service on them; `state` is what an admin can change."""
+    """Both platforms and the service; `state` contains everything that admins can change."""
 
     platforms: Platforms
     model: Model
@@ -49,7 +49,7 @@ class Deployment:
         )
 
     async def refuses(self, where: Chat, count: int, who: int = 0) -> None:
-        """Wait until a person was refused so often: alone, or a line here says how to read it."""
+        """Wait until a person was refused a number of times, in private or by a hint."""
         await where.wait_until(
             lambda: (
                 sum(text.startswith(ONLY_ADMINS) for text in where.alone(who))

@@ -1,4 +1,4 @@
-"""/forget me and /export on the wires of both platforms, with the service as a process."""
+"""Test /forget me and /export over both platforms' APIs, with the service as a process."""
 
 import json
 from pathlib import Path
@@ -139,7 +139,7 @@ async def test_thread_title_is_omitted_once_its_author_opted_out(
 
 
 async def is_told(where: Chat, beginning: str, times: int = 1) -> None:
-    """Wait until somebody is told something so often, and nobody else in the group sees it."""
+    """Wait until a person got a text a number of times, unseen by others in the group."""
     await where.wait_until(lambda: sum(one.startswith(beginning) for one in where.alone()) == times)
     assert not [one for one in where.texts() if one.startswith(beginning)]
 

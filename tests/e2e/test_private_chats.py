@@ -1,4 +1,4 @@
-"""Replies for one person alone, topics and drafts of private chats, with a killed service."""
+"""Test private replies, and topics and drafts of private chats, with a killed service."""
 
 import pytest
 

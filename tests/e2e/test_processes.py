@@ -1,4 +1,4 @@
-"""Several processes on one PostgreSQL: what each does, and who takes over when one is gone."""
+"""Test several processes on one PostgreSQL: their work, and takeovers."""
 
 import asyncio
 from collections.abc import AsyncIterator

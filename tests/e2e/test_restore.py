@@ -1,4 +1,4 @@
-"""Restore drill: a backup is put back after it has become old; nobody notices but the history.
+"""Test the restore of an old backup: only the history shows that it was restored.
 
 Without `troupe db restore` the same drill fails: questions are answered twice, and what was
 forgotten is back.
@@ -32,7 +32,7 @@ _BEFORE, _SINCE = "CANARY-0f3a", "CANARY-9b7c"
 
 @dataclass
 class Installation:
-    """A service, and how its database is backed up, put back and read."""
+    """A service whose database can be backed up, restored and read."""
 
     service: Service
     back_up: Callable[[], Awaitable[None]]
@@ -111,7 +111,7 @@ async def drill(
     *,
     is_prepared: bool,
 ) -> tuple[CheckResult, bytes]:
-    """Back up, go on, lose the database, restore; return what people see and what is stored."""
+    """Back up, continue, lose the database, restore; return the shown and the stored messages."""
     service = installation.service
     await service.start_and_wait()
     begun = [platforms.telegram_dm(), platforms.telegram_group(), platforms.channel()]

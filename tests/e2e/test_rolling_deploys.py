@@ -1,4 +1,4 @@
-"""Two processes on one PostgreSQL are replaced by newer versions, in turn and under load."""
+"""Test replacing two processes on one PostgreSQL by newer versions, one by one, under load."""
 
 import asyncio
 import random

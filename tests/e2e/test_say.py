@@ -1,4 +1,4 @@
-"""What programs have the bot say over the API is said once, at whatever moment it is killed."""
+"""Test that messages sent over the API are sent once, even if the service is killed."""
 
 import aiohttp
 import pytest

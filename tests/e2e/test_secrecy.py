@@ -1,4 +1,4 @@
-"""What must not be seen: words of people in logs and encrypted databases, secrets anywhere."""
+"""Test that logs and encrypted databases contain no message texts, and nothing leaks secrets."""
 
 import json
 import secrets
@@ -137,7 +137,7 @@ def marked_settings() -> dict[str, str]:
 
 
 class RepeatingProvider:
-    """Fails in every way, and repeats its request's headers and body each time."""
+    """A provider that fails in every way and echoes the request's headers and body."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []

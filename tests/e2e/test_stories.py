@@ -1,4 +1,4 @@
-"""A character with stories, run by the service in a terminal."""
+"""Test a character with stories in a terminal."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A chat in the terminal beside a running service, on the same data directory."""
+"""Test a chat in the terminal beside a running service, on the same data directory."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The wheel, built from the sdist, runs without the checkout."""
+"""Test that the wheel, built from the sdist, runs without the checkout."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Run worlds one after the other until enough steps were taken; print the seed of each fault."""
+"""Run simulated worlds until enough steps were taken; print the seed of each fault."""
 
 import argparse
 import logging
@@ -18,12 +18,12 @@ _STEPS_OF_A_WORLD = 20_000
 
 
 def run_world(asked: tuple[int, int, str]) -> WorldResult:
-    """Run one world, in a process of its own: what was killed in it is never cleaned up."""
+    """Run one world in a separate process, because killed parts are never cleaned up."""
     return World(*asked).run()
 
 
 def run_worlds(seed: int, steps: int, build: str, jobs: int) -> Iterator[WorldResult]:
-    """Give the results of worlds with following seeds, until they took so many steps."""
+    """Yield the results of worlds with consecutive seeds, until enough steps were taken."""
     count = -(-steps // _STEPS_OF_A_WORLD)
     size = min(steps, _STEPS_OF_A_WORLD)
     asked = [(one, size, build) for one in range(seed, seed + count)]

@@ -1,4 +1,4 @@
-"""Builds in which one protection is missing: the checker must find each of them."""
+"""Faulty builds, each without one protection: the checker must detect each fault."""
 
 import asyncio
 import itertools
@@ -16,7 +16,7 @@ _numbers = itertools.count()
 
 
 def _no_fence() -> None:
-    """Nobody checks epochs; what an outdated worker queues counts as another answer."""
+    """Remove the check of epochs, so that outdated workers can queue answers."""
     queue_answer, is_late = finishing._queue_answer, False
 
     def session(_claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
@@ -40,7 +40,7 @@ def _no_fence() -> None:
 
 
 def _leave_duplicates() -> None:
-    """Nobody looks for what was accepted after it had been sent again."""
+    """Remove the search for messages that were accepted after they were sent again."""
 
     async def wait(_self: LateDuplicates, _wake: object) -> None:
         await asyncio.get_running_loop().create_future()

@@ -27,7 +27,7 @@ _EPOCH = 1_700_000_000.0
 
 
 class DatabaseServer:
-    """Carries out units; some of its answers are late or lost.
+    """Runs units of work; some of its responses are late or lost.
 
     If it `trusts_clients`, leases are judged by their clocks instead.
     """
@@ -70,7 +70,7 @@ class DatabaseServer:
         return await self._ask(lambda: self._with_core(unit))
 
     async def _ask(self, work: Callable[[], T]) -> T:
-        """Let the server do some work in a transaction; it and its answer take time."""
+        """Run some work in a transaction on the server; request and response take time."""
         client, done = current_process(), self._loop.create_future()
         fate = self._rng.random()
         is_refused = fate < self.fault_share / 2
@@ -114,7 +114,7 @@ class DatabaseServer:
             return unit(connection)
 
     def _by_own_clock(self, query: Query) -> Query:
-        """Give a query the server's `now`."""
+        """Return a query with the server's time as `now`."""
         if self._trusts_clients:
             return query
         many = tuple(
@@ -131,7 +131,7 @@ class DatabaseServer:
 
 
 class SimulatedConnections(ConnectionPool):
-    """What one process has of the server; its `read` takes no lock, but the same way."""
+    """One process's connections to the server."""
 
     dialect: DialectName = "sqlite"
 

@@ -1,4 +1,4 @@
-"""An event loop with a clock of its own, in which simulated processes live, stand still and die.
+"""An event loop with virtual time, in which simulated processes run, pause and die.
 
 A step is one callback. Which process takes the next step is decided by the seed; the callbacks of
 one process run in the order that asyncio promises. Time passes only when nobody can take a step.
@@ -21,7 +21,7 @@ _PROCESS: contextvars.ContextVar["LoopProcess | None"] = contextvars.ContextVar(
 
 
 class _NumberedFuture(asyncio.Future[Any]):
-    """A future whose place in a set does not follow from its address in memory."""
+    """A future whose hash does not depend on its memory address."""
 
     def __init__(self, loop: "SimulatedLoop", number: int) -> None:
         self._number = number
@@ -33,7 +33,7 @@ class _NumberedFuture(asyncio.Future[Any]):
 
 
 class _NumberedTask(asyncio.Task[Any]):
-    """A task whose place in a set does not follow from its address in memory."""
+    """A task whose hash does not depend on its memory address."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class _NumberedTask(asyncio.Task[Any]):
 
 
 class Deadlock(Exception):
-    """Nobody will ever take a step again."""
+    """No process can take a further step."""
 
 
 class LoopProcess:
-    """Callbacks and tasks that stand still and end together."""
+    """The callbacks and tasks of a process, paused and killed together."""
 
     def __init__(self, loop: "SimulatedLoop", name: str) -> None:
         self.name = name
@@ -74,12 +74,12 @@ class LoopProcess:
         return self._loop.create_task(work, name=self.name, context=self.context)
 
     def kill(self) -> None:
-        """End it as SIGKILL does: nothing that it awaits goes on, not even a `finally`."""
+        """Kill the process like SIGKILL: no further code runs, not even a `finally`."""
         self.is_dead = True
         self._loop.bury(self)
 
     def pause(self, seconds: float) -> None:
-        """Let it stand still, as SIGSTOP does; its clocks go on."""
+        """Pause the process like SIGSTOP; its clocks continue."""
         self.is_paused = True
         self._loop.outside(seconds, self._resume)
 
@@ -88,7 +88,7 @@ class LoopProcess:
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """Runs callbacks in an order that follows from the seed, without any real time or I/O."""
+    """Runs callbacks in an order determined by the seed, without real time or I/O."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
@@ -113,23 +113,23 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return _NumberedFuture(self, next(self._numbers))
 
     def new_process(self, name: str) -> LoopProcess:
-        """Return a process that has nothing to do yet."""
+        """Return a new, idle process."""
         process = LoopProcess(self, name)
         self._processes.append(process)
         return process
 
     def outside(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call a function after so long, whatever becomes of the process that asked for it."""
+        """Call a function after a delay, even if the calling process dies."""
         self.call_at(self._now + seconds, callback, context=self._outside.context)
 
     def within(
         self, process: LoopProcess | None, seconds: float, callback: Callable[[], None]
     ) -> None:
-        """Call a function in a process after so long, unless it is dead by then."""
+        """Call a function in a process after a delay, unless the process is dead by then."""
         self.call_at(self._now + seconds, callback, context=(process or self._outside).context)
 
     def bury(self, process: LoopProcess) -> None:
-        """Forget what a process had to do; its tasks are kept, so that no `finally` ever runs."""
+        """Drop a process's callbacks; keep references to its tasks, so that no `finally` runs."""
         self._processes.remove(process)
         process.ready.clear()
         self._buried += [task for task, owner in self._owners.items() if owner is process]
@@ -157,7 +157,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def _run_once(self) -> None:
-        """Take one step; before that, let time pass if nobody can take one now."""
+        """Take one step; if no process can, advance the time first."""
         self._sort_ready()
         while not (able := [one for one in self._processes if one.ready and not one.is_paused]):
             if not self._timers:
@@ -206,7 +206,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override] # the types of *args are the caller's affair
         self, executor: object, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Do the work of a thread at once: when a real one ends does not follow from the seed."""
+        """Run the function immediately, because the end of a real thread is not deterministic."""
         done = self.create_future()
         try:
             done.set_result(func(*args))
@@ -215,17 +215,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return done
 
     def _write_to_self(self) -> None:
-        """Refuse to be woken from elsewhere."""
+        """Raise, because no other thread may wake the loop."""
         raise RuntimeError("a real thread would make runs differ")
 
 
 def current_process() -> LoopProcess | None:
-    """Return the process that takes this step; None: it is outside of all."""
+    """Return the process that takes the current step, or None outside of all processes."""
     return _PROCESS.get()
 
 
 def settle(done: asyncio.Future[Any], error: Exception | None = None, value: object = None) -> None:
-    """End a wait with a value or an error, unless it has ended."""
+    """Set the result or error of a future, unless it is done."""
     if done.done():
         return
     if error is None:

@@ -40,7 +40,7 @@ class _Post:
 
 @dataclass(slots=True)
 class FaultShares:
-    """How often a request ends badly."""
+    """The probabilities of faults of requests."""
 
     unreachable: float = 0.0
     """It never arrived."""
@@ -77,14 +77,14 @@ class SimulatedPlatform(Surface):
     # --- people ------------------------------------------------------------------------------
 
     def say(self, chat: str, text: str) -> None:
-        """Let somebody write to the bot."""
+        """Let a person write to the bot."""
         number = next(self._ids)
         self._posts[number] = _Post(chat, by_bot=False, text=text)
         said = make_incoming(text, key=f"{chat}:{number}", chat=chat, platform=self.name)
         self._updates.append((number, said))
 
     def history(self) -> list[PostedMessage]:
-        """Return what everybody sees, in the order of each chat."""
+        """Return the visible messages, in the order of each chat."""
         return [
             PostedMessage(f"{self.name}:{post.chat}", post.by_bot, post.text)
             for post in self._posts.values()
@@ -93,7 +93,7 @@ class SimulatedPlatform(Surface):
     # --- receiving ---------------------------------------------------------------------------
 
     async def receive(self, intake: Intake) -> None:
-        """Give what people write to an intake until cancelled, from where it stopped."""
+        """Pass people's messages to an intake until cancelled, starting at its cursor."""
         cursor = f"{self.name}:offset"
         offset = int((await intake.cursors(cursor)).get(cursor, "0"))
         while True:
@@ -103,7 +103,7 @@ class SimulatedPlatform(Surface):
                 await intake.receive([said for _, said in updates], {cursor: str(offset)})
 
     async def _updates_after(self, offset: int) -> Sequence[tuple[int, IncomingMessage]]:
-        """Forget all updates up to an offset, and return those behind it; wait for some."""
+        """Drop all updates up to an offset, and return later ones; wait if there are none."""
 
         def confirm() -> None:
             self._updates = [one for one in self._updates if one[0] > offset]
@@ -181,7 +181,7 @@ class SimulatedPlatform(Surface):
     async def _request(
         self, carry_out: Callable[[], T], *, may_fail: bool = True, may_be_late: bool = False
     ) -> T:
-        """Ask the servers for something.
+        """Send a request to the servers.
 
         Args:
             carry_out: what they do.
@@ -229,7 +229,7 @@ class SimulatedPlatform(Surface):
         return result
 
     def _lag(self, given_up: float, *, may_be_late: bool) -> float:
-        """Return when a request is carried out whose answer is lost."""
+        """Return the delay until a request with a lost response is executed."""
         self.lost_answers += 1
         if may_be_late and self.faults.late and self.rng.random() < self.faults.late:
             self.accepted_late += 1

@@ -1,4 +1,4 @@
-"""One process of a simulated installation: the product's container over what is simulated.
+"""One process of a simulated installation: the product's container with simulated parts.
 
 It has all roles. Simulated are its clock, signals, connections, model and platforms.
 """
@@ -49,7 +49,7 @@ _PRESET = Preset.model_validate(
 
 
 class SimulatedClock(Clock):
-    """The clocks of one machine: its time of day can be wrong, and jump."""
+    """The clocks of one machine, whose time of day can be wrong and jump."""
 
     def __init__(self, loop: SimulatedLoop, server: DatabaseServer) -> None:
         self.seconds_ahead = 0.0
@@ -74,7 +74,7 @@ class SimulatedClock(Clock):
 
 
 class SimulatedBus:
-    """Carries signals between processes; each may be late or lost."""
+    """Carries signals between processes; each signal may be late or lost."""
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random) -> None:
         self.lost_share = 0.0
@@ -83,7 +83,7 @@ class SimulatedBus:
         self._rng = rng
 
     def publish(self, sender: LoopProcess, topic: str, keys: Sequence[str]) -> None:
-        """Tell the others."""
+        """Send signals to the other processes."""
         self.members = [one for one in self.members if not one[0].is_dead]
         for process, signals in self.members:
             if process is not sender and self._rng.random() >= self.lost_share:
@@ -92,7 +92,7 @@ class SimulatedBus:
 
 
 class SimulatedSignals(InProcessSignals):
-    """The signals of one process: at once here, soon elsewhere."""
+    """The signals of one process: immediate in this process, later in others."""
 
     def __init__(self, process: LoopProcess, bus: SimulatedBus) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class SimulatedSignals(InProcessSignals):
 
 
 class SimulatedModel(FakeBackend):
-    """Gives the answers that the checker expects, piece by piece."""
+    """A model that streams the answers expected by the checker."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class SimulatedModel(FakeBackend):
 
 
 class PlatformOfProcess(FakePlatform):
-    """One process's end of a platform."""
+    """One process's connection to a platform."""
 
     def __init__(self, servers: SimulatedPlatform, clock: Clock) -> None:
         super().__init__(servers.name, servers)
@@ -144,7 +144,7 @@ class PlatformOfProcess(FakePlatform):
 
 
 class SimulatedContainer(Container):
-    """The parts of one process beside others on the same database."""
+    """The components of one of several processes on the same database."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ async def _run(job: Job) -> None:
 
 
 class SimulatedProcess:
-    """A process with all roles, from its start on."""
+    """A process with all roles."""
 
     def __init__(
         self,

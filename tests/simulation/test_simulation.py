@@ -1,4 +1,4 @@
-"""The simulation finds nothing in the product, and the fault of each build that was made for it."""
+"""Test that the simulation finds no fault in the product, and the fault of each faulty build."""
 
 import os
 import re

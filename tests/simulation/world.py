@@ -1,4 +1,4 @@
-"""A world: people who ask, processes that answer, and everything that goes wrong in between."""
+"""A simulated world: people who ask, processes that answer, and faults in between."""
 
 import asyncio
 import hashlib
@@ -29,7 +29,7 @@ _LATE_COPY_SECONDS = 150.0
 
 @dataclass(slots=True)
 class WorldResult:
-    """What happened in a world, and what the checker found."""
+    """The events in a world, and the faults found by the checker."""
 
     seed: int
     steps: int = 0
@@ -76,7 +76,7 @@ class World:
         self._is_calm = False
 
     def run(self) -> WorldResult:
-        """Let it happen, and check what is shown."""
+        """Run the world, and check the shown messages."""
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(self._happen())
         result, history = self.result, self._history()
@@ -115,7 +115,7 @@ class World:
     # --- what goes wrong ---------------------------------------------------------------------
 
     def _start(self, number: int) -> None:
-        """Start a process, and decide when it comes to harm."""
+        """Start a process, and schedule its next fault."""
         self.result.counts["starts"] += 1
         name = f"p{number}.{self.result.counts['starts']}"
         started = SimulatedProcess(
@@ -133,7 +133,7 @@ class World:
         process.on_last_step = lambda: self._harm(number)
 
     def _harm(self, number: int) -> None:
-        """Kill a process, let it stand still, or move its clock."""
+        """Kill or pause a process, or change its clock."""
         if self._is_calm:
             return
         one, kind = self._running[number], self._rng.random()
@@ -157,7 +157,7 @@ class World:
         self._running[number].process.kill()
 
     async def _long_outage(self, rng: random.Random) -> None:
-        """Let nobody work for more than a week: what is old is deleted afterwards."""
+        """Stop all processes for more than a week, so that old rows are deleted afterwards."""
         self.result.counts["outages"] += 1
         self._is_calm = True
         await asyncio.sleep(60)  # those that are to be started are
@@ -169,7 +169,7 @@ class World:
             self._start(number)
 
     async def _calm_down(self) -> None:
-        """Let nothing go wrong any more, and wait until everything is answered, and longer."""
+        """Stop all faults, and wait until everything is answered, and some time longer."""
         self._is_calm = True
         for platform in self._platforms.values():
             platform.faults = FaultShares()

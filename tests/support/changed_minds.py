@@ -20,7 +20,7 @@ class _Newest:
 
 @dataclass(slots=True)
 class ChangedMinds:
-    """Edits newest questions and presses buttons of newest answers; notes what may follow."""
+    """Edits the newest questions, presses buttons of the newest answers, records effects."""
 
     platforms: Platforms
     rng: random.Random
@@ -36,7 +36,7 @@ class ChangedMinds:
         self.changes.followed.discard(where.name)
 
     def edit(self, where: Chat) -> None:
-        """Change the newest question of a conversation into another one, if there is one."""
+        """Edit the newest question of a conversation, if any, to another question."""
         if (newest := self._newest.get(where.name)) is None:
             return
         number = self.counts["edit"]
@@ -75,7 +75,7 @@ class ChangedMinds:
     def _note_deletion(
         self, where: Chat, newest: _Newest, texts: list[str], buttons: list[list[str]]
     ) -> None:
-        """Note whose answer goes: the newest messages, of which only the last has buttons."""
+        """Record which answer a deletion removes: all messages down to the one with buttons."""
         taken, *others = zip(reversed(texts), reversed(buttons), strict=True)
         parts = [taken[0]]
         for text, labels in others:

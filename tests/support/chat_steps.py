@@ -1,4 +1,4 @@
-"""A chat with one answer queued and one message left, and each step that is done to it."""
+"""A chat with a queued answer and a waiting message, and all steps that change it."""
 
 from collections.abc import Awaitable, Callable
 
@@ -22,7 +22,7 @@ LANE = "telegram:5"
 
 
 class LateClock(SystemClock):
-    """All that was stored is old."""
+    """A clock that is far ahead, so that all stored rows are old."""
 
     @override
     def now(self) -> float:

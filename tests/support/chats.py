@@ -1,4 +1,4 @@
-"""Discord and Telegram servers on loopback; the people in their chats write and press buttons.
+"""Loopback servers of Discord and Telegram, with people who write and press buttons.
 
 What a chat shows is read from its server, as everybody sees it.
 """
@@ -89,7 +89,7 @@ class Chat(ABC):
 
     @abstractmethod
     def edit(self, message: Any, text: str, who: int = 0) -> None:
-        """Change what a message of one of the people says."""
+        """Edit the text of a person's message."""
 
     @abstractmethod
     async def press(
@@ -99,7 +99,7 @@ class Chat(ABC):
 
     @abstractmethod
     async def react(self, *emojis: str, who: int = 0) -> None:
-        """React to the newest message of the bot; what was there of this person goes."""
+        """React to the bot's newest message, replacing the person's earlier reactions."""
 
     def tell(self, text: str, who: int = 0) -> Any:
         return self.say(self.mention + text, who)
@@ -122,7 +122,7 @@ class Chat(ABC):
 
     @abstractmethod
     def bot_messages(self) -> list[Any]:
-        """The messages of the bot and its webhooks that everybody sees, oldest first."""
+        """Return the public messages of the bot and its webhooks, oldest first."""
 
     @abstractmethod
     def text_of(self, message: Any) -> str: ...
@@ -132,19 +132,19 @@ class Chat(ABC):
 
     @abstractmethod
     def buttons_of(self, message: Any) -> list[tuple[str, str]]:
-        """The labels and data of the buttons under a message."""
+        """Return the labels and data of the buttons under a message."""
 
     @abstractmethod
     async def private_reply(self, press: Any) -> str:
-        """Return what the person who pressed is told alone; empty if it is nothing."""
+        """Return the private reply to the person who pressed, or an empty text."""
 
     @abstractmethod
     def alone(self, who: int = 0) -> list[str]:
-        """What one of the people has read in a private chat with the bot, or as the only one."""
+        """Return the texts that a person got privately."""
 
     @abstractmethod
     def counts(self) -> Iterator[int]:
-        """Yield how many messages of the bot there were after each change on the screen."""
+        """Yield the number of the bot's messages after each change."""
 
     def texts(self) -> list[str]:
         return [self.text_of(one) for one in self.bot_messages()]
@@ -155,7 +155,7 @@ class Chat(ABC):
     async def shows(
         self, *expected: str | Question | Sequence[Question], labels: Sequence[str] | None = None
     ) -> None:
-        """Wait until the bot's messages are these, one list for several questions in one answer."""
+        """Wait until the bot's messages are these; a list is one answer to several questions."""
         texts = [one if isinstance(one, str) else _answer_to(one) for one in expected]
         await self.wait_until(
             lambda: self.texts() == texts and (labels is None or self.buttons()[-1] == [*labels])
@@ -165,7 +165,7 @@ class Chat(ABC):
         await self.wait_until(lambda: f"RS{question.name}" in "".join(self.texts()))
 
     async def shows_new(self, beginning: str = "", since: int = 0) -> str:
-        """Wait for a newest text with this beginning, after so many older ones; return it."""
+        """Wait for a newest text that starts like this, after `count` texts; return it."""
         await self.wait_until(
             lambda: len(texts := self.texts()) > since and texts[-1].startswith(beginning)
         )
@@ -177,7 +177,7 @@ class Chat(ABC):
     async def wait_until(
         self, condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS
     ) -> None:
-        """Wait for something that is seen here; if it does not come, say what is seen."""
+        """Wait for a condition on the visible messages; on failure, report these messages."""
         try:
             await wait_until(condition, seconds)
         except TimeoutError:
@@ -282,7 +282,7 @@ class TelegramChat(Chat):
         return itertools.accumulate(change for _, change in sorted(changes))
 
     def sends(self) -> list[Any]:
-        """The calls that have sent a text here, in order."""
+        """Return the API calls that sent a text to this chat, in order."""
         return [
             one
             for one in self._wire.log
@@ -351,7 +351,7 @@ class DiscordChat(Chat):
             self._backend.clock.advance(-seconds)
 
     async def slash(self, who: Any, words: str, **options: Any) -> Any:
-        """Use a slash command here; return its response, when it says something."""
+        """Send a slash command, wait for its response, and return the text."""
         result = await who.slash(self.handle, words, **options)
         await wait_until(lambda: result.response and result.response.content)
         return result.response
@@ -392,7 +392,7 @@ class DiscordChat(Chat):
         return [str(one.content) for one in shown if one.author_id == ours]
 
     def spoken(self) -> list[tuple[str, str]]:
-        """Whom webhooks have let speak here, and what."""
+        """Return the names and texts of webhook messages in this chat."""
         shown = self._wire.messages(self.chat)
         return [(one["author"]["username"], one["content"]) for one in shown if "webhook_id" in one]
 
@@ -425,7 +425,7 @@ class Platforms:
         self.people = [on_discord.member(self.guild, name) for name in ("alice", "bob")]
 
     def offer_to_everybody(self, command: str) -> None:
-        """Let a command that is for admins be seen by all members, as server settings can."""
+        """Make an admin command visible to all members, as server settings can."""
         registered = self.discord.b.find_command(command, self.guild.id)
         everybody = dict.fromkeys(self.people, True)
         self.guild.set_command_permissions(int(registered["id"]), everybody)
@@ -443,7 +443,7 @@ class Platforms:
         return guild
 
     def send_guild(self, guild: GuildHandle, *, was_unavailable: bool) -> None:
-        """Tell the bot about a server: it was added, or the server is back after an outage."""
+        """Send the event that the bot was added to a server, or that the server is back."""
         backend = self.discord.b
         whole: dict[str, Any] = dict(
             serializers.guild_create_payload(backend, backend.get_guild(guild.id))
@@ -512,7 +512,7 @@ class Platforms:
     # --- messages ----------------------------------------------------------------------------
 
     def messages(self) -> Iterator[PostedMessage]:
-        """Yield what everybody sees on both platforms, in the order of each conversation."""
+        """Yield the public messages of both platforms, in the order of each conversation."""
         ours = self.discord.b.bot_user.id
         for channel, posts in self.discord.b.messages.items():
             name = f"discord:{channel}"
@@ -531,7 +531,7 @@ class Platforms:
         return PostedMessage(name, by_bot, text, tuple(self._earlier.get((name, number), ())))
 
     def new_texts(self) -> Iterator[tuple[float, str]]:
-        """Yield the Unix times and texts of the bot's new calls that showed a text."""
+        """Yield Unix time and text of the bot's new API calls with a text."""
         logs = (self.telegram.log, self.discord.log)
         calls = self._unfinished
         for number, log in enumerate(logs):
@@ -592,7 +592,7 @@ def _telegram_name(chat: int, topic: int | None) -> str:
 
 
 class _RandomFaults(list[Mapping[str, Any]]):
-    """A list of faults for a server, in which each one appears with a probability."""
+    """Faults of a server, each of which occurs with a probability."""
 
     def __init__(self, share: float, rng: random.Random, faults: Any) -> None:
         super().__init__(faults)

@@ -1,4 +1,4 @@
-"""A console, asked by a client that a test logs in, and a service with its console."""
+"""A console with a client that tests log in, and a service with its console."""
 
 import asyncio
 import json
@@ -168,7 +168,7 @@ class Playground:
         return Channel(store, found)
 
     async def answered(self, count: int) -> Channel:
-        """Wait until the channel has so many messages, the last one an answer; return it."""
+        """Wait until the channel has `count` messages, the last one an answer; return it."""
         channel = await self.read_channel()
         await channel.wait_for(lambda all_: len(all_) == count and bool(all_[-1].buttons))
         return channel
@@ -275,7 +275,7 @@ def receipt_of(text: str) -> Receipt:
 
 
 async def post_say(address: str, token: str, **body: str) -> int:
-    """Have the bot say something over the API; return the status."""
+    """Send a message as the bot over the API; return the status."""
     headers = {"Authorization": f"Bearer {token}"}
     async with (
         aiohttp.ClientSession(headers=headers) as session,

@@ -1,4 +1,4 @@
-"""Run the bot so that it kills or stops itself at a named point, or with a fault built in.
+"""Run the bot so that it kills or stops itself at a crash point, or with a built-in fault.
 
     python -m tests.support.crash_points after_commit 3 -- run
     python -m tests.support.crash_points before_finish 1 --signal SIGSTOP -- run
@@ -161,7 +161,7 @@ CRASH_POINTS: dict[str, OnPoint] = {
 
 
 def blind_resend() -> None:
-    """A send of unknown outcome is repeated as a new message."""
+    """Build a fault: a send with unknown outcome is repeated as a new message."""
 
     async def resend(self: Sender, row: OutboxRow) -> OutboxRow | None:
         await self.outbox.reschedule(row, 0)
@@ -172,7 +172,7 @@ def blind_resend() -> None:
 
 
 def acknowledge_first() -> None:
-    """The cursor is stored before the messages that it counts."""
+    """Build a fault: the cursor is stored before the messages."""
     receive = SqlInbox.receive
 
     async def cursor_first(
@@ -185,7 +185,7 @@ def acknowledge_first() -> None:
 
 
 def _answer_edits_anew() -> None:
-    """An edited question is taken for another one."""
+    """Build a fault: an edited question counts as a new one."""
 
     async def handle(
         _: Edits, _group: MessageGroup, edited: Edited
@@ -196,7 +196,7 @@ def _answer_edits_anew() -> None:
 
 
 def _ignore_changes() -> None:
-    """An edit changes nothing, and a press is acknowledged and changes nothing."""
+    """Build a fault: edits and presses have no effect."""
 
     async def handle(*_: object) -> TurnResult:
         return TurnResult()
@@ -206,7 +206,7 @@ def _ignore_changes() -> None:
 
 
 def _forget_gathered() -> None:
-    """What was gathered into an answer stays in the inbox."""
+    """Build a fault: gathered messages stay in the inbox."""
     original = Conversations.finish
 
     async def finish(
@@ -231,7 +231,7 @@ def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None
 
 
 def _no_fence() -> None:
-    """Nobody checks the epoch and owner of a claim, nor whether its answer is queued already."""
+    """Build a fault: epoch and owner of claims are not checked."""
     held = "epoch = _at_epoch AND owner = _claimed_by"
     for function in (FUNCTIONS["open"], FUNCTIONS["finish"]):
         _rewrite(function, held, "true")
@@ -251,7 +251,7 @@ def _no_fence() -> None:
 
 
 def _unfenced_again() -> None:
-    """Whoever held a row once may give it back to be sent, whatever became of it since."""
+    """Build a fault: an earlier holder of a row may reschedule it."""
     # With its old id, the second message would take the place of the first.
     SQL["put_off_row"] = Statement("""
         UPDATE outbox SET state = :becomes, owner = NULL, not_before = :now + :seconds,
@@ -262,7 +262,7 @@ def _unfenced_again() -> None:
 
 
 def _clients_clocks() -> None:
-    """Leases on PostgreSQL are judged by the clock of whoever asks."""
+    """Build a fault: leases on PostgreSQL are judged by clients' clocks."""
     ahead = round(SystemClock().now() - time.time())
     statements.SERVER_CLOCK = f"({statements.SERVER_CLOCK} + {ahead})"
     own_time = f"(clock_timestamp() + make_interval(secs => {ahead}))"
@@ -272,7 +272,7 @@ def _clients_clocks() -> None:
 
 
 def _fatal_message() -> None:
-    """A message that contains a certain word kills the process when the model is asked."""
+    """Build a fault: a message with a certain word kills the process."""
     original = OpenAICompatibleBackend.generate
 
     def generate(
@@ -286,7 +286,7 @@ def _fatal_message() -> None:
 
 
 def never_set_aside() -> None:
-    """No message is blamed for the deaths: with a thousand kills, some meet one three times."""
+    """Never blame a message for crashes, because random kills can hit one three times."""
     setattr(bot.turn.worker, is_set_aside.__name__, lambda _: False)
 
 
@@ -298,7 +298,7 @@ BUILDS = {"right": lambda: None, **{one.__name__.lstrip("_"): one for one in _FA
 
 
 def _print_task_stacks(*_: object) -> None:
-    """Print what each task waits for, down to the innermost await: `print_stack` ends before."""
+    """Print the stack of each task down to the innermost await, unlike `print_stack`."""
     for task in asyncio.all_tasks(asyncio.get_event_loop()):
         print(f"Stack for {task.get_name()}", file=sys.stderr)  # noqa: T201
         awaited: Any = task.get_coro()

@@ -70,7 +70,7 @@ class SlidingWindow:
 
 @dataclass
 class Bucket:
-    """So many at once, and one more whenever the interval has passed."""
+    """Token bucket: burst size and refill interval."""
 
     count: int
     interval: float
@@ -100,7 +100,7 @@ class Refusal:
 
 
 class LimitEnforcer:
-    """Counts the calls of both platforms by their scopes, and remembers what it refused."""
+    """Counts the API calls of both platforms by scope, and records refused calls."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
@@ -119,7 +119,7 @@ class LimitEnforcer:
         self._told: dict[str, Refusal] = {}
 
     async def measure_delays(self) -> None:
-        """Measure how late this process is, until cancelled; else it counts as never late."""
+        """Measure this process's delays until cancelled."""
         while True:
             self._beat_at = self.now()
             await asyncio.sleep(_BEAT_SECONDS)
@@ -140,7 +140,7 @@ class LimitEnforcer:
     def judge(
         self, scopes: Mapping[str, list[Window]], call: str = "", *, is_counted: bool = True
     ) -> Refusal | None:
-        """Count a call if it `is_counted`; return why it is refused, None: it is taken."""
+        """Count a call if it `is_counted`; return why it is refused, or None if accepted."""
         now = self.now()
         for scope, windows in scopes.items():
             self._windows.setdefault(scope, windows)

@@ -1,4 +1,4 @@
-"""Marks of the tests that run the service between servers of both platforms and a model."""
+"""Marks for tests that run the service with loopback platforms and a model."""
 
 import pytest
 
@@ -13,5 +13,5 @@ ON_THE_WIRES = [
 
 
 def at(*kinds: str) -> pytest.MarkDecorator:
-    """Run a test once in a new conversation of each kind: its parameter `where`."""
+    """Run a test once per kind of conversation, as its parameter `where`."""
     return pytest.mark.parametrize("where", kinds, indirect=True)

@@ -1,4 +1,4 @@
-"""An intake in memory, which keeps each event once and can fail."""
+"""An intake in memory that stores each event once and can fail."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

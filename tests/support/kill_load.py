@@ -42,7 +42,7 @@ _LONG_ANSWERS = (700, 1300)  # words: two and three messages on Discord
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """How many questions and kills there are at least; the seed decides the rest."""
+    """The minimum numbers of questions and kills, and the seed for everything else."""
 
     seed: int
     questions: int
@@ -66,7 +66,7 @@ class LoadPlan:
 
 @dataclass(slots=True)
 class AnswerTimes:
-    """When questions were asked and seen to be answered, and when a process was killed."""
+    """The times of questions, of visible answers, and of kills."""
 
     asked: dict[str, float] = field(default_factory=dict)
     answered: dict[str, float] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class AnswerTimes:
         return sum(name not in self.answered for name in names)
 
     def latencies(self, since: float, until: float) -> list[float]:
-        """Return how long answers took that were asked for in a time."""
+        """Return the latencies of answers to questions within a time span."""
         return [
             answered - self.asked[name]
             for name, answered in self.answered.items()
@@ -95,7 +95,7 @@ class AnswerTimes:
         ]
 
     def report(self) -> str:
-        """Say how long answers took, and those that were open at a kill from the last one on."""
+        """Return a text with answers' latencies, and those of answers interrupted by kills."""
         latencies, recoveries = [], []
         for name, answered in self.answered.items():
             asked = self.asked.get(name, answered)
@@ -164,7 +164,7 @@ async def run_under_kills(
     disturb: Disturbance | None = None,
     over: asyncio.Event | None = None,
 ) -> LoadResult:
-    """Ask and kill as planned, at least until `over`, while `disturb` runs; check the answers."""
+    """Ask and kill as planned, at least until `over`, while `disturb` runs; return the result."""
     rng = random.Random(plan.seed)
     outcome = LoadResult(plan)
     began = time.monotonic()
@@ -253,7 +253,7 @@ async def _send_questions(
 
 
 async def _kill_until_enough(service: Service, outcome: LoadResult, rng: random.Random) -> None:
-    """Start it until processes were killed as often as planned, at every point in turn."""
+    """Restart the service until it was killed as often as planned, at all points in turn."""
     plan = outcome.plan
     order: list[str] = []
     while outcome.kills_by_point.total() < plan.kills:
@@ -284,7 +284,7 @@ async def _pause(service: Service, plan: LoadPlan, rng: random.Random) -> None:
 
 
 async def _wait_seconds(service: Service, point: str, plan: LoadPlan, rng: random.Random) -> float:
-    """Return for how long it may go on; before that, wait until it was paused, say."""
+    """Wait for a random event, such as a pause; return how long the process may then run."""
     if point == _STOPPED:
         return rng.uniform(0.2, 4)  # it may still be starting
     await service.wait_until_ready(PATIENCE_SECONDS, may_end=True)
@@ -318,7 +318,7 @@ async def wait_until_settled(
     early: bool = True,
     repeated: Sequence[str] = (),
 ) -> None:
-    """Wait until every answer is right, if `early`, or nothing changed for so long; 2 s more."""
+    """Wait until all answers are right (if `early`) or nothing changes for a while."""
     before, changed_at = None, time.monotonic()
     while time.monotonic() < changed_at + seconds:
         messages = list(platforms.messages())

@@ -1,4 +1,4 @@
-"""Random schedules of people, characters and memories, beside a plain specification of leaks."""
+"""Random schedules of people, characters and memories, checked by a plain specification."""
 
 import hashlib
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ class Killed(Exception):
 
 
 class MortalDatabase(Database):
-    """Dies once after a number of queries of a unit, which is rolled back."""
+    """A database that dies once, after a number of queries of a unit, which is rolled back."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database._connections, database.codec)
@@ -107,7 +107,7 @@ class MortalDatabase(Database):
 
 @dataclass(eq=False)
 class Fact:
-    """A memory as the specification knows it."""
+    """A memory in the specification."""
 
     text: str
     author: str
@@ -190,7 +190,7 @@ class MemoryWorld:
     # --- what happens
 
     async def take(self, step: Step) -> None:
-        """Do one step; a process that dies in it is followed by one that repeats it."""
+        """Do one step, and repeat it if the process dies."""
         kind, who, where, number, kill_at = step
         self.events += 1
         self.database.queries_left = kill_at if kill_at < 12 else None
@@ -375,7 +375,7 @@ async def run_schedule(database: MortalDatabase, steps: Sequence[Step], seed: in
 
 
 def random_schedule(rng: Random) -> list[Step]:
-    """Return the steps of a schedule, of which a third is killed; some people consent first."""
+    """Return the steps of a schedule; a third of them is killed, and some people consent first."""
     consenting = [
         ("consent", who, 0, rng.choice((2, 3)), 35)
         for who in range(len(PEOPLE))

@@ -1,4 +1,4 @@
-"""A chat completions server on loopback that gives the expected answers with set delays."""
+"""A loopback chat completions server that sends the expected answers with set delays."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ class Model:
         await self._runner.cleanup()
 
     def grow_slowly(self) -> None:
-        """Take some seconds for each answer from now on, so that it is shown as it grows."""
+        """Take some seconds for each answer from now on, so that it is shown live."""
         self.chunk_delays, self.chunk_count = (0.4,), 8
 
     @contextmanager
@@ -72,14 +72,14 @@ class Model:
 
     @asynccontextmanager
     async def reaching_half(self, answers: int = 1) -> AsyncIterator[None]:
-        """After the block, wait until so many more answers reached their middle."""
+        """After the block, wait until `count` more answers are half complete."""
         reached = self.halfway + answers
         yield
         await wait_until(lambda: self.halfway >= reached)
 
     @asynccontextmanager
     async def hanging_up(self, answers: int = 1) -> AsyncIterator[None]:
-        """After the block, wait until so many more answers were hung up."""
+        """After the block, wait until the client aborted `count` more answers."""
         hung_up = self.hung_up + answers
         yield
         await wait_until(lambda: self.hung_up >= hung_up)
@@ -89,7 +89,7 @@ class Model:
 
     @property
     def transcripts(self) -> list[str]:
-        """The transcripts from which it was asked for memories."""
+        """Return the transcripts in requests for memories."""
         asked = [one["messages"] for one in self.requests]
         return [_text(one[-1]["content"]) for one in asked if one[0]["content"] == INSTRUCTION]
 
@@ -160,7 +160,7 @@ class Model:
 
 
 def unanswered_questions(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the questions after the last answer, whoever gave it; if none, the last question."""
+    """Return the questions after the last answer or, if none, the last question."""
     last = ""
     since: list[str] = []
     for one in messages:

@@ -1,4 +1,4 @@
-"""Messages that no library can parse, and answers that a platform never takes."""
+"""Unparsable messages, and answers that a platform always refuses."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from tests.support.chats import Chat, Platforms
 
 
 def _corrupt(event: Any) -> Any:
-    """Make each message "odd" of an event one that no library can parse."""
+    """Make each message "odd" in an event unparsable."""
     if isinstance(event, dict) and event.get("content") == "odd":
         return {**event, "mentions": 7, "thread": None}
     if isinstance(event, dict):
@@ -20,7 +20,7 @@ def _corrupt(event: Any) -> Any:
 
 @contextmanager
 def odd_messages(platforms: Platforms) -> Iterator[None]:
-    """Have Discord's server send what `push_odd_message` says as it is meant."""
+    """Make Discord's server send the unparsable messages of `push_odd_message`."""
     wire = platforms.discord
     write = wire._wire
     wire._wire = lambda event: write(_corrupt(json.loads(json.dumps(event, default=str))))
@@ -39,7 +39,7 @@ def push_odd_message(where: Chat) -> None:
 
 @contextmanager
 def refused_text(platforms: Platforms, name: str) -> Iterator[None]:
-    """Refuse the answer to the question of this name on both platforms, however often it comes."""
+    """Make both platforms always refuse the answer to the question with this name."""
     text, wire = re.compile(f"RS{name}:"), platforms.discord  # also while it grows
     platforms.telegram.fault("*", times=10**6, match={"text": text}, error_code=500)
     take_fault = wire._take_fault

@@ -35,12 +35,12 @@ def preset_json(name: str, **more: object) -> str:
 
 
 def each_answered(name: str, system: str) -> str:
-    """Return a preset file that answers each message by itself."""
+    """Return a preset file that answers each message separately."""
     return preset_json(name, system=system, busy="queue")
 
 
 def _inherited() -> dict[str, str]:
-    """Return what is passed on of this environment: none of our own settings."""
+    """Return this environment without Troupe's settings."""
     kept = {name: value for name, value in os.environ.items() if name in _INHERITED}  # noqa: TID251
     return {**kept, "PYTHONPATH": str(CHECKOUT)}
 
@@ -49,7 +49,7 @@ TESTER = each_answered("tester", "You are a tester.")
 
 
 class Service:
-    """One installation of the bot; its data stay. A launcher makes starts ten times cheaper."""
+    """An installation of the bot that keeps its data. A launcher makes starts ten times faster."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Service:
         (self.presets / "tester.json").write_text(preset)
 
     async def run_with(self, preset: str = TESTER, **settings: str) -> None:
-        """Let it run with this preset and these settings from now on, started again if needed."""
+        """Use this preset and these settings from now on; restart if necessary."""
         if self.is_running and self._configuration == (preset, settings):
             return
         await self.kill()
@@ -145,7 +145,7 @@ class Service:
         *options: str,
         **settings: str,
     ) -> None:
-        """Start it so that it kills itself at the given pass of a point of `crash_points`."""
+        """Start the service so that it kills itself at the given pass of a crash point."""
         assert self._launcher is not None
         self._remember_log_length()
         self._process = await self._launcher.launch(
@@ -160,7 +160,7 @@ class Service:
 
     @asynccontextmanager
     async def killed_at(self, point: str, count: int = 1) -> AsyncIterator[None]:
-        """Have what is done in the block kill it at so many passes of a point; start it again.
+        """Let the block kill the service at the given pass of a crash point; restart it afterwards.
 
         What it does by itself when it starts does not kill it: Discord replays what came after
         the session that was stored last.
@@ -205,7 +205,7 @@ class Service:
         return status, json.loads(text)["parts"]
 
     async def wait_until_finished(self, messages: int, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait until this start of the service has finished so many messages."""
+        """Wait until the service has finished `messages` messages since its start."""
         async with asyncio.timeout(seconds):
             while await self._finished_messages() < messages:  # noqa: ASYNC110 # another process makes it so
                 await asyncio.sleep(0.05)
@@ -216,7 +216,7 @@ class Service:
 
     @property
     def address(self) -> str:
-        """Where this start of it serves the console; empty: not yet."""
+        """The URL of the console since the last start; empty: not ready."""
         return next(reversed(_ADDRESS.findall(self.output())), "")
 
     async def read(self, page: str) -> tuple[int, str] | None:

@@ -18,7 +18,7 @@ from tests.valkey import run_valkey
 
 @dataclass
 class Shape:
-    """An installation, and what disturbs what its processes share."""
+    """An installation, and the disturbance of its shared servers."""
 
     services: Sequence[Service]
     disturb: Disturbance | None = None
@@ -50,7 +50,7 @@ class Installer:
     folder: Path
 
     def install(self, name: str = "") -> Service:
-        """Install one process, which its caller has to kill."""
+        """Install a process; the caller must kill it."""
         return Service(self.folder / name, self.platforms, self.model, self.launcher)
 
     @contextlib.asynccontextmanager
@@ -101,12 +101,12 @@ def write_tester(service: Service, **more: object) -> None:
 
 
 def report(outcome: LoadResult) -> LoadResult:
-    """Print the result: pytest shows it when the test fails, or with -rP."""
+    """Print the result, which pytest shows on failure or with -rP."""
     print(outcome.report())  # noqa: T201
     return outcome
 
 
 def assert_all_answered(outcome: LoadResult, platforms: Platforms) -> None:
-    """Every question was answered once and in order, and nothing else was said."""
+    """Assert that all questions were answered once, in order, and nothing else was sent."""
     assert outcome.result.is_clean
     assert outcome.result.questions == outcome.questions + len(platforms.conversations)

@@ -1,4 +1,4 @@
-"""A PostgreSQL with a synchronous standby that takes its place, from the wheel.
+"""A PostgreSQL server with a synchronous standby that can replace it.
 
 Clients connect through a socket that is a link, as they would through a virtual address.
 """
@@ -21,7 +21,7 @@ _SOCKET = ".s.PGSQL.5432"
 
 @dataclass
 class PostgresPair:
-    """A primary, and a standby that has whatever the primary has committed."""
+    """A primary server, and a standby with everything the primary committed."""
 
     url: str
     link: Path
@@ -33,7 +33,7 @@ class PostgresPair:
     """Who the servers run as."""
 
     async def fail_over(self) -> None:
-        """Stop the primary without a word, and let the standby take its place."""
+        """Kill the primary, and promote the standby."""
         await self.run("pg_ctl", "-D", str(self.primary), "-m", "immediate", "stop")
         await self.run("pg_ctl", "-D", str(self.standby), "-w", "promote")
         self.link.unlink()

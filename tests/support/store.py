@@ -1,4 +1,4 @@
-"""The repositories over one empty database, and steps of a message on them."""
+"""The stores on an empty database, and the steps of a message on them."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -89,7 +89,7 @@ class Store:
         return await self.database.read(lambda c: c.execute(statement).scalar())
 
     async def write(self, statement: Any, values: Any = None) -> int:
-        """Change rows; return how many."""
+        """Change rows; return their number."""
         return await self.database.write(lambda c: c.execute(statement, values).rowcount)
 
 
@@ -120,7 +120,7 @@ NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 async def claimed(
     store: Store, key: str = LANE, owner: str = "me", lease: float = LEASE
 ) -> ClaimedMessage | None:
-    """Claim a conversation; None if it has nothing to process or somebody has it."""
+    """Claim a conversation; return None if it is empty or claimed by another owner."""
     begun = await store.conversations.claim_next([key], owner, lease)
     return begun[0] if begun else None
 
@@ -140,7 +140,7 @@ async def finish(
 
 
 def in_parts(*contents: str | MessageContent | OutgoingPart) -> list[OutgoingPart]:
-    """Return the parts of an answer; a text or content becomes the part of its place."""
+    """Return the parts of an answer, numbered in the order of these texts or contents."""
     return [
         one
         if isinstance(one, OutgoingPart)
@@ -156,7 +156,7 @@ async def answer(
 
 
 async def texts_of(store: Store, key: str = LANE) -> list[str]:
-    """Return the texts of a history as a fresh process reads it."""
+    """Return the texts of a history as read by a new process."""
     return [one.text for one in (await read_session(store.database, key)).turns]
 
 
@@ -172,7 +172,7 @@ async def taken(store: Store, outbox: SqlOutbox | None = None) -> OutboxRow:
 
 
 async def send_all(store: Store) -> list[OutboxRow]:
-    """Send everything in the lane as `m` and the part; return the rows."""
+    """Send all rows in the lane, with ids "m<part>"; return the rows."""
     rows = []
     row = await take(store)
     while row is not None:
@@ -199,7 +199,7 @@ async def expire_lease(store: Store) -> None:
 
 
 async def set_aside(store: Store, text: str = "poison") -> None:
-    """Receive a message, and finish it as one that has killed the process too often."""
+    """Receive a message, and finish it as a dead letter."""
     await store.inbox.receive([make_incoming(text)], {})
     await store.write(update(inbox).values(own_crashes=MAX_OWN_CRASHES, crashes=MAX_OWN_CRASHES))
     claim, message = await begin(store.conversations)

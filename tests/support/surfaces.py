@@ -1,4 +1,4 @@
-"""What the tests of all surfaces do."""
+"""Helpers for the tests of all surfaces."""
 
 from collections.abc import Set
 

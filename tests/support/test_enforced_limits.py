@@ -1,4 +1,4 @@
-"""The loopback platforms that enforce limits find out who keeps to none."""
+"""Test that loopback platforms detect callers that exceed limits."""
 
 from dataclasses import dataclass, field
 

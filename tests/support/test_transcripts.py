@@ -1,4 +1,4 @@
-"""The checker of transcripts finds each kind of fault, and a right run passes."""
+"""Test that the checker of transcripts finds each kind of fault, and a correct run passes."""
 
 import re
 
@@ -20,7 +20,7 @@ WAITING = "⏳ 23 more messages came meanwhile. I will answer them next."
 
 
 def post(step: str) -> PostedMessage:
-    """Return what a step of a case posts; questions have three words unless one says how many."""
+    """Return the message of a test step; questions have three words by default."""
     found = STEP.fullmatch(step)
     assert found is not None, step
     where, what, name, words, earlier = found.groups()

@@ -1,4 +1,4 @@
-"""Check a run by the messages in the chats, and by nothing else.
+"""Check a run by the messages in the chats alone.
 
 A question contains a token, `T<hex>:<n>`. Its only right answer is `RS<hex>:<n> 1 2 ... n RE<hex>`,
 in one message or in several, so that every missing, repeated or foreign word is found.
@@ -26,7 +26,7 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class PostedMessage:
-    """A message as everybody in the conversation sees it."""
+    """A publicly visible message of a conversation."""
 
     conversation: str
     by_bot: bool
@@ -39,7 +39,7 @@ class PostedMessage:
 
 @dataclass(slots=True)
 class PeoplesChanges:
-    """What people did besides asking; it decides which answers are right."""
+    """People's actions besides asking, which determine the right answers."""
 
     deleted: set[str] = field(default_factory=set)
     """The questions whose answer somebody took away: it may be missing."""
@@ -62,7 +62,7 @@ def expected_answer(question: str) -> str:
 
 @dataclass(slots=True)
 class CheckResult:
-    """The faults that were found; none: every question has its one right answer."""
+    """The faults found; empty: every question has exactly one right answer."""
 
     questions: int = 0
     lost: list[str] = field(default_factory=list)
@@ -95,7 +95,7 @@ class CheckResult:
 def check_transcripts(
     messages: Iterable[PostedMessage], changes: PeoplesChanges | None = None
 ) -> CheckResult:
-    """Check every conversation, in its order; an edited question has one answer, to any text."""
+    """Check all conversations; an edited question has one answer, to any of its texts."""
     result = CheckResult()
     for conversation, said in groupby(
         sorted(messages, key=lambda post: post.conversation), lambda post: post.conversation

@@ -1,4 +1,4 @@
-"""Units of work whose queries a test looks at or changes."""
+"""Units of work whose queries a test inspects or changes."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def through(change: Callable[[Query], Query], unit: Unit[T]) -> Unit[T]:
-    """Run a unit of which each query passes through a function before it runs."""
+    """Run a unit of work; each query passes through a function before it runs."""
     try:
         query = next(unit)
         while True:

@@ -1,4 +1,4 @@
-"""Run a module of ours as if on Windows: what Windows lacks is hidden, and libraries are not.
+"""Run a module of ours as if on Windows: hide what Windows lacks, except from libraries.
 
 `python -m tests.support.windows MODULE ARGUMENT ...`, or `everything` to import all modules.
 Libraries are imported first, because they would ask the real Windows for things. Its event loop
@@ -65,7 +65,7 @@ LIBRARIES = [
 
 
 class WindowsLoop(asyncio.SelectorEventLoop):
-    """An event loop with what the one of Windows has."""
+    """An event loop with the features of the one on Windows."""
 
     def _unsupported(self, *_given: object) -> None:
         raise NotImplementedError
