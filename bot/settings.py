@@ -392,7 +392,7 @@ class Settings(BaseSettings):
     )
     delivery: DeliverySettings = Field(DeliverySettings(), description="How messages are sent.")
     limits: LimitSettings = Field(
-        LimitSettings(), description="Rate limits of answers per person and channel, and others."
+        LimitSettings(), description="Rate limits per person and per channel, and other limits."
     )
     budgets: BudgetSettings = Field(BudgetSettings(), description="What answers may cost.")
     console: ConsoleSettings = Field(

@@ -28,7 +28,7 @@ class Address:
     chat: str
     """The platform's chat id; on Discord a thread is a chat of its own."""
     thread: str | None = None
-    """A Telegram topic."""
+    """The id of a Telegram topic; None outside topics."""
     bot_id: str = ""
     """The id of an additional bot on the platform; empty: the platform's first bot."""
     history: str = ""

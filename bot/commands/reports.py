@@ -77,7 +77,7 @@ class ContextView:
         """Return the receipts of an answer (None: the latest); raises `UserError`."""
         if answered_at is not None:
             problem = translatable("The prompt of that answer is no longer stored.")
-            found = await self.receipts.of_answer(conversation, answered_at.timestamp())
+            found = await self.receipts.find_for_answer(conversation, answered_at.timestamp())
         else:
             problem = translatable(
                 "I have not answered in this channel recently, so there is no context to show."
@@ -265,7 +265,7 @@ class UsageView:
         return CommandResult(join_texts(lines))
 
     async def _line(self, message: IncomingMessage, period: Period, since: datetime) -> Text:
-        total = await self.totals.of_person(message.author.id, since)
+        total = await self.totals.person_total(message.author.id, since)
         return translatable(
             "{period}: {answers}, {prompt} tokens read ({cached} from a cache), {output} written,"
             " {cost}",

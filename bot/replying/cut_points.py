@@ -52,7 +52,7 @@ class FenceLine:
         return len(self.margin) - len(self.margin.lstrip())
 
     def opens(self, text: str) -> Fence | None:
-        """Return the code block that this line opens outside of code, or None."""
+        """Return the code block that this line opens, or None if its backticks are inline code."""
         run = text[self.run_start : self.run_end]
         if run[0] == "`" and "`" in self.info:
             return None  # inline code, according to CommonMark
@@ -375,7 +375,7 @@ def _cut_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, 
 def _last_gap(
     window: CutWindow, gaps: Sequence[tuple[int, int]], unbreakable: Sequence[tuple[int, int]]
 ) -> tuple[int, int, int] | None:
-    """Return the last gap after a sentence or else after a word."""
+    """Return the last gap after a sentence, or the last one after a word if there is none."""
     last: tuple[int, int, int] | None = None
     for end, resume in gaps:
         if (

@@ -160,7 +160,7 @@ async def _stream(
     await _stream_request(backend, request, answer, may_continue)
     while tools.may_call and not answer.is_complete and (finish := answer.finish).tool_calls:
         if not await may_continue():
-            _log.warning("tools_not_paid", calls=len(finish.tool_calls))
+            _log.warning("tool_round_over_budget", calls=len(finish.tool_calls))
             return
         await tools.run_round(answer.begin_request(), finish)
         if tools.has_ended():

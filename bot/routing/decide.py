@@ -103,7 +103,7 @@ def decide(
         is_meant = incoming.wake is not None and incoming.attachments
         return Unreadable(incoming.attachments) if is_meant else Ignore()
     presets = active.presets
-    command = _command(incoming, presets)
+    command = _parse_addressed_command(incoming, presets)
     if command is not None:
         return command
     candidates = select_speakers(presets, incoming, recent, dice=dice, now=now)
@@ -115,14 +115,16 @@ def decide(
 
 def _decide_late(incoming: IncomingMessage, active: ActiveCharacters) -> Decision:
     """Decide about a message that is too late to answer: observe it, but run /forget."""
-    command = _command(incoming, active.presets)
+    command = _parse_addressed_command(incoming, active.presets)
     if command is not None:
         return command if command.name == "forget" else Ignore()
     is_kept = incoming.wake is not None or active.any_reads_all_messages
     return Observe() if is_kept and text_with_attachments(incoming).strip() else Ignore()
 
 
-def _command(incoming: IncomingMessage, presets: Sequence[Preset]) -> Command | None:
+def _parse_addressed_command(
+    incoming: IncomingMessage, presets: Sequence[Preset]
+) -> Command | None:
     has_form = any(preset.prompter for preset in presets)
     if incoming.wake is None or (has_form and is_ask_command(incoming.text)):
         return None

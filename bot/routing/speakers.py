@@ -177,7 +177,7 @@ def select_speakers(
         return (_only_candidate(presets[0], incoming, recent, dice),)
     quoted = quoted_preset(incoming.quote, recent, presets)
     candidates = [
-        _choose(one, _SCORE_REPLIED_TO, "was replied to") if one.preset == quoted else one
+        _with_choice(one, _SCORE_REPLIED_TO, "was replied to") if one.preset == quoted else one
         for one in _called_by_name(presets, incoming.own_text, recent)
     ]
     if any(one.chosen for one in candidates):
@@ -191,7 +191,7 @@ def select_speakers(
     )
     chance = _Chance(recent, now, dice, share=1.0 if addressed else 0.0)
     drawn = [
-        _choose(one, preset.talkativeness, rule)
+        _with_choice(one, preset.talkativeness, rule)
         if (rule := find_wake_rule(incoming, preset, dice))
         else _decide_by_chance(one, preset, chance)
         for one, preset in zip(candidates, presets, strict=True)
@@ -199,7 +199,7 @@ def select_speakers(
     if addressed and not any(one.chosen for one in drawn):
         best = max(drawn, key=lambda one: one.score)
         reason = "had the highest score, and one character must answer"
-        drawn[drawn.index(best)] = _choose(best, 0, reason)
+        drawn[drawn.index(best)] = _with_choice(best, 0, reason)
     return _rank(drawn)
 
 
@@ -242,11 +242,11 @@ def _only_candidate(
         return SpeakerCandidate(preset.name, 0.0, reasons, chosen=True)
     candidate = SpeakerCandidate(preset.name, 0.0, (is_alone,))
     if preset.wake.names and name_position(preset, incoming.own_text) is not None:
-        return _choose(candidate, 0.0, marked("was called by name"))
+        return _with_choice(candidate, 0.0, marked("was called by name"))
     if continues_thread(incoming, recent, preset):
-        return _choose(candidate, 0.0, marked("has answered in this thread before"))
+        return _with_choice(candidate, 0.0, marked("has answered in this thread before"))
     if rule := find_wake_rule(incoming, preset, dice):
-        return _choose(candidate, 0.0, rule)
+        return _with_choice(candidate, 0.0, rule)
     return _with_reason(candidate, marked("was not addressed"))
 
 
@@ -286,7 +286,7 @@ def _decide_by_chance(one: SpeakerCandidate, preset: Preset, chance: _Chance) ->
     drawn = chance.dice()
     figures = {"drawn": f"{drawn:.2f}", "limit": f"{threshold:.2f}"}
     if drawn < threshold:
-        return _choose(one, threshold, DREW_BELOW.with_values(**figures))
+        return _with_choice(one, threshold, DREW_BELOW.with_values(**figures))
     lost = _with_reason(one, _DREW_NOT_BELOW.with_values(**figures))
     return replace(lost, score=one.score + threshold)
 
@@ -305,7 +305,7 @@ def _rank(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...
     return tuple(ranked)
 
 
-def _choose(one: SpeakerCandidate, score: float, reason: str) -> SpeakerCandidate:
+def _with_choice(one: SpeakerCandidate, score: float, reason: str) -> SpeakerCandidate:
     return replace(one, score=one.score + score, reasons=(*one.reasons, reason), chosen=True)
 
 

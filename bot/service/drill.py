@@ -241,7 +241,7 @@ class _Drill:
         card = f"{name} | Ida paints {_WORDS}. | Ida greets {_WORDS}."
         lines = (f"/me I am {_WORDS}", "/settings me server", f"/character add {card}")
         for line in (*lines, f"/character use {name}", f"Hello {_WORDS}"):
-            await self._receive(self._said(line))
+            await self._receive(self._message(line))
         liked = (_PRIVATE, self._key(), self._newest[0], _PERSON, Reaction.GOOD, _now(), private)
         await self._receive(Reacted(*liked, is_private=True))
         for line, wake in (
@@ -249,7 +249,7 @@ class _Drill:
             (f"To others: {_WORDS}", None),
             ("/settings overhear on", WakeReason.COMMAND),
         ):
-            await self._receive(self._said(line, _GROUP, wake))
+            await self._receive(self._message(line, _GROUP, wake))
         await self.container.decisions.newest(_GROUP.channel)  # stores those that are pending
 
         key, summaries = _PRIVATE.conversation, SqlSummaries(self._database)
@@ -266,18 +266,18 @@ class _Drill:
         slots = SlotStore(folder, "model", clock, limit_bytes=1, limit_seconds=1)
         slots.open()
         (folder / slots.state_file_name(SlotOwner(key, MARK))).write_text(_WORDS)
-        await self.container.inbox.receive([self._said(_WORDS, _ELSEWHERE)], {})
+        await self.container.inbox.receive([self._message(_WORDS, _ELSEWHERE)], {})
         of = {"of": _ELSEWHERE.conversation, "newer_than": 0, "most": 1}
         [[number, *_]] = await self._database.fetch(SQL["following_messages"], **of)
         await self._database.execute(SQL["set_message_aside"], message=number)
 
     async def _forget(self) -> None:
-        await self._receive(self._said("/forget me"))
+        await self._receive(self._message("/forget me"))
         message, button = self._newest
         pressed = (_PRIVATE, self._key(), message, _PERSON, button, _now(), (_PRIVATE.lane,))
         await self._receive(Pressed(*pressed, is_private=True))
 
-    def _said(
+    def _message(
         self, text: str, address: Address = _PRIVATE, wake: WakeReason | None = WakeReason.DM
     ) -> IncomingMessage:
         key, is_private = self._key(), address is not _GROUP
@@ -306,7 +306,7 @@ class _Drill:
         for table in metadata.sorted_tables:
             async for row in self._rows(table):
                 for column, value in row.items():
-                    yield f"{table.name}.{column}", self._plain(value)
+                    yield f"{table.name}.{column}", self._decode_text(value)
         prefix = f"troupe:{await read_installation_id(self._database)}:"
         async for key in self.redis.scan_iter(f"{prefix}*") if self.redis else _nothing():
             is_text = await self.redis.type(key) == b"string"
@@ -314,7 +314,7 @@ class _Drill:
             if await self.redis.type(key) == b"zset":
                 values = await self.redis.zrange(key, 0, -1)
             kind = key.decode().removeprefix(prefix).partition(":")[0]
-            yield f"redis {kind}", " ".join([key.decode(), *map(self._plain, values)])
+            yield f"redis {kind}", " ".join([key.decode(), *map(self._decode_text, values)])
         for path in self.container.settings.data_dir.rglob("*"):
             if path.is_file() and path.name != FILE_NAME:
                 yield f"file {path.parent.name}", path.read_text()
@@ -336,7 +336,7 @@ class _Drill:
                 yield row
             last = [rows[-1][one.name] for one in table.primary_key]
 
-    def _plain(self, stored: Any) -> str:
+    def _decode_text(self, stored: Any) -> str:
         with contextlib.suppress(StoreError):  # another row, encrypted with an unknown key
             stored = self._database.codec.decode(stored)
         if isinstance(stored, bytes):

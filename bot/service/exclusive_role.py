@@ -186,7 +186,7 @@ class ShardReceiver:
         """Return the number of shards for this process; unchanged if the database is down."""
         try:
             await self.leases.take(member, _MEMBER_SECONDS)
-            members = await self.leases.held(self._members)
+            members = await self.leases.held_roles(self._members)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
             return self._share

@@ -91,9 +91,9 @@ def heartbeat(nodes: NodeRegistry, owner: str, roles: str, version: str, clock: 
 
     async def end() -> None:
         with contextlib.suppress(StoreError):
-            await nodes.leave(owner)
+            await nodes.unregister(owner)
 
-    return RolePart([run], partial(nodes.enter, owner, roles, version), end)
+    return RolePart([run], partial(nodes.register, owner, roles, version), end)
 
 
 async def measure_loop_lag(clock: Clock) -> None:

@@ -73,7 +73,7 @@ class TextCodec:
 
     def renewed(self, stored: Any) -> Any:
         """Re-encode a stored value with the newest key."""
-        if not stored or _key_of(stored) == self.encrypting_key:
+        if not stored or _key_id(stored) == self.encrypting_key:
             return stored
         return self.encode(self.decode(stored))
 
@@ -90,7 +90,7 @@ class PassThroughCodec(TextCodec):
         return stored
 
 
-def _key_of(stored: str | bytes) -> str:
+def _key_id(stored: str | bytes) -> str:
     """Return the id of a stored value's key; "" if it is not encrypted."""
     begin = stored if isinstance(stored, str) else stored[:32].decode("latin-1")
     return begin.removeprefix(_MARK).partition(":")[0] if begin.startswith(_MARK) else ""

@@ -68,7 +68,7 @@ async def _run_as_owner(target: Database, unit: Callable[[Connection], None]) ->
         if error.sql_state != INSUFFICIENT_PRIVILEGE:
             raise
         raise StoreError(
-            "the role in --to does not own the tables: name the one that does"
+            "the role in --to does not own the tables: use the role that owns them"
         ) from error
 
 

@@ -124,7 +124,7 @@ def _read_row(
         case EventKind.ANSWERED:
             turn, conversation, preset, provider, model, read, written, cost = columns
             # Without a turn, it is the usage of a summary or recap.
-            if turn and not _is_of_drill(conversation):
+            if turn and not _belongs_to_drill(conversation):
                 data = {"answer": position, "channel": parse_address(conversation).channel}
                 data |= {"preset": preset, "provider": provider, "model": model}
                 data |= {"prompt_tokens": read, "output_tokens": written}
@@ -134,15 +134,15 @@ def _read_row(
                 data = {"error": key.removeprefix(ERROR_NOTES)}
         case EventKind.FEEDBACK:
             receipt, reaction, person = columns
-            if not _is_of_drill(person):
+            if not _belongs_to_drill(person):
                 data = {"answer": receipt, "reaction": reaction}
         case EventKind.JOINED:
             conversation, event_kind = columns
-            if event_kind == "joined" and not _is_of_drill(conversation):
+            if event_kind == "joined" and not _belongs_to_drill(conversation):
                 data = {"channel": parse_address(conversation).channel}
     is_last = bool(has_no_older_transaction)
     return EventRow(kind, position, at, data, has_no_older_transaction=is_last)
 
 
-def _is_of_drill(key: str) -> bool:
+def _belongs_to_drill(key: str) -> bool:
     return parse_address(key).platform == DRILL_PLATFORM

@@ -28,7 +28,7 @@ class SqlRoleLeases(ClockStore):
         yield SQL["release_role"].query(role=role, owner=self._owner)
 
     @reading
-    def held(self, prefix: str) -> Unit[Sequence[str]]:
+    def held_roles(self, prefix: str) -> Unit[Sequence[str]]:
         """Return the roles with a prefix that any process holds now."""
         rows = yield SQL["held_roles"].query_alone(prefix=prefix, now=self._clock.now())
         return [row[0] for row in rows]

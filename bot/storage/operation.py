@@ -31,7 +31,7 @@ class NodeRegistry(ClockStore):
     """Registers the processes of an installation. All ages use the database's clock."""
 
     @transaction
-    def enter(self, owner: str, roles: str, version: str) -> Unit[None]:
+    def register(self, owner: str, roles: str, version: str) -> Unit[None]:
         yield SQL["leave_node"].query(owner=owner)  # left by a previous run
         row = {"owner": owner, "roles": roles, "version": version}
         yield SQL["enter_node"].query({**row, **self._now()})
@@ -55,7 +55,7 @@ class NodeRegistry(ClockStore):
         return dict(decode_all("report", rows, lambda row: (row[0], _decode_report(row[1]))))
 
     @transaction
-    def leave(self, owner: str) -> Unit[None]:
+    def unregister(self, owner: str) -> Unit[None]:
         """Remove a process that is shutting down."""
         yield SQL["leave_node"].query(owner=owner)
 

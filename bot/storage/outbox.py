@@ -126,7 +126,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def set_aside(self, row: OutboxRow, reason: str, notice: str) -> Unit[OutboxRow | None]:
-        """Give up a row and queue a notice, unless empty; reserve and return the next row.
+        """Give up a row, queue its notice unless the notice is empty, and reserve the next row.
 
         For a private row, the notice is sent to the channel where its reader asked.
         """

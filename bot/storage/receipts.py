@@ -85,7 +85,7 @@ class Receipts(Store):
         return _decode_rows((yield SQL["newest_receipts"].query_alone(of=conversation)))
 
     @reading
-    def of_answer(self, conversation: str, at: float) -> Unit[Sequence[tuple[int, Receipt]]]:
+    def find_for_answer(self, conversation: str, at: float) -> Unit[Sequence[tuple[int, Receipt]]]:
         """Return the receipts of answers at or right after a moment, in Unix seconds."""
         return _decode_rows((yield SQL["receipts_of_answer"].query_alone(of=conversation, at=at)))
 

@@ -85,7 +85,7 @@ async def _delete_old(
 
 def _delete_rows(table: str, delete: Statement, ids: Sequence[int]) -> Unit[int]:
     if table == "outbox":
-        ids = yield from _of_complete_turns(ids)
+        ids = yield from _rows_of_complete_turns(ids)
         yield SQL["keep_message_ids"].query(_list_values(ids))
     yield delete.query(_list_values(ids))
     return len(ids)
@@ -97,7 +97,7 @@ def _list_values(ids: Iterable[int]) -> dict[str, object]:
     return {"ids": json.dumps(listed), **bounds}
 
 
-def _of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
+def _rows_of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
     """Return the ids of rows whose turns are complete, so that no edit needs them any more."""
     rows = yield SQL["turns_of_rows"].query(_list_values(ids))
     turns = {row[1] for row in rows}

@@ -99,7 +99,7 @@ class UsageTotals(Store):
     """Reads the total usage and cost of answers."""
 
     @reading
-    def of_person(self, person: str, since: datetime) -> Unit[UsageTotal]:
+    def person_total(self, person: str, since: datetime) -> Unit[UsageTotal]:
         [row] = yield SQL["usage_of_person"].query_alone(person=person, since=since.timestamp())
         return UsageTotal(*map(int, row))
 

@@ -162,7 +162,9 @@ class AnswerPipeline:
         places = PartPlaces(first_part, most_live=len(parts))
         async with self.replies.live(context.claim, context.message, places, face=face) as live:
             live.final = [one.content.text for one in parts]
-        turn = self._turn(greeting, speaker, tuple(context.part_name(one.part) for one in parts))
+        turn = self._assistant_turn(
+            greeting, speaker, tuple(context.part_name(one.part) for one in parts)
+        )
         context.parts.extend(parts)
         context.shown.append(live)
         return replace(
@@ -189,7 +191,7 @@ class AnswerPipeline:
                 _log.warning("speaker_refused", preset=speaker.preset.name, reason=str(error))
                 return  # the previous speakers' answers were shown and stay
             else:
-                queue += () if queue else self._reaction(context)
+                queue += () if queue else self._pick_reacting_character(context)
         if not context.turns and not stop.requested:
             raise failures[0]
 
@@ -242,7 +244,7 @@ class AnswerPipeline:
             return
         emoji = context.reactions.get(preset.name)
         if emoji and receipt.answer == reaction_line(emoji):  # the answer is only a reaction
-            context.turns.append(self._turn(receipt.answer, speaker, ()))
+            context.turns.append(self._assistant_turn(receipt.answer, speaker, ()))
             context.receipts.append(_with_edits(receipt, live_reply, context.incoming))
             return
         text = line + receipt.answer + _end_marks(receipt, context.incoming.locale)
@@ -258,7 +260,7 @@ class AnswerPipeline:
         ]
         context.shown.append(live_reply)
         sent_as = tuple(context.part_name(one.part) for one in parts)
-        context.turns.append(self._turn(receipt.answer, speaker, sent_as))
+        context.turns.append(self._assistant_turn(receipt.answer, speaker, sent_as))
         context.receipts.append(_with_edits(receipt, live_reply, context.incoming))
         if await self._is_beyond_model(receipt, context):
             context.notices.append(_SAMPLE_MODEL)
@@ -273,7 +275,7 @@ class AnswerPipeline:
         name = f"sample model {context.claim.conversation}"
         return await self.notices.is_due(name, _SECONDS_UNTIL_TOLD_AGAIN)
 
-    def _reaction(self, context: TurnContext) -> tuple[ActivePreset, ...]:
+    def _pick_reacting_character(self, context: TurnContext) -> tuple[ActivePreset, ...]:
         newest = context.turns[-1].preset if context.turns else None
         if not context.active.is_group and newest == context.active.first.preset.name:
             return ()
@@ -286,7 +288,7 @@ class AnswerPipeline:
         )
         return context.active.pick([one.preset for one in candidates if one.chosen])
 
-    def _turn(self, text: str, speaker: ActivePreset, sent_as: tuple[str, ...]) -> Turn:
+    def _assistant_turn(self, text: str, speaker: ActivePreset, sent_as: tuple[str, ...]) -> Turn:
         name, version = speaker.preset.name, speaker.version
         return Turn("assistant", text, None, self._now(), name, version, sent_as=sent_as)
 

@@ -228,7 +228,7 @@ class Commands:
             earlier = tuple(exchange.before.turns)
             return AskedQuestion(asked, speakers, exchange.parts, earlier), None
         session = await self.stages.conversations.load_session(claim, _MAX_TURNS)
-        newer = _turns_since(question, session.turns)
+        newer = _count_turns_since(question, session.turns)
         return AskedQuestion(asked, speakers), TurnRange(0, newer)
 
     async def _edit(self, group: MessageGroup, request: CommandRequest) -> TurnResult:
@@ -400,7 +400,7 @@ def _answered_at(found: StoredTurn, exchange: Exchange) -> datetime:
     return answers[0].turn.at
 
 
-def _turns_since(question: Turn, turns: Sequence[Turn]) -> int:
+def _count_turns_since(question: Turn, turns: Sequence[Turn]) -> int:
     for number, turn in enumerate(reversed(turns), 1):
         if (turn.role, turn.at, turn.text) == (question.role, question.at, question.text):
             return number

@@ -200,13 +200,13 @@ class ModelRequests:
         if answer.thoughts:
             self._thinking_models.add((preset.provider, preset.model))
         if not stop.requested:
-            _check(answer, preset, sent_limit=preset.output_limit)
+            _raise_if_empty(answer, preset, sent_limit=preset.output_limit)
         self._request_summary(preset, context, fitted)
         if reservation.prompt is not fitted.prompt:
             fitted = replace(fitted, prompt=reservation.prompt)
         is_reaction = answer.text == _reaction_text(preset, context)
         if check is not None and answer.text and not is_reaction:
-            answer = await _checked(check, answer, preset, message)
+            answer = await _apply_check(check, answer, preset, message)
         receipt = build_receipt(
             *(answer, fitted, preset, request.speaker.version, charge, message.scopes),
             queued_seconds=max(composed, queued),
@@ -284,7 +284,7 @@ def _run_scripts(
     return replace(answer, text=text or answer.text)
 
 
-async def _checked(
+async def _apply_check(
     check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, message: IncomingMessage
 ) -> GeneratedAnswer:
     """Return the answer as changed by plug-ins or, if refused, with the stock sentence."""
@@ -311,7 +311,7 @@ def _reaction_text(preset: Preset, context: TurnContext) -> str | None:
     return None if emoji is None else reaction_line(emoji)
 
 
-def _check(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> None:
+def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> None:
     if not is_visible(answer.text):
         if answer.thoughts and answer.reason is FinishReason.LENGTH:
             problem = "the model used up its output tokens for thinking; see max_output_tokens"

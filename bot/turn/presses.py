@@ -129,7 +129,7 @@ class Presses:
             return TurnResult()
         action = _REACTIONS.get(reacted.reaction)
         data = "" if action is None else encode_button(action, answer.sent_as[-1])
-        pressed = Pressed(**_origin_of(reacted), message_id=reacted.message_id, data=data)
+        pressed = Pressed(**_origin_fields(reacted), message_id=reacted.message_id, data=data)
         if action is None:
             is_refused = await self.stages.access.refusal(pressed) is not None
             given = None if is_refused else await self._feedback(group, reacted, answer)
@@ -142,7 +142,7 @@ class Presses:
 
     async def _remember(self, reacted: Reacted, turns: Sequence[StoredTurn]) -> None:
         """Remember a message for who may use the bot; anybody may react, so nobody is told."""
-        pressed = Pressed(**_origin_of(reacted), message_id=reacted.message_id, data="")
+        pressed = Pressed(**_origin_fields(reacted), message_id=reacted.message_id, data="")
         is_refused = await self.stages.access.refusal(pressed) is not None
         if reacted.is_removed or is_refused or not turns:
             return
@@ -155,7 +155,7 @@ class Presses:
         self, group: MessageGroup, reacted: Reacted, answer: Turn
     ) -> Feedback | None:
         receipts = self.stages.commands.context.receipts
-        found = await receipts.of_answer(group.claim.conversation, answer.at.timestamp())
+        found = await receipts.find_for_answer(group.claim.conversation, answer.at.timestamp())
         same = (one for one, receipt in found if receipt.answer == answer.text)
         number = next(same, None)
         if number is None:  # edited in the meantime, or its receipt is deleted
@@ -305,9 +305,11 @@ def _delete(data: ButtonData, exchange: Exchange) -> TurnResult:
 
 def _as_typed(pressed: Pressed, text: str) -> IncomingMessage:
     """Return a message with this text, as if the person had typed it."""
-    return IncomingMessage(**_origin_of(pressed), message_id=None, text=text, wake=WakeReason.DM)
+    return IncomingMessage(
+        **_origin_fields(pressed), message_id=None, text=text, wake=WakeReason.DM
+    )
 
 
-def _origin_of(event: Pressed | Reacted) -> dict[str, Any]:
+def _origin_fields(event: Pressed | Reacted) -> dict[str, Any]:
     """Return an event's fields about its author, time and place."""
     return {name: getattr(event, name) for name in _ORIGIN}

@@ -166,11 +166,11 @@ class StopRequests:
         """Handle /stop from people other than the asker, until cancelled."""
         while True:
             command = await self._undecided.get()
-            if self._decide(command, _OUTCOMES[await self.is_admin(command)]):
+            if self._apply_outcome(command, _OUTCOMES[await self.is_admin(command)]):
                 try:
                     await self.audit(command, "stop answer")
                 except StoreError as error:  # the answer is stopped all the same
-                    _log.warning("stop_not_noted", by=command.author.id, reason=str(error))
+                    _log.warning("stop_not_recorded", by=command.author.id, reason=str(error))
 
     def _handle_press(self, pressed: Pressed) -> None:
         answer = self._answers.get(pressed.address.conversation)
@@ -187,7 +187,7 @@ class StopRequests:
         if answer is None or _key(request) in self._outcomes:
             return
         if request.author.id in answer.askers:
-            self._decide(request, StopOutcome.STOPPED)
+            self._apply_outcome(request, StopOutcome.STOPPED)
         else:
             self._undecided.put_nowait(request)
 
@@ -208,7 +208,7 @@ class StopRequests:
         if answer and answer.is_alone and answer.asked.message_id in deleted.message_ids:
             answer.flag.withdraw()
 
-    def _decide(self, command: Request, outcome: StopOutcome) -> bool:
+    def _apply_outcome(self, command: Request, outcome: StopOutcome) -> bool:
         """Apply the outcome of a /stop; return whether this request stopped the answer."""
         answer = self._answers.get(command.address.conversation)
         if answer is None:  # the answer has ended in the meantime

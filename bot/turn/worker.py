@@ -355,7 +355,7 @@ class ConversationWorker:
             if message.attachments:
                 message = await stages.voices.transcribe(message, preset.provider)
         needs_recent = active.is_group or message.in_thread
-        recent = await self._recent(group.claim) if needs_recent else ()
+        recent = await self._load_recent_turns(group.claim) if needs_recent else ()
 
         decide_next = partial(self._decide_next, active, recent)
         decision = await self._decide(active, recent, message)
@@ -391,7 +391,7 @@ class ConversationWorker:
             await self._stages.command_limits.admit(message, command)
         failed: Sequence[StoredTurn] = ()
         if command.name in READS_HISTORY:
-            recent = await self._recent(group.claim)
+            recent = await self._load_recent_turns(group.claim)
             failed = await self._conversations.load_failed(group.claim)
         stages = self._stages
         asks_why = command.name == "settings" and command.text.lower() == "why"
@@ -456,5 +456,5 @@ class ConversationWorker:
         # A message that addresses the bot is not gathered; it is refused when its turn comes.
         return Ignore() if message.wake is None else Unreadable(())
 
-    async def _recent(self, claim: Claim) -> Sequence[Turn]:
+    async def _load_recent_turns(self, claim: Claim) -> Sequence[Turn]:
         return (await self._conversations.load_session(claim, TURNS_FOR_ROUTING)).turns

@@ -64,7 +64,7 @@ def check_audit(*actions: str) -> None:
 def test_processes_and_jobs_are_shown_and_one_that_died_is_silent() -> None:
     async def start(database: Database) -> None:
         nodes = NodeRegistry(database, SystemClock())
-        await nodes.enter("host:1", "gateway,worker", "0.2.0")
+        await nodes.register("host:1", "gateway,worker", "0.2.0")
         await SqlRoleLeases(database, "host:1", SystemClock()).take("receive telegram", 60)
         silent = update(node).values(seen_at=node.c.seen_at - 300)
         await database.write(lambda c: c.execute(silent).rowcount)

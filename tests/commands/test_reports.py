@@ -133,7 +133,7 @@ class FakeTotals(UsageTotals):
         self._by_day_of_month = {22: day, 1: month}
 
     @override
-    async def of_person(self, person: str, since: datetime) -> UsageTotal:
+    async def person_total(self, person: str, since: datetime) -> UsageTotal:
         assert person == "telegram:1"
         return self._by_day_of_month[since.day]
 

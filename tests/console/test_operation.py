@@ -192,7 +192,7 @@ async def test_state_tells_what_works_and_waits_and_of_processes_and_pauses(
     console: ConsoleUnderTest,
 ) -> None:
     await SqlInbox(console.database, CLOCK).receive([make_incoming()], {})
-    await NodeRegistry(console.database, CLOCK).enter("host:<1>", "gateway,worker", "0.2.0")
+    await NodeRegistry(console.database, CLOCK).register("host:<1>", "gateway,worker", "0.2.0")
     pauses = Pauses(console.database, CLOCK)
     await pauses.begin("telegram", "command line")
     await pauses.begin("discord", "command line")
@@ -219,9 +219,9 @@ async def test_errors_and_models_of_processes_with_a_readable_report_are_shown(
     elsewhere.log("error", "turn_failed", exception=f"{'x' * 1500}\nValueError: <script>")
     nodes = NodeRegistry(console.database, CLOCK)
     backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
-    await nodes.enter("host:<2>", "worker", "0.2.0")
+    await nodes.register("host:<2>", "worker", "0.2.0")
     await nodes.share("host:<2>", process_report(backends, elsewhere.events))
-    await nodes.enter("host:3", "worker", "0.2.0")
+    await nodes.register("host:3", "worker", "0.2.0")
     CHECKED_ANSWERS.labels("words").inc(2)
     CHECKED_ANSWERS.labels("unchecked").inc()  # it was shown
     other_version = update(node).where(node.c.owner == "host:3").values(report=b"of another one")

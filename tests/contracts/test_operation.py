@@ -38,8 +38,8 @@ from tests.support.store import (
 async def test_processes_are_listed_with_their_leases(store: Store) -> None:
     clock = SystemClock()
     nodes = NodeRegistry(store.database, clock)
-    await nodes.enter("me", "gateway,worker", "1.0")
-    await nodes.enter("other", "sender", "1.1")
+    await nodes.register("me", "gateway,worker", "1.0")
+    await nodes.register("other", "sender", "1.1")
     assert await SqlRoleLeases(store.database, "me", clock).take("receive telegram", 60)
     await store.inbox.receive([make_incoming()], {})
     await begin(store.conversations)
@@ -50,7 +50,7 @@ async def test_processes_are_listed_with_their_leases(store: Store) -> None:
     assert (mine.leases, mine.conversations) == (("receive telegram",), 1)
     assert (other.leases, other.conversations) == ((), 0)
     assert not mine.is_silent
-    await nodes.leave("other")
+    await nodes.unregister("other")
     assert [one.owner for one in await nodes.nodes()] == ["me"]
 
 
@@ -67,7 +67,7 @@ async def test_only_roles_of_running_processes_are_listed(store: Store) -> None:
 
 async def test_dead_process_is_reported_as_silent_and_a_restart_has_a_new_age(store: Store) -> None:
     nodes = NodeRegistry(store.database, SystemClock())
-    await nodes.enter("me", "worker", "1.0")
+    await nodes.register("me", "worker", "1.0")
     started, seen = node.c.started_at - 1000, node.c.seen_at - 10 * HEARTBEAT_SECONDS
     await store.write(update(node).values(started_at=started, seen_at=seen))
     assert [one.is_silent for one in await nodes.nodes()] == [True]
@@ -75,7 +75,7 @@ async def test_dead_process_is_reported_as_silent_and_a_restart_has_a_new_age(st
     [mine] = await nodes.nodes()
     assert not mine.is_silent
     assert mine.started_seconds > 999, "a report changes no start"
-    await nodes.enter("me", "worker", "1.1")
+    await nodes.register("me", "worker", "1.1")
     [mine] = await nodes.nodes()
     assert mine.started_seconds < 500
     assert mine.version == "1.1"

@@ -205,14 +205,14 @@ async def test_usage_is_added_up_and_outlives_the_text(store: Store) -> None:
     await finish(store, receipts=[PAID, PAID, unpriced])
     totals = UsageTotals(store.database)
     expected = UsageTotal(3, 300, 120, 30, 500, 1)
-    assert await totals.of_person("telegram:1", LONG_AGO) == expected
+    assert await totals.person_total("telegram:1", LONG_AGO) == expected
     claim, _ = await take_message(store, "5:2")
     await store.conversations.forget(claim)
     assert await Receipts(store.database).newest("telegram:5") == []
-    assert await totals.of_person("telegram:1", LONG_AGO) == expected
-    assert await totals.of_person("telegram:2", LONG_AGO) == UsageTotal(0, 0, 0, 0, 0, 0)
+    assert await totals.person_total("telegram:1", LONG_AGO) == expected
+    assert await totals.person_total("telegram:2", LONG_AGO) == UsageTotal(0, 0, 0, 0, 0, 0)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
-    assert await totals.of_person("telegram:1", tomorrow) == UsageTotal(0, 0, 0, 0, 0, 0)
+    assert await totals.person_total("telegram:1", tomorrow) == UsageTotal(0, 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("how", ["all", "one", "expired"])
@@ -261,8 +261,8 @@ async def test_text_of_a_receipt_is_deleted_before_its_usage(store: Store) -> No
 
     await age(15)
     assert await Receipts(store.database).newest("telegram:5") == []
-    assert (await totals.of_person("telegram:1", LONG_AGO)).cost == 250
+    assert (await totals.person_total("telegram:1", LONG_AGO)).cost == 250
     await age(400)
-    assert (await totals.of_person("telegram:1", LONG_AGO)).answers == 0
+    assert (await totals.person_total("telegram:1", LONG_AGO)).answers == 0
     left = await budgets.spent([PERSON, replace(PERSON, begins="2020-01-01")])
     assert list(left) == [PERSON.key]

@@ -187,7 +187,7 @@ async def test_recap_is_charged_to_its_author_alone(database: Database) -> None:
     await group.say("lunch?", BOB)
     assert "A recap." in await group.recap()
     totals = UsageTotals(database)
-    spent = await totals.of_person(ALICE.id, datetime.fromtimestamp(0, UTC))
+    spent = await totals.person_total(ALICE.id, datetime.fromtimestamp(0, UTC))
     assert (spent.cost, spent.prompt_tokens, spent.answers) == (2000, 1000, 0)
     assert await group.recap() == (
         "⚠ Your budget of $0.0045 is used up today. It is renewed at 2023-11-15 00:00 UTC."

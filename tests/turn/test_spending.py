@@ -230,7 +230,7 @@ async def test_summary_is_charged_to_the_person_answered_but_not_counted_as_an_a
         assert request.prompt.max_output_tokens == 100
         request.usage = Usage(1000, 200, 100)  # costs 2,000 millionths
     assert await spent(database, spending) == [2000]
-    total = await UsageTotals(database).of_person(SAID.author.id, EPOCH)
+    total = await UsageTotals(database).person_total(SAID.author.id, EPOCH)
     assert total == UsageTotal(0, 1000, 200, 100, 2000, 0)
 
 

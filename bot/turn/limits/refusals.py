@@ -82,7 +82,7 @@ class OperatorNotes:
                     message = OutgoingMessage(address, MessageContent(text), nonce)
                     await self.surfaces[source].send(message)
             except (PlatformError, TimeoutError) as error:
-                _log.warning("operator_not_told", person=person, reason=str(error))
+                _log.warning("operator_not_notified", person=person, reason=str(error))
             else:
                 is_sent = True
         return is_sent
@@ -215,7 +215,7 @@ class QueueLimit:
                 try:
                     await self._refuse_newest(group, most)
                 except (Fenced, StoreError) as error:  # `finish` reports it
-                    _log.warning("queue_not_limited", reason=str(error))
+                    _log.warning("queue_limit_not_enforced", reason=str(error))
 
         def on_arrival() -> None:
             nonlocal has_arrived

@@ -74,13 +74,13 @@ class SlotQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def enter(self, request: SlotRequest) -> None:
+    def add(self, request: SlotRequest) -> None:
         self._count += 1
         request.number = self._count
         self._waiting.append(request)
         self._select_next()
 
-    def leave(self, request: SlotRequest, *, is_served: bool) -> None:
+    def remove(self, request: SlotRequest, *, is_served: bool) -> None:
         """Remove a request that got a slot (`is_served`) or gave up."""
         self._waiting.remove(request)
         self._full_chats.discard(request.chat)  # so that another request of the chat tries again
@@ -215,7 +215,7 @@ class ProviderSlots:
         self, asked: SlotRequest, show_position: Callable[[QueuePosition], None]
     ) -> None:
         queue = self._queues[asked.provider]
-        queue.enter(asked)
+        queue.add(asked)
         is_served = False
         try:
             is_served = asked.may_try.is_set() and await self._try_acquire(asked)
@@ -226,7 +226,7 @@ class ProviderSlots:
                     await self._wait(asked)
                 is_served = True
         finally:
-            queue.leave(asked, is_served=is_served)
+            queue.remove(asked, is_served=is_served)
 
     @contextlib.asynccontextmanager
     async def _counted_as_waiting(self, asked: SlotRequest) -> AsyncIterator[int]:
