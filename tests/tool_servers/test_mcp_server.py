@@ -203,10 +203,10 @@ async def demo_server(
     """Run a server; yield its settings and a function that restarts it."""
     if not over_http:
 
-        async def nothing() -> None:
+        async def do_nothing() -> None:
             return
 
-        yield {}, nothing
+        yield {}, do_nothing
         return
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))

@@ -65,7 +65,9 @@ def read_json(text: str) -> JsonDocument:
         raise JsonSyntaxError(
             translatable("the text is longer than {limit} characters", limit=f"{MAX_CHARS:,}")
         )
-    plain = _TRAILING_COMMA.sub(_blank_out, _COMMENT.sub(_blank_out, text.removeprefix("\ufeff")))
+    plain = _TRAILING_COMMA.sub(
+        _blank_comment, _COMMENT.sub(_blank_comment, text.removeprefix("\ufeff"))
+    )
     return JsonDocument(read_strict_json(plain, refuses_duplicates=True), plain)
 
 
@@ -116,7 +118,7 @@ def _list_children(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else ()
 
 
-def _blank_out(found: re.Match[str]) -> str:
+def _blank_comment(found: re.Match[str]) -> str:
     """Return a matched string unchanged, and blanks for anything else, to keep line numbers."""
     return found[1] or re.sub(r"[^\n]", " ", found[0])
 

@@ -21,7 +21,7 @@ from tests.backends.toy_projector import IMAGE_TOKENS
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 Make: TypeAlias = Callable[[Path], LlamaCpp]
 QUESTION = "What is this?"
-SEEN = shown(QUESTION, png(255))
+IMAGE_QUESTION = shown(QUESTION, png(255))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def usage(answer: Answer) -> Usage:
 
 async def test_image_changes_the_answer(vision_backend: LlamaCpp) -> None:
     without_image = await ask(vision_backend, prompt_for(Message("user", QUESTION)))
-    red = await ask(vision_backend, prompt_for(SEEN))
+    red = await ask(vision_backend, prompt_for(IMAGE_QUESTION))
     black = await ask(vision_backend, prompt_for(shown(QUESTION, png(0))))
     both = await ask(vision_backend, prompt_for(shown(QUESTION, png(255), png(0))))
 
@@ -92,10 +92,10 @@ async def test_next_turn_decodes_only_new_tokens_even_after_a_restart(
 async def test_answer_ends_at_its_limit_at_a_stop_string_or_naturally(
     vision_backend: LlamaCpp,
 ) -> None:
-    cut = await ask(vision_backend, prompt_for(SEEN, max_output_tokens=5))
-    stopped = await ask(vision_backend, prompt_for(SEEN, stop=(cut.text.split()[-1],)))
+    cut = await ask(vision_backend, prompt_for(IMAGE_QUESTION, max_output_tokens=5))
+    stopped = await ask(vision_backend, prompt_for(IMAGE_QUESTION, stop=(cut.text.split()[-1],)))
     ended = await ask(
-        vision_backend, prompt_for(SEEN, parameters={"logit_bias": {"2": 100}})
+        vision_backend, prompt_for(IMAGE_QUESTION, parameters={"logit_bias": {"2": 100}})
     )  # <|im_end|>
 
     assert cut.finish is not None
@@ -155,7 +155,7 @@ async def test_invalid_image_is_reported(vision_backend: LlamaCpp) -> None:
     answer = await ask(vision_backend, prompt_for(shown(QUESTION, image)))
 
     assert "cannot read an image of the prompt" in answer.error_texts
-    assert usage(await ask(vision_backend, prompt_for(SEEN))).output_tokens
+    assert usage(await ask(vision_backend, prompt_for(IMAGE_QUESTION))).output_tokens
 
 
 async def test_template_for_content_parts_includes_images(vision_backend: LlamaCpp) -> None:
@@ -167,7 +167,7 @@ async def test_template_for_content_parts_includes_images(vision_backend: LlamaC
     choice = TemplateChoice(source=source)
     words = Message("user", QUESTION)
 
-    seen = await ask(vision_backend, prompt_for(SEEN, template=choice))
+    seen = await ask(vision_backend, prompt_for(IMAGE_QUESTION, template=choice))
 
     without_image = await ask(vision_backend, prompt_for(words, template=choice))
     assert usage(seen).prompt_tokens == usage(without_image).prompt_tokens + IMAGE_TOKENS

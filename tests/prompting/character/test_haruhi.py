@@ -28,7 +28,7 @@ from tests.shared_data import golden
 
 Case = dict[str, Any]
 REFUSED = "refused"
-COUNTERS_OF: dict[str, Callable[[str], int] | str | None] = {
+COUNTERS_BY_NAME: dict[str, Callable[[str], int] | str | None] = {
     "cl100k": "cl100k",
     "len": len,
     "none": None,
@@ -99,7 +99,7 @@ def played(given: Case) -> object:
         texts=given.get("stories"),
         vecs=given.get("vecs"),
         embedding=table(given["embedding"]),
-        token_counter=COUNTERS_OF[given["token_counter"]],
+        token_counter=COUNTERS_BY_NAME[given["token_counter"]],
         max_input_token=given["max_input_token"] or 1800,
         user_name_in_message=given.get("unim", "default"),
         transfer_haruhi_2_zero=False,  # which ChatHaruhi's own code does not know
