@@ -44,4 +44,13 @@ INSERT INTO feedback (receipt, person, reaction, at)
 INSERT INTO preset_version (name, version, sha256, content, first_seen_at, owner)
     SELECT 'telegram:c' || n || '/nova', 1, '', '{}', n, 'telegram:c' || n
     FROM generate_series(1, 10000) n;
+INSERT INTO memory (
+    subject_kind, subject, subject_name, text, kind, said_by, present, conversation, turns,
+    is_derived, audience, origin, server, is_widened, state, is_pinned, since, model
+)
+    SELECT 'person', 'telegram:c' || n, '', 'x', 'fact', 'telegram:c' || n, '', 'telegram:c' || n,
+        '[]', true, 'channel telegram:c' || n, 'channel telegram:c' || n, 'telegram:c' || n, false,
+        'kept', false, n, ''
+    FROM generate_series(1, 20000) n;
+INSERT INTO memory_use (receipt, memory) SELECT n, n FROM generate_series(1, 20000) n;
 ANALYZE
