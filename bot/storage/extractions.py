@@ -19,7 +19,7 @@ class UnreadTurns:
     """A conversation's turns that were not read for memories yet, oldest first."""
 
     turns: tuple[StoredTurn, ...]
-    """The newest of them, in all sessions."""
+    """The newest 100, and the newest 100 that address nobody, in all sessions."""
     read_to: int
     asked_to: int
 
@@ -43,10 +43,13 @@ class SqlExtractions(Store):
         """Return what was not read yet; no turns if the conversation does not exist."""
         of = {"of": conversation_key}
         state = yield SQL["extraction_state"].query(of)
-        rows = yield SQL["unread_turns"].query(of)
+        # Apart, else small talk would push the exchanges out.
+        addressed = yield SQL["unread_turns"].query({**of, "is_observed": False})
+        observed = yield SQL["unread_turns"].query({**of, "is_observed": True})
+        rows = sorted([*addressed, *observed], key=lambda row: row[0])
         turns = decode_all("turn", rows, lambda row: StoredTurn(row[0], to_turn(row[1:])))
         read_to, asked_to = state[0] if state else (0, 0)
-        return UnreadTurns(tuple(reversed(turns)), read_to, asked_to)
+        return UnreadTurns(tuple(turns), read_to, asked_to)
 
     @transaction
     def begin(self, conversation_key: str, unread: UnreadTurns) -> Unit[bool]:

@@ -181,7 +181,7 @@ SELECT memory_read_to, memory_asked_to FROM conversation WHERE key = :of
 SELECT id, role, speaker_id, speaker_name, text, at, preset, preset_version, message_id, sent_as,
     observed, files
 FROM turn
-WHERE conversation = :of AND active
+WHERE conversation = :of AND active AND observed = :is_observed
     AND id > (SELECT memory_read_to FROM conversation WHERE key = :of)
 ORDER BY session DESC, id DESC LIMIT 100
 

@@ -50,6 +50,15 @@ async def test_turns_are_read_once_also_across_sessions(store: Store) -> None:
     assert (texts(unread), unread.exchanges) == (["question 4", "answer 4"], 1)
 
 
+async def test_small_talk_does_not_push_exchanges_out(store: Store) -> None:
+    await exchange(store, 1)
+    talk = [replace(said(f"talk {number}"), observed=True) for number in range(120)]
+    await finish(store, "5:2", turns=talk)
+    unread = await SqlExtractions(store.database).load(LANE)
+    assert texts(unread)[:3] == ["question 1", "answer 1", "talk 20"]
+    assert len(unread.turns) == 102
+
+
 async def test_one_of_two_processes_asks_the_model(store: Store) -> None:
     extractions = SqlExtractions(store.database)
     await exchange(store, 1)

@@ -120,7 +120,7 @@ class RunningParts:
         await self._until(lambda: len(self.surface.messages) > sent)
         await self._until(self._is_idle)
 
-    async def cost(self, key: str, finish: asyncio.Event | None) -> dict[str, Any]:
+    async def cost(self, key: str, finish: asyncio.Event | None, **fields: Any) -> dict[str, Any]:
         """Answer a message, and return the counts."""
         await self._until(self._is_idle)
         self._counts.clear()
@@ -130,7 +130,7 @@ class RunningParts:
         loop.set_task_factory(self._make_task)
         try:
             with self._counted_timeouts():
-                await self.answer(key, finish)
+                await self.answer(key, finish, **fields)
         finally:
             loop.set_task_factory(None)
         counts = {name: self._counts[name] for name in ("units", "statements", "reads", "writes")}
@@ -164,7 +164,9 @@ class RunningParts:
 
     def _is_idle(self) -> bool:
         return not (
-            self._container.conversation_pool.busy_count or self._container.lane_pool.busy_count
+            self._container.conversation_pool.busy_count
+            or self._container.lane_pool.busy_count
+            or not self._container.extractor.is_idle
         )
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -174,7 +176,10 @@ class RunningParts:
 
 @asynccontextmanager
 async def running_parts(
-    folder: Path, backend: FakeBackend, pool: ConnectionPool | None = None
+    folder: Path,
+    backend: FakeBackend,
+    pool: ConnectionPool | None = None,
+    preset: Preset = NORA,
 ) -> AsyncIterator[RunningParts]:
     """Run the service over connections; by default to a new SQLite file."""
     url = make_url(f"sqlite:///{folder / 'troupe.db'}")
@@ -184,7 +189,7 @@ async def running_parts(
     signals = InProcessSignals()
     # as with Redis: the settings of chats are not read for every message
     chat_settings = make_chat_settings(database, signals, has_remote_signals=pool is not None)
-    resolver = PresetResolver({NORA.name: NORA}, NORA.name, chat_settings)
+    resolver = PresetResolver({preset.name: preset}, preset.name, chat_settings)
     async with Renderer() as renderer:
         models = Models(renderer, {"p": backend})
         resources = Resources(database, {}, signals, chat_settings, resolver, models)
@@ -194,6 +199,7 @@ async def running_parts(
         pools = [asyncio.create_task(container.conversation_pool.run())]
         pools += [asyncio.create_task(container.lane_pool.run())]
         await wait_until(lambda: counts["units"] == len(pools))  # the first polls
+        pools.append(asyncio.create_task(container.extractor.run()))
         try:
             yield service
         finally:

@@ -6,6 +6,7 @@ A number that has changed is not wrong by itself, but nobody should change one w
 """
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from bot.storage.database import parse_url
 from bot.storage.postgres import PostgresPool
 from tests.fakes import FakeBackend, ScriptStep
 from tests.postgres import counting_round_trips, create_postgres_database
-from tests.turn.counted_service import FIRST_WORDS, running_parts
+from tests.turn.counted_service import FIRST_WORDS, NORA, running_parts
 
 
 async def test_cost_of_a_streamed_answer(tmp_path: Path) -> None:
@@ -68,6 +69,37 @@ async def test_cost_of_an_answer_that_is_whole_at_once(tmp_path: Path) -> None:
             }
         )
         assert list(service.surface.messages.values()) == ["Hello."] * 2
+
+
+async def cost_of_twelve_answers(folder: Path, *, memory: bool) -> dict[str, int]:
+    """Return what answers 7 to 12 cost together; the sixth and the twelfth end with a call."""
+    note = {"turn": 1, "speaker": "Alice", "quote": "I keep bees", "about": "Alice"}
+    noted = json.dumps([{**note, "kind": "fact", "note": "Alice keeps bees"}])
+    scripts: list[list[ScriptStep]] = [*[["Hello."]] * 6, *([[noted]] if memory else [])] * 2
+    backend = FakeBackend(*scripts)
+    folder.mkdir()
+    preset = NORA.model_copy(update={"memory": memory})
+    counts = Counter[str]()
+    async with running_parts(folder, backend, preset=preset) as service:
+        for number in range(1, 13):
+            before = len(backend.prompts)
+            text = "I keep bees" if number % 6 == 1 else f"small talk {number}"
+            cost = await service.cost(f"5:{number}", None, text=text)
+            if number > 6:
+                counts.update({one: cost[one] for one in ("statements", "model_requests")})
+                for prompt in backend.prompts[before:]:
+                    counts["prompt_tokens"] += await backend.count_tokens(prompt)
+    return dict(counts)
+
+
+async def test_cost_of_memory_for_six_answers(tmp_path: Path) -> None:
+    """The figures of docs/costs.md; most of the tokens are the instruction to take notes."""
+    assert await cost_of_twelve_answers(tmp_path / "without", memory=False) == snapshot(
+        {"statements": 90, "model_requests": 6, "prompt_tokens": 1182}
+    )
+    assert await cost_of_twelve_answers(tmp_path / "with", memory=True) == snapshot(
+        {"statements": 115, "model_requests": 7, "prompt_tokens": 1780}
+    )
 
 
 @pytest.fixture
