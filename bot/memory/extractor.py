@@ -106,10 +106,13 @@ class MemoryExtractor:
         provider, prompt = _prompt_for(preset, "", "")
         if self.summarizer.backends[provider].is_sample_model(prompt.model):
             return
-        key = message.address.conversation
+        key, payer = message.address.conversation, replace(message.author, name="")
+        # Without its words: `/forget` has to reach them within a minute.
+        message = replace(message, author=payer, text="", quote=None, attachments=())
         watched = self._watched.setdefault(key, _Watched(preset, message))
         watched.preset, watched.message = preset, message
         watched.present.append((message.at, tuple(one.name for one in presets)))
+        del watched.present[: -2 * _EXCHANGES]
         watched.stop_timer()
         watched.stop_timer = self.clock.call_later(_QUIET_SECONDS, partial(self._check_later, key))
         if watched.exchanges is not None:
@@ -172,11 +175,11 @@ class MemoryExtractor:
 
     async def _extract(self, conversation: str, watched: _Watched, unread: UnreadTurns) -> None:
         preset, message = watched.preset, watched.message
-        turns: Sequence[StoredTurn] = await self._admissible(unread.turns)
-        presets = {one.turn.preset for one in turns if one.turn.preset}
+        admissible = await self._admissible(unread.turns)
+        presets = {one.turn.preset for one in admissible if one.turn.preset}
         names = self.character_names(presets.union(*(active for _, active in watched.present)))
-        turns = await self._fit(preset, turns)
-        read_to = turns[-1].id if turns else unread.turns[-1].id
+        turns = await self._fit(preset, admissible)
+        read_to = (unread.turns if len(turns) == len(admissible) else turns)[-1].id
         transcript = write_transcript(turns, names)
         checked: list[CheckedNote] = []
         if transcript.turns:
@@ -190,8 +193,6 @@ class MemoryExtractor:
         for one in checked:
             await self._keep(one, watched.present_at(one.source.turn.at))
         await self.progress.finish(conversation, unread, read_to)
-        if len(watched.present) > _EXCHANGES:
-            del watched.present[:-_EXCHANGES]
 
     async def _admissible(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
         """Leave out people who are off, and the observed turns of those who did not consent."""

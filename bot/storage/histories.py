@@ -195,7 +195,8 @@ def apply_change(conversation: str, change: HistoryChange, now: float) -> Unit[N
     if first is None:
         return
     yield SQL["delete_summaries_from"].query(of=conversation, first=first)
-    yield SQL["read_again_from"].query(of=conversation, first=first)
+    if changed := [*change.texts, *change.versions, *change.observed]:
+        yield SQL["read_again_from"].query(of=conversation, first=min(changed))
     for turn_id, text in change.texts.items():
         yield SQL["set_text"].query(row=turn_id, text=to_storable_text(text))
     for turn_id, is_observed in change.observed.items():
