@@ -600,7 +600,7 @@ def wants_json_output() -> bool:
 
 
 def _early_setting(name: str) -> object:
-    """Return a setting even if others are invalid, or None if it is not set."""
+    """Return a setting, or None if it is not set; other settings may be invalid."""
     for source in EnvSettingsSource, DotEnvSettingsSource, TomlConfigSettingsSource:
         with contextlib.suppress(SourceError, ValueError, OSError):
             given = source(_EarlySettings)()

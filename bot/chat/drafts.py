@@ -25,7 +25,7 @@ def recorded_scene(
     scopes: Sequence[str] = (),
     answered_by: str = "",
 ) -> Scene | None:
-    """Return a scene for the newest message that addressed the bot, or None if there is none."""
+    """Return the newest message that addressed the bot and its context, or None without one."""
     asked = [at for at, one in enumerate(turns) if one.speaker and not one.observed]
     if not asked:
         return None

@@ -164,7 +164,7 @@ class Memory:
     audience: Audience | None = None
     """None, for a new memory: what the consent of its people allows (`audience_for`)."""
     is_widened: bool = False
-    """Whether its author chose the audience; else it follows the consent of its people."""
+    """Whether its author chose the audience; otherwise, the consent of its people decides."""
     state: MemoryState = MemoryState.KEPT
     is_pinned: bool = False
     since: float = 0.0

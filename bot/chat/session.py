@@ -104,7 +104,7 @@ class InboxMessage:
     crashes: int
     """How many times a process died while processing this message."""
     own_crashes: int = 0
-    """How many of these times this message must have been the cause."""
+    """How many of those crashes only this message can have caused."""
     received_at: float = 0.0
     """When the message was stored, in Unix seconds."""
     has_messages_waiting: bool = False
@@ -376,7 +376,7 @@ class Consent(StrEnum):
 
 
 def person_scopes(person_id: str, scopes: Sequence[str]) -> list[str]:
-    """Return the scopes of a person's own settings: in each of `scopes`, then everywhere."""
+    """Return the scopes of a person's own settings: one in each of `scopes`, then a global one."""
     return [*[f"{person_id}@{scope}" for scope in scopes], person_id]
 
 

@@ -40,8 +40,8 @@ class FenceLine:
     """A line that starts with three or more fence characters."""
 
     start: int
-    run_start: int
-    run_end: int
+    fence_start: int
+    fence_end: int
     end: int
     """The end of the line, before its line break."""
     margin: str
@@ -53,14 +53,14 @@ class FenceLine:
 
     def opens(self, text: str) -> Fence | None:
         """Return the code block that this line opens, or None if its backticks are inline code."""
-        run = text[self.run_start : self.run_end]
+        run = text[self.fence_start : self.fence_end]
         if run[0] == "`" and "`" in self.info:
             return None  # inline code, according to CommonMark
         return Fence(run, run + self.info.rstrip(), _LIST_MARKER.sub(" ", self.margin))
 
     def closes(self, fence: Fence, text: str) -> bool:
         """Return whether this line closes the code block of `fence`."""
-        run = text[self.run_start : self.run_end]
+        run = text[self.fence_start : self.fence_end]
         depth = self.margin.count(">")
         rest = self.margin.replace(">", "") + self.info
         is_bare = not rest or rest.isspace()
@@ -94,7 +94,7 @@ def open_marks(text: str) -> tuple[str, ...]:
                 return (*stack, found[0])
             position = end
         elif not found[0].startswith("\\"):
-            _note_mark(found, text, stack)
+            _track_mark(found, text, stack)
     return tuple(stack)
 
 
@@ -123,7 +123,7 @@ def quote_prefix(text: str, position: int) -> str:
     return found[0].lstrip() if found else ""
 
 
-def _note_mark(found: re.Match[str], text: str, stack: list[str]) -> None:
+def _track_mark(found: re.Match[str], text: str, stack: list[str]) -> None:
     before = text[found.start() - 1 : found.start()]
     after = text[found.end() : found.end() + 1]
     marks = ["**", "*"] if found[0] == "***" else [found[0]]
@@ -255,12 +255,12 @@ class CutWindow:
 
     def _reserve_closing(self, line: FenceLine) -> None:
         """Reserve units to close the code block that this line possibly opens."""
-        margin = line.run_start - line.start
-        longest = min(line.run_end - line.run_start, self.max_fence_units - margin)
+        margin = line.fence_start - line.start
+        longest = min(line.fence_end - line.fence_start, self.max_fence_units - margin)
         for length in range(3, longest + 1):
             self._reserve = max(self._reserve, 1 + margin + length)
-            if self.offsets[line.run_start + length] + self._reserve > self.max_offset:
-                self._stop = line.run_start + length
+            if self.offsets[line.fence_start + length] + self._reserve > self.max_offset:
+                self._stop = line.fence_start + length
                 return
         self._stop = self._find_stop()
 
@@ -291,7 +291,9 @@ class CutWindow:
             return set(self.text[line.start : self._end].strip(" \t>")) <= {fence.run[0]}
         if self.offsets[self._end] - self.offsets[line.start] > self.max_fence_units:
             return False
-        return self.text[line.run_start] == "~" or ("`" not in self.text[line.run_end : self._end])
+        return self.text[line.fence_start] == "~" or (
+            "`" not in self.text[line.fence_end : self._end]
+        )
 
     def allows_cut(self, end: int, resume: int) -> bool:
         """Return whether a message may end at `end` and the next one start at `resume`."""

@@ -42,7 +42,7 @@ class ActivePreset:
 
     preset: Preset
     scope: str | None
-    """The scope with the setting that chose it; None: it is the default preset."""
+    """The scope whose setting chose this preset; None: it is the default preset."""
     version: int | None
     """The version number of the preset; None: the preset has no numbered versions."""
 

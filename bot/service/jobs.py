@@ -105,7 +105,7 @@ async def measure_loop_lag(clock: Clock) -> None:
 
 
 async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
-    """Log when a part stops or starts being "ok"; `look` returns the states by part."""
+    """Log when a state that `look` returns, by the part's name, changes to or from "ok"."""
     began: dict[str, float] = {}
     has_worked: set[str] = set()
     for looks in itertools.count(1):

@@ -49,7 +49,7 @@ def restrict_to_owner(path: Path, mode: int) -> None:
 def lock_data_dir(
     data_dir: Path, use: DataDirUse = DataDirUse.SERVICE, *, is_shared: bool = False
 ) -> Iterator[None]:
-    """Create the data directory and hold its lock for this use until the block ends.
+    """Create the data directory and hold its lock for `use` until the block ends.
 
     With `is_shared`, other processes that also take a shared lock are let in. Raises
     `SettingsError` if it cannot be created or another process has locked it.

@@ -32,8 +32,8 @@ def create_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fe
         return [Fernet(key) for key in encryption_keys]
     except ValueError:
         raise SettingsError(
-            "TROUPE_ENCRYPTION_KEYS has something else than keys as `troupe keys new` prints"
-            " them, separated by commas"
+            "TROUPE_ENCRYPTION_KEYS is not a list of keys, separated by commas, as printed by"
+            " `troupe keys new`"
         ) from None
 
 

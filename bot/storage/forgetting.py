@@ -265,7 +265,7 @@ async def request_deletion(
     person: str | None,
     changed: Sequence[str],
 ) -> None:
-    """Request the deletion of conversations, or of a person's messages in them, by workers.
+    """Ask the workers to delete conversations, or a person's messages in them.
 
     `changed` lists scopes with deleted settings, which the workers drop from their caches.
     """

@@ -49,7 +49,7 @@ async def resolve_bot_id(database: Database, platform: str, account: str) -> str
 
 
 def _first_account(platform: str, account: str) -> Unit[str]:
-    """Return a platform's first account, after storing this one if there was none."""
+    """Return a platform's first account, which becomes `account` if there was none."""
     yield SQL["claim_first_bot"].query(platform=platform, account=account)
     [[first]] = yield SQL["first_bot"].query(platform=platform)
     return str(first)

@@ -124,7 +124,8 @@ class SqlMemories(ClockStore):
     def visible(self, reader: MemoryReader, subject: str = "") -> Unit[Sequence[Memory]]:
         """Return the memories that a reader may see, pinned and newest first.
 
-        These are what the reader said anywhere, and what may be recalled in the reader's place.
+        These are memories of what the reader said anywhere, and those that characters may recall
+        in the channel where the reader is.
         `subject` limits them to one person, character, place, or scene.
         """
         asked = {**_reader_values(reader), "subject": subject, "most": _MAX_LISTED}
@@ -247,7 +248,7 @@ def delete_gone(ids: Collection[int], now: float) -> Unit[None]:
 
 
 def delete_stale(conversation: str, changed: Collection[int], now: float) -> Unit[None]:
-    """Delete what was derived from these turns, or from turns that are gone."""
+    """Delete memories derived from changed or deleted turns, and prompts with them."""
     yield SQL["mark_stale_memories"].query(of=conversation, rows=json.dumps(list(changed)))
     for name in DELETE_GONE:
         yield SQL[name].query(moment=now, content=b"")

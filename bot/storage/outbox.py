@@ -340,7 +340,7 @@ def identity(sender: SenderIdentity | None) -> dict[str, object]:
 
 
 def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
-    """Decode a head, `not_before` and `started_at`; an unreadable row contains the reason."""
+    """Decode a row, `not_before` and `started_at`; an undecodable row contains the reason."""
     try:
         return decode(lambda one: _read_row(one, at), columns)
     except Undecodable as error:

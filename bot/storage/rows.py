@@ -214,7 +214,7 @@ def to_turn(row: Sequence[Any]) -> Turn:
     if role not in _ROLES or not isinstance(text, str):
         raise TypeError(role)
     if speaker is not None and not isinstance(speaker.name, str):
-        raise TypeError("speaker_name")
+        raise TypeError("speaker_name is not text")
     return Turn(
         *(role, text, speaker, datetime.fromtimestamp(at, UTC), preset, version, message_id),
         sent_as=tuple(name for name in (sent_as or "").split("\n") if name),

@@ -369,7 +369,7 @@ class Commands:
     def _reply_parts(
         self, message: InboxMessage, incoming: IncomingMessage, shown: CommandResult
     ) -> TurnResult:
-        """Return the reply to the author with its menus, and record whose menus they are."""
+        """Return the reply to the author with its menus, which only the author may use."""
         replies, address = self.stages.replies, incoming.address
         text = translate(shown.text, supported_language(incoming.locale))
         outgoing: Sequence[OutgoingPart] = replies.final_parts(address, text)

@@ -141,7 +141,7 @@ class Presses:
             return TurnResult()
 
     async def _remember(self, reacted: Reacted, turns: Sequence[StoredTurn]) -> None:
-        """Remember a message for who may use the bot; anybody may react, so nobody is told."""
+        """Remember a message if the person may use the bot; ignore others' reactions silently."""
         pressed = Pressed(**_origin_fields(reacted), message_id=reacted.message_id, data="")
         is_refused = await self.stages.access.refusal(pressed) is not None
         if reacted.is_removed or is_refused or not turns:

@@ -229,7 +229,7 @@ class ConversationWorker:
     async def _say_requested(self, group: MessageGroup, asked: SayRequested) -> Outcome:
         """Say a program's text as the chat's character, unless the bot is switched off there.
 
-        A pause does not redact_event it: pauses are for answers of models.
+        A pause does not stop it: pauses affect only answers of models.
         """
         if await self._stages.access.is_off(asked.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())

@@ -189,7 +189,7 @@ class Spending:
         return preset.model_copy(update={name: getattr(other, name) for name in _OF_MODEL})
 
     async def cheaper_model_notice(self, message: IncomingMessage) -> Text | None:
-        """Return the notice that a cheaper model answers, or None if shown recently."""
+        """Return the notice that a cheaper model answers, or None if it was shown recently."""
         name = f"budget:{message.address.conversation}"
         if not await self.notices.is_due(name, _SECONDS_BETWEEN_NOTICES):
             return None
