@@ -369,7 +369,7 @@ def _beside_answers(event: Incoming) -> Incoming:
         return event
     command = parse_command(event.text)
     is_recap = command is not None and command.name == "recap"
-    return replace(event, address=event.address.of_recaps) if is_recap else event
+    return replace(event, address=event.address.recap_address) if is_recap else event
 
 
 _COMMANDS_AFTER_OPT_OUT = (

@@ -55,8 +55,8 @@ class Address:
         return self.history.startswith(PERSON_HISTORY_PREFIX)
 
     @property
-    def of_recaps(self) -> "Address":
-        """The conversation with this one's `/recap` commands, which run beside its answers."""
+    def recap_address(self) -> "Address":
+        """The address that queues `/recap` commands apart from messages, to run beside answers."""
         return replace(self, history=f"{_RECAPS_PREFIX}{self.history}")
 
     @property
@@ -91,7 +91,7 @@ def source_name(platform: str, bot_id: str) -> str:
 
 
 def source_of(key: str) -> str:
-    """Return the source name of the bot in a lane or conversation key."""
+    """Return the part of a lane or conversation key that names the platform and bot."""
     return key.partition(":")[0]
 
 

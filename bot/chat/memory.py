@@ -156,7 +156,7 @@ class Memory:
     present: tuple[str, ...] = ()
     """The presets that witnessed it, or were told; only these recall it. Empty: all."""
     conversation: str = ""
-    """The key of the conversation that it comes from, even if it was made by hand there."""
+    """The key of the conversation where it was recorded, automatically or by a person."""
     turns: tuple[int, ...] = ()
     """The ids of the turns that it is derived from; it is deleted with any of them."""
     is_derived: bool = True
@@ -180,10 +180,10 @@ class Memory:
 
 @value_class
 class MemoryReader:
-    """Who reads memories, and where."""
+    """A person who reads memories, and the place where."""
 
     person: str
-    """The id of the person who asks for them."""
+    """The id of the person."""
     place: MemoryPlace
     is_admin: bool = False
     """Whether the person is an admin of the place, and may change its memories."""
@@ -191,7 +191,7 @@ class MemoryReader:
 
 @value_class
 class MemoryListener:
-    """For whom memories are recalled: a character that answers in a place."""
+    """A character that answers in a place, and for which memories are recalled."""
 
     place: MemoryPlace
     preset: str

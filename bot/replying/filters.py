@@ -160,7 +160,7 @@ class RepetitionDetector:
         self._pending.append(text)
         self._pending_chars += len(text)
         if self._pending_chars >= _CHARS_BETWEEN_CHECKS and not self.found:
-            self._check()
+            self._detect_repetition()
 
     def remove_repetition(self, text: str) -> str:
         """Return the answer with the repeated text only once, cut at a sentence or word."""
@@ -175,7 +175,7 @@ class RepetitionDetector:
         word = kept.rfind(" ", begin) + 1
         return kept[: sentence or (word if word > begin else len(kept))].rstrip()
 
-    def _check(self) -> None:
+    def _detect_repetition(self) -> None:
         added = "".join(self._pending)
         self._fences += (self._tail[-len(_FENCE) + 1 :] + added).count(_FENCE)
         self._tail = (self._tail + added)[-_MAX_TAIL_CHARS:]

@@ -384,7 +384,7 @@ class MessagingContainer(StorageContainer, ABC):
         return {name: one for name, one in found if isinstance(one, PrivateChats)}
 
     def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
-        """Return surfaces by `Address.source`; calls with `best_effort` yield to others."""
+        """Return surfaces by `Address.source`; `best_effort` calls give way to other calls."""
         return {
             name: RateLimitedSurface(
                 platform.surface,

@@ -47,10 +47,10 @@ DELETE_GONE = (
 
 
 class SqlMemories(ClockStore):
-    """Stores memories; whoever asks gets and changes only what they may.
+    """Stores memories; readers get and change only those that they are allowed to.
 
-    Methods that change a memory return None if it does not exist or the reader may not change it:
-    its author and its subject may, and admins of its place as far as they can see it.
+    Methods that change a memory return None if it does not exist or the reader may not change it.
+    Its author, its subject, and admins of its place who can see it may change it.
     """
 
     def __init__(

@@ -134,7 +134,7 @@ class TurnFinisher:
             result = replace(result, turns=[*result.turns, *map(observed_turn, refused)])
             unaware = [one for one in refused if one.interaction is None]
             if unaware:
-                result = await self.with_rare_notice(unaware[0], result, BUSY)
+                result = await self.add_notice_if_due(unaware[0], result, BUSY)
         stages.arrivals.watch([claim.conversation])
         finished = await stages.conversations.finish(
             claim, message, result, go_on=not self.stopping
@@ -234,10 +234,10 @@ class TurnFinisher:
         for memory in self.stages.memories:
             await memory.forget(conversation)
 
-    async def with_rare_notice(
+    async def add_notice_if_due(
         self, message: IncomingMessage, result: TurnResult, notice: Text
     ) -> TurnResult:
-        """Return the result with a notice added, unless the channel got a notice recently."""
+        """Return the result, with the notice added if the channel got no notice recently."""
         if result.outgoing and await self.stages.notices.is_due_in(message.address.channel):
             return self._with_notice(message, result, notice, NOTICE_PARTS)
         return result
@@ -308,7 +308,7 @@ class QuestionAnswers:
                 "⏳ {count} more messages came meanwhile. I will answer them next.",
                 gathering.uncovered_count,
             )
-            result = await finisher.with_rare_notice(asked.incoming, result, waiting)
+            result = await finisher.add_notice_if_due(asked.incoming, result, waiting)
         following = await finisher.finish(group, with_response(group.message, result))
         if any(one.memory for one in active.presets):
             stages.pipeline.extractor.note_answer(asked.incoming, active.presets)
@@ -349,7 +349,7 @@ class QuestionAnswers:
                 asked = group.asked = gathering.asked
                 is_alone = is_new and not group.message.gathered
                 stops.extend(asked.incoming, gathering.askers, is_alone=is_alone)
-                async with gathering.interrupting(stop):
+                async with gathering.interrupt_on_arrival(stop):
                     result = await self.stages.pipeline.answer(
                         group, asked, active, stop, removed, first_part=first_part
                     )

@@ -216,7 +216,7 @@ class Gathering:
         await self._gather_pending()
 
     @contextlib.asynccontextmanager
-    async def interrupting(self, stop: StopFlag) -> AsyncIterator[None]:
+    async def interrupt_on_arrival(self, stop: StopFlag) -> AsyncIterator[None]:
         """While the block generates an answer, interrupt it when a message arrives to be covered.
 
         In `collect` mode, this happens only in the first moments, before anybody has read anything.

@@ -179,7 +179,7 @@ class StopRequests:
 
     def _handle_request(self, request: Request) -> None:
         """Apply an asker's /stop immediately; queue others for an admin check."""
-        recap = self._answers.get(request.address.of_recaps.conversation)
+        recap = self._answers.get(request.address.recap_address.conversation)
         if recap is not None and request.author.id in recap.askers:
             recap.flag.request()
             self._outcomes.setdefault(_key(request), StopOutcome.STOPPED)

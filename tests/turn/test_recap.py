@@ -55,7 +55,7 @@ class Group:
         at = datetime.fromtimestamp(self.clock.now(), UTC)
         said = make_incoming(text, key=f"5:{self._number}", author=by, wake=wake, chat=chat)
         await self.setup.receive(replace(said, at=at))
-        address = said.address.of_recaps if text.startswith("/recap") else said.address
+        address = said.address.recap_address if text.startswith("/recap") else said.address
         return address.conversation
 
     async def recap(self, since: str = "", by: Person = ALICE) -> str:

@@ -266,12 +266,12 @@ class ProviderSlots:
                         f" TROUPE_PROVIDERS__{asked.provider.upper()}__MAX_IN_FLIGHT higher",
                         _BUSY,
                     )
-                await self._pause(asked.provider)
+                await self._wait_for_free_slot(asked.provider)
                 queue.set_full(asked.chat, is_full=False)
         finally:
             cancel_timer()
 
-    async def _pause(self, provider: str) -> None:
+    async def _wait_for_free_slot(self, provider: str) -> None:
         is_over, pauses = asyncio.Event(), self._pauses[provider]
         cancel_timer = self.clock.call_later(_POLL_SECONDS, is_over.set)
         pauses[is_over] = None
