@@ -161,15 +161,15 @@ class MemoryExtractor:
         watched = self._watched.get(conversation)
         if watched is None:
             return
+        watched.exchanges = 0  # those noted during the read count twice, which costs another read
         unread = await self.progress.load(conversation)
         exchanges = unread.exchanges
         is_quiet = self.clock.now() - watched.present[-1][0].timestamp() >= _QUIET_SECONDS
         if is_quiet:  # the next answer watches it again
             del self._watched[conversation]
-        watched.exchanges = exchanges
         if exchanges < (_EXCHANGES_WHEN_QUIET if is_quiet else _EXCHANGES):
+            watched.exchanges += exchanges
             return
-        watched.exchanges = 0
         if await self.progress.begin(conversation, unread):
             await self._extract(conversation, watched, unread)
 
