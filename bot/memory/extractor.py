@@ -72,8 +72,12 @@ class _Watched:
     """Since a model was asked, as far as this process knows; None: read it."""
     stop_timer: Callable[[], None] = lambda: None
 
-    def present_at(self, at: datetime) -> tuple[str, ...]:
-        """Return the presets that were active at this time."""
+    def present_at(self, one: StoredTurn, turns: Sequence[StoredTurn]) -> tuple[str, ...]:
+        """Return the presets that were active then; of older turns only the one that answered."""
+        at = one.turn.at
+        if at < self.present[0][0]:
+            answers = (other.turn.preset for other in turns if other.id >= one.id)
+            return (next(filter(None, answers), ""),)
         later = (presets for asked_at, presets in self.present if asked_at >= at)
         return next(later, self.present[-1][1])
 
@@ -191,7 +195,7 @@ class MemoryExtractor:
             counts = {"noted": len(notes), "backed": len(checked)}
             _log.info("memories_extracted", conversation=conversation, **counts)
         for one in checked:
-            await self._keep(one, watched.present_at(one.source.turn.at))
+            await self._keep(one, watched.present_at(one.source, turns))
         await self.progress.finish(conversation, unread, read_to)
 
     async def _admissible(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:

@@ -387,6 +387,20 @@ async def test_character_that_was_not_there_yet_is_no_witness(database: Database
         }
 
 
+async def test_character_that_came_later_is_no_witness_of_turns_read_again(
+    database: Database,
+) -> None:
+    lyon = {"quote": "we moved to Lyon", "note": "Mara moved to Lyon in May"}
+    async with running(database, notes({}), notes(lyon)) as setup:
+        for line in [MOVED, *[("Tobi", "small talk")] * 5]:
+            await setup.exchange(line, presets=(NORA,))
+        await setup.kept()
+        await setup.clock.advance(700)
+        await setup.edit(MOVED[1], "we moved to Lyon in May")
+        await setup.exchanges(6, ("Tobi", "go on"))
+        assert [one.present for one in await setup.kept()] == [("nora",)]
+
+
 async def test_people_are_told_once_that_there_are_memories_of_them(database: Database) -> None:
     async with running(database, notes({})) as setup:
         mara, tobi = person("Mara").id, person("Tobi").id
