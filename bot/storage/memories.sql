@@ -8,8 +8,7 @@ id, subject_kind, subject, subject_name, text, kind, said_by, told_by, told_by_n
 -- name: memories_for_listener
 -- Everything that a character may recall in a place: what was said there, what may be recalled in the
 -- whole server of the people who are present, and the newest of others in the server. Of the
--- asker's words in other private chats only the ids. The filter stands before each limit. With
--- `|| ''`, SQLite searches by the few subjects, not through the whole server.
+-- asker's words in other private chats only the ids. The filter stands before each limit.
 WITH recallable AS (
     SELECT id FROM (
         SELECT id FROM memory
@@ -26,9 +25,9 @@ WITH recallable AS (
     ) AS widened_to_here
     UNION
     SELECT id FROM (
-        SELECT id FROM memory
+        SELECT id FROM memory AS candidate
         WHERE subject IN (SELECT value FROM jsonb_array_elements_text(:subjects))
-            AND audience || '' IN (:in_server, 'everywhere') AND state = 'kept'
+            AND candidate.audience IN (:in_server, 'everywhere') AND state = 'kept'
             AND (present = '' OR strpos(present, :character) > 0)
         ORDER BY is_pinned DESC, id DESC LIMIT 250
     ) AS of_present

@@ -42,6 +42,7 @@ _IN_SQLITE = {
     "nextval(pg_get_serial_sequence('outbox', 'id'))": "(SELECT max(id) + 1 FROM outbox)",
     "age(xmin) > age(pg_snapshot_xmin(pg_current_snapshot()))": "1",  # one writes at a time
     "IS NOT DISTINCT FROM": "IS",
+    "candidate.audience": "+candidate.audience",  # searched by subject: a server has many memories
     "~>=~": ">=",  # by code point, as the index for prefixes orders texts
     "~<~": "<",
 }
