@@ -4,13 +4,17 @@ To add a kind, write a module with a function `make` and add a line here, or wri
 entry point is such a function.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import structlog
+from typing_extensions import override
 
-from bot.errors import SettingsError
+from bot.chat.story import PackedVector
+from bot.errors import EmbeddingError, SettingsError
 from bot.extras import import_extra, install_command
 from bot.ports import Embedder
 from bot.runtime.plugins import enabled_plugins
@@ -48,8 +52,58 @@ def _make_plugin(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     plugin = f"the embedder of the plug-in {settings.kind!r}"
     try:
         make: MakeEmbedder = enabled_plugins("embedders")[settings.kind]
-        return make(settings, data_dir)
+        embedder = make(settings, data_dir)
+        return _PluginEmbedder(plugin, embedder, embedder.model_id, embedder.is_metered)
     except SettingsError as error:
         raise SettingsError(f"{plugin} cannot be used: {error}") from None
     except Exception as error:  # a stranger's code, whose words may be secret
         raise SettingsError(f"{plugin} failed at start: {type(error).__name__}") from error
+
+
+@dataclass(frozen=True)
+class _PluginEmbedder(Embedder):
+    """Calls a plug-in's embedder; any exception becomes an `EmbeddingError` that names it."""
+
+    plugin: str
+    embedder: Embedder
+    fixed_model_id: str
+    may_be_charged: bool
+
+    @property
+    @override
+    def model_id(self) -> str:
+        return self.fixed_model_id
+
+    @override
+    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
+        with self._translating_errors():
+            return await self.embedder.embed_documents(texts)
+
+    @override
+    async def embed_query(self, text: str) -> PackedVector:
+        with self._translating_errors():
+            return await self.embedder.embed_query(text)
+
+    @property
+    @override
+    def is_metered(self) -> bool:
+        return self.may_be_charged
+
+    @override
+    async def check(self) -> str:
+        with self._translating_errors():
+            return await self.embedder.check()
+
+    @override
+    async def close(self) -> None:
+        with self._translating_errors():
+            await self.embedder.close()
+
+    @contextmanager
+    def _translating_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except EmbeddingError:
+            raise
+        except Exception as error:  # a stranger's code, whose words may be secret
+            raise EmbeddingError(f"{self.plugin} failed: {type(error).__name__}") from error

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,13 @@ import pytest
 from bot.backends import registry as backends
 from bot.chat.prompt import ToolCall, ToolSpec
 from bot.embedders.registry import make_embedder
-from bot.errors import CharacterError, PluginFailed, PresetError, SettingsError
+from bot.errors import (
+    CharacterError,
+    EmbeddingError,
+    PluginFailed,
+    PresetError,
+    SettingsError,
+)
 from bot.importers.character_files import read_character_content
 from bot.platforms import registry as platforms
 from bot.prompting.presets.files import validate_preset
@@ -72,6 +79,25 @@ def test_embedder_that_fails_at_start_is_named(install: Install, code: str, prob
     with pytest.raises(SettingsError) as raised:
         make_embedder(settings.embedding, settings.data_dir)
     assert str(raised.value) == f"the embedder of the plug-in 'vectors' {problem}"
+
+
+async def test_embedder_that_raises_later_is_named(install: Install) -> None:
+    code = f"""TROUPE_API = 1
+class Vectors:
+    model_id, is_metered = "vectors-1", False
+    def __getattr__(self, name):
+        raise KeyError({SECRET!r})
+def make(*_):
+    return Vectors()
+"""
+    install("embedders", "vectors", "vectors:make", code)
+    settings = read_settings(plugins="vectors", embedding={"kind": "vectors"})
+    embedder = make_embedder(settings.embedding, settings.data_dir)
+    assert embedder.model_id == "vectors-1"
+    for use in (partial(embedder.embed_documents, ["a"]), partial(embedder.embed_query, "a")):
+        with pytest.raises(EmbeddingError) as raised:
+            await use()
+        assert str(raised.value) == "the embedder of the plug-in 'vectors' failed: KeyError"
 
 
 def test_plugins_are_inert_until_a_setting_names_them(install: Install) -> None:
