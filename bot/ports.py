@@ -446,7 +446,7 @@ class Signals(Protocol):
         """Notify subscribers, in this process at once, in others soon; never waits or raises."""
 
     @property
-    def reaches_others(self) -> bool:
+    def is_cross_process(self) -> bool:
         """Whether signals between processes seem to work; if not, processes poll."""
 
     async def find_problem(self) -> str | None:

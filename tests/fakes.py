@@ -353,7 +353,7 @@ class FakeRemoteBackend(FakeBackend):
 class FakeSignals(InProcessSignals):
     """Signals of several processes, whose server may be away."""
 
-    reaches_others = True
+    is_cross_process = True
 
 
 class CallingFakeBackend(FakeBackend):

@@ -103,7 +103,7 @@ class CharacterHandlers:
     )
     async def _add(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
-        await self._require(incoming)
+        await self._require_character_permission(incoming)
         fields, card = _fields(request.argument), await self.attached(incoming)
         if card is None:
             if len(fields) < 2:  # a name and a persona
@@ -144,7 +144,7 @@ class CharacterHandlers:
     )
     async def _edit(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
-        await self._require(incoming)
+        await self._require_character_permission(incoming)
         wanted, *fields = _fields(request.argument) or [""]
         name = await self.find(wanted, character_owner(incoming), "/character edit")
         if (card := await self.attached(incoming)) is not None:
@@ -162,13 +162,13 @@ class CharacterHandlers:
 
     @command(
         "character share",
-        marked("give this server a copy of a character that you have in private (admins)"),
+        marked("copy one of your private characters to this server (admins)"),
         _NAME,
         needs_admin=True,
     )
     async def _share(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
-        await self._require(incoming)
+        await self._require_character_permission(incoming)
         if incoming.is_private:
             raise UserError(_IN_SERVER)
         name = await self.find(request.argument, incoming.author.id, "/character share")
@@ -178,7 +178,7 @@ class CharacterHandlers:
         "character remove", marked("delete a character for good (admins)"), _NAME, needs_admin=True
     )
     async def _remove(self, request: CommandRequest) -> CommandResult:
-        await self._require(request.incoming)
+        await self._require_character_permission(request.incoming)
         name = await self.find(
             request.argument, character_owner(request.incoming), "/character remove"
         )
@@ -190,7 +190,7 @@ class CharacterHandlers:
 
     async def form(self, message: IncomingMessage) -> Sequence[tuple[CommandOption, str]]:
         """Return the fields of a command's form with their texts; raises `UserError`."""
-        await self._require(message)
+        await self._require_character_permission(message)
         called = parse_command(message.text)
         action, _, name = (called.text if called else "").partition(" ")
         if action != "edit":
@@ -214,7 +214,7 @@ class CharacterHandlers:
             names = await self.resolver.characters.descriptions(owner)
         return self.resolver.complete(typed, map(shown_name, names))
 
-    async def _require(self, message: IncomingMessage) -> None:
+    async def _require_character_permission(self, message: IncomingMessage) -> None:
         if not message.is_private:
             await self.admins.require(message, _CHANGE)
 
@@ -286,7 +286,7 @@ class CharacterHandlers:
     async def keep_card(self, request: CommandRequest, card: bytes) -> Preset:
         """Store the character of a card; return it as it answers here; raises `UserError`."""
         message = request.incoming
-        await self._require(message)
+        await self._require_character_permission(message)
         owner, behavior = (
             character_owner(message),
             self.resolver.find_behavior_preset(request.active),
@@ -307,7 +307,8 @@ class CharacterHandlers:
         taken = {_looks(shown_name(one)): one for one in own}
         number, given = 1, preset
         while _looks(given.name) in operators or (
-            (other := taken.get(_looks(given.name))) and not await self._is_same(other, given)
+            (other := taken.get(_looks(given.name)))
+            and not await self._refers_to_preset(other, given)
         ):
             number += 1
             ending = f" {number}"
@@ -325,7 +326,7 @@ class CharacterHandlers:
         await self.save(request, given, name)
         return given
 
-    async def _is_same(self, name: str, preset: Preset) -> bool:
+    async def _refers_to_preset(self, name: str, preset: Preset) -> bool:
         stored = await self.versions.newest(name)
         return stored is not None and stored.content == export_preset(preset)
 

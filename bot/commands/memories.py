@@ -178,9 +178,9 @@ class MemoryHandlers:
 
     @_action(
         "memory correct",
-        marked("replace the text of a memory that you said or that is about you"),
+        marked("edit a memory that came from you or is about you"),
         _NUMBER,
-        CommandOption("text", marked("what is right instead")),
+        CommandOption("text", marked("the corrected text")),
     )
     async def correct(self, request: CommandRequest) -> CommandResult:
         """Replace a memory's text."""
@@ -379,7 +379,9 @@ class MemoryHandlers:
             lines.append(translatable("Memories read: {count}", count=stored))
         if others:
             names = ", ".join([*others][:_PAGE_SIZE])
-            lines.append(translatable("Left out, because about others: {names}", names=names))
+            lines.append(
+                translatable("Left out because they concern other people: {names}", names=names)
+            )
         if file.unreadable:
             lines.append(translatable("Left out, without text: {count}", count=file.unreadable))
         return [*lines, problem] if problem else lines

@@ -90,7 +90,9 @@ class ContextView:
 
 _WHICH_ANSWER = translatable("Which answer? Write /report as a reply to it.")
 _REPORTED = translatable("Thank you. The people who run me will read it.")
-_NOBODY_READS = translatable("Nobody who runs me can be told in private, so nothing was sent.")
+_NOBODY_READS = translatable(
+    "I cannot message any of my operators privately, so your report was not sent."
+)
 _MAX_REPORTED_CHARS = 1500
 
 

@@ -225,7 +225,9 @@ class PlaygroundPages(RouteGroup):
         found = await self._find(channel)
         given = request.http.headers.get("Last-Event-ID") or request.http.query.get("after", "0")
         if not is_number(given):
-            raise RequestRefused(422, translatable("Nothing has this number."))
+            raise RequestRefused(
+                422, translatable("There is no entry with this number. It may have been deleted.")
+            )
 
         async def render(changes: Sequence[WebMessage]) -> tuple[Sequence[str], str]:
             if not changes:

@@ -179,7 +179,9 @@ class Route:
         if not is_whole(kind):
             return part
         if not is_number(part):
-            raise RequestRefused(404, translatable("Nothing has this number."))
+            raise RequestRefused(
+                404, translatable("There is no entry with this number. It may have been deleted.")
+            )
         return int(part)
 
     def _redirect_target(self, http: web.Request, answer: object) -> str:

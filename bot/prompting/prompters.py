@@ -181,7 +181,8 @@ def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], An
     if isinstance(given, str | int):
         if len(fields) > 1:
             raise UserError.translatable(
-                "a value is needed for each of {names}, not one text", names=_list_names(fields)
+                "expected one value for each of {names}, not a single string",
+                names=_list_names(fields),
             )
         return ({fields[0]: str(given)}, "") if fields else ({}, given)
     if not isinstance(given, Mapping):

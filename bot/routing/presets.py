@@ -368,7 +368,9 @@ class PresetResolver:
 
     async def resolve(self, scopes: Sequence[str]) -> ActiveCharacters:
         """Return the active presets of a channel, given its scopes, narrowest first."""
-        return await self._activate_chosen(await self._chat_settings.get_scopes(scopes), scopes)
+        return await self._resolve_chosen_characters(
+            await self._chat_settings.get_scopes(scopes), scopes
+        )
 
     async def resolve_for_message(
         self, message: IncomingMessage
@@ -386,9 +388,9 @@ class PresetResolver:
         ]
         found = await self._chat_settings.get_scopes(read)
         off = {one for one in people if found.get(one, {}).get(CONSENT_KEY) == Consent.OFF}
-        return await self._activate_chosen(found, message.scopes), frozenset(off)
+        return await self._resolve_chosen_characters(found, message.scopes), frozenset(off)
 
-    async def _activate_chosen(
+    async def _resolve_chosen_characters(
         self, found: Mapping[str, Mapping[str, str]], scopes: Sequence[str]
     ) -> ActiveCharacters:
         if self._stale and self._load is not None:
@@ -486,7 +488,7 @@ class PresetResolver:
         """Return the ids of those people who opted out."""
         return await find_opted_out(self._chat_settings, people)
 
-    async def filter_readable(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    async def remove_opted_out_turns(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
         """Return the turns without those by people who opted out and the answers to them."""
         off = await self.opted_out(one.speaker.id for one in turns if one.speaker)
         return remove_turns_by(off, turns)

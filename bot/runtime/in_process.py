@@ -174,7 +174,7 @@ class InProcessSignals(Signals):
 
     @property
     @override
-    def reaches_others(self) -> bool:
+    def is_cross_process(self) -> bool:
         return True
 
     @override

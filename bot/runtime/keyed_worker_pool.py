@@ -230,7 +230,7 @@ class KeyedWorkerPool(Generic[Item]):
                 _log.warning("poll_failed", queue=self.queue, reason=str(error))
             else:
                 self._add_woken([key for key in keys if key not in self._tasks])
-            has_signals = self.signals.reaches_others
+            has_signals = self.signals.is_cross_process
             await self.clock.sleep(_POLL_SECONDS if has_signals else _POLL_WITHOUT_SIGNALS_SECONDS)
 
     def _on_task_done(self, key: str, task: asyncio.Task[None]) -> None:

@@ -165,7 +165,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     def _summarizer(self, urgency: Urgency) -> Summarizer:
         pay = BudgetedSummaries(self.spending, self.usage_log, self.provider_slots, urgency).paid
         summaries = SqlSummaries(self.database)
-        return Summarizer(summaries, self.backends, pay, self.resolver.filter_readable)
+        return Summarizer(summaries, self.backends, pay, self.resolver.remove_opted_out_turns)
 
     @cached_property
     def prompt_sources(self) -> PromptSources:
@@ -218,7 +218,7 @@ class AnsweringContainer(MessagingContainer, ABC):
                 self.clock,
                 random.random,
                 self.models.tool_servers,
-                self.resolver.filter_readable,
+                self.resolver.remove_opted_out_turns,
                 self.replies.limits,
             ),
             self.operator_notes,

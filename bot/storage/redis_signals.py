@@ -64,7 +64,7 @@ class RedisSignals(InProcessSignals):
 
     @property
     @override
-    def reaches_others(self) -> bool:
+    def is_cross_process(self) -> bool:
         return self.is_connected and self._is_sending
 
     @override
@@ -156,7 +156,7 @@ class RedisSignals(InProcessSignals):
 
     def _clear_problems(self) -> None:
         """Clear the problems if sending and receiving work again."""
-        if self.reaches_others and self._problems:
+        if self.is_cross_process and self._problems:
             _log.info("signals_resumed")
             self._problems.clear()
 

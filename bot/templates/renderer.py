@@ -41,10 +41,10 @@ from bot.templates.role_template import RoleTemplate, StringTemplate
 from bot.templates.tool_forms import (
     PROBE_TOOLS,
     PROBES,
-    ToolForm,
+    ToolCallFormat,
+    detect_tool_call_format,
     exchange_messages,
     offered_tools,
-    read_tool_form,
 )
 from bot.value_class import value_class
 
@@ -79,7 +79,7 @@ class ToolUse:
 class RenderedPrompt:
     spans: tuple[TextSpan, ...]
     stop: tuple[str, ...]
-    tool_form: ToolForm | None = None
+    tool_call_format: ToolCallFormat | None = None
 
     @property
     def text(self) -> str:
@@ -112,7 +112,7 @@ class Renderer(AsyncExitStack):
         help because the machine is busy or the render process was killed.
         """
         prepared = await self._prepare(choice, model_template)
-        form = await self.tool_form(choice, model_template) if tools else None
+        form = await self.tool_call_format(choice, model_template) if tools else None
         prefill: list[TextSpan] = []
         if has_prefill and messages and messages[-1].role == "assistant":
             if not (tools and tools.exchanges):  # after tool results, a new answer starts
@@ -128,17 +128,17 @@ class Renderer(AsyncExitStack):
         spans = await prepared.template.render_spans(adapted, choice.names, **options)
         return RenderedPrompt((*spans, *prefill), prepared.stop, form)
 
-    async def tool_form(
+    async def tool_call_format(
         self, choice: TemplateChoice, model_template: ModelTemplate
-    ) -> ToolForm | None:
+    ) -> ToolCallFormat | None:
         """Return a template's form of tool calls, or None if it has none; raise like `render`."""
         prepared = await self._prepare(choice, model_template)
         if not prepared.has_detected_tool_form:
-            prepared.tool_form = await self._detect_tool_form(prepared)
+            prepared.tool_call_format = await self._detect_tool_form(prepared)
             prepared.has_detected_tool_form = True
-        return prepared.tool_form
+        return prepared.tool_call_format
 
-    async def _detect_tool_form(self, prepared: "_PreparedTemplate") -> ToolForm | None:
+    async def _detect_tool_form(self, prepared: "_PreparedTemplate") -> ToolCallFormat | None:
         if isinstance(prepared.template, _TrustedTemplate) and not prepared.template.is_jinja:
             return None  # these templates do not support tools
         for probe in PROBES:
@@ -146,7 +146,7 @@ class Renderer(AsyncExitStack):
             text = await render_or_none(
                 lambda given: prepared.template.render(given, tools=PROBE_TOOLS), messages
             )
-            if text is not None and (form := read_tool_form(text)):
+            if text is not None and (form := detect_tool_call_format(text)):
                 return form
         return None
 
@@ -248,7 +248,7 @@ class _PreparedTemplate:
     capabilities: Capabilities
     stop: tuple[str, ...]
     has_detected_tool_form: bool = False
-    tool_form: ToolForm | None = None
+    tool_call_format: ToolCallFormat | None = None
 
 
 def _plain_message(message: Message, names: TemplateNames | None) -> dict[str, str]:

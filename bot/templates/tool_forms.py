@@ -21,7 +21,7 @@ _MAX_DEPTH: Final = 8
 _MAX_ARGUMENT_CHARS: Final = 2000  # for one call, as JSON
 
 
-class ToolForm(StrEnum):
+class ToolCallFormat(StrEnum):
     """The form in which a model writes tool calls."""
 
     TAGGED = "tagged"
@@ -39,14 +39,23 @@ class ToolForm(StrEnum):
 
 
 _FORMS: Final = (
-    (ToolForm.TAGGED, re.compile(rf'<tool_call>\s*\{{[^<]*"name": "{_NAME}"[^<]*</tool_call>')),
-    (ToolForm.TAGGED, re.compile(rf"<tool_call>\s*<function={_NAME}>\s*<parameter=probe>")),
-    (ToolForm.TAGGED, re.compile(rf"<tool_call>\s*{_NAME}\s*<arg_key>probe</arg_key>")),
-    (ToolForm.SECTION, re.compile(rf"<\|tool_call_begin\|>functions\.{_NAME}:0<\|tool_call_arg")),
-    (ToolForm.CHANNEL, re.compile(rf"to=functions\.{_NAME}<\|channel\|>commentary json<\|mess")),
-    (ToolForm.LISTED, re.compile(rf'\[TOOL_CALLS\]\s*\[\{{[^\]]*"name": "{_NAME}"')),
-    (ToolForm.LISTED, re.compile(rf"\[TOOL_CALLS\]\s*{_NAME}(\[ARGS\])?\{{")),
-    (ToolForm.BARE, re.compile(rf'\{{"name": "{_NAME}", "parameters": \{{')),
+    (
+        ToolCallFormat.TAGGED,
+        re.compile(rf'<tool_call>\s*\{{[^<]*"name": "{_NAME}"[^<]*</tool_call>'),
+    ),
+    (ToolCallFormat.TAGGED, re.compile(rf"<tool_call>\s*<function={_NAME}>\s*<parameter=probe>")),
+    (ToolCallFormat.TAGGED, re.compile(rf"<tool_call>\s*{_NAME}\s*<arg_key>probe</arg_key>")),
+    (
+        ToolCallFormat.SECTION,
+        re.compile(rf"<\|tool_call_begin\|>functions\.{_NAME}:0<\|tool_call_arg"),
+    ),
+    (
+        ToolCallFormat.CHANNEL,
+        re.compile(rf"to=functions\.{_NAME}<\|channel\|>commentary json<\|mess"),
+    ),
+    (ToolCallFormat.LISTED, re.compile(rf'\[TOOL_CALLS\]\s*\[\{{[^\]]*"name": "{_NAME}"')),
+    (ToolCallFormat.LISTED, re.compile(rf"\[TOOL_CALLS\]\s*{_NAME}(\[ARGS\])?\{{")),
+    (ToolCallFormat.BARE, re.compile(rf'\{{"name": "{_NAME}", "parameters": \{{')),
 )
 
 PROBE_TOOLS: Final[Sequence[Message]] = (
@@ -76,7 +85,7 @@ PROBES: Final = (_probe("call00000"), _probe(f"functions.{_NAME}:0"))
 templates read names from ids like the second."""
 
 
-def read_tool_form(prompt: str) -> ToolForm | None:
+def detect_tool_call_format(prompt: str) -> ToolCallFormat | None:
     """Return the form of tool calls in a probe's prompt, or None if any part is missing."""
     if not all(text in prompt for text in ("probe_offered", _NAME, _ARGUMENT, _RESULT)):
         return None
@@ -99,16 +108,16 @@ def offered_tools(specs: Sequence[ToolSpec], special: Sequence[str]) -> list[Mes
 
 
 def exchange_messages(
-    exchanges: Sequence[ToolExchange], form: ToolForm, special: Sequence[str]
+    exchanges: Sequence[ToolExchange], form: ToolCallFormat, special: Sequence[str]
 ) -> list[Message]:
     """Return messages for earlier calls and results, with `special` tokens in calls broken up."""
     messages: list[Message] = []
     number = 0
-    is_named = form is ToolForm.SECTION
+    is_named = form is ToolCallFormat.SECTION
     for exchange in exchanges:
         text = exchange.text
         pairs = list(zip(exchange.calls, exchange.results, strict=True))
-        is_single = form in {ToolForm.BARE, ToolForm.CHANNEL}
+        is_single = form in {ToolCallFormat.BARE, ToolCallFormat.CHANNEL}
         groups = [[pair] for pair in pairs] if is_single else [pairs]
         for group in groups:
             calls, results = [], []

@@ -253,7 +253,7 @@ class PromptSources:
         start: tuple[Turn, ...] = ()
         if is_new_question:
             found = await self.channel_reader.read_thread_starter(oldest, active, known)
-            start = await self.resolver.filter_readable(found)
+            start = await self.resolver.remove_opted_out_turns(found)
         if start or earlier or gathered:
             session = replace(session, turns=(*start, *known, *gathered))
         files = NO_FILES
@@ -288,7 +288,7 @@ class PromptSources:
         if not await self.resolver.may_observe(oldest.scopes):
             return ()
         found = await self.channel_reader.read(oldest, active, session.turns)
-        return await self.resolver.filter_readable(found)
+        return await self.resolver.remove_opted_out_turns(found)
 
     async def _without_forgotten_quote(
         self, message: IncomingMessage, session: Session

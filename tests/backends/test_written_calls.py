@@ -10,11 +10,11 @@ from bot.backends.chat_completions.deltas import MAX_ARGUMENT_CHARS, MAX_CALLS
 from bot.backends.chat_completions.reasoning import detect_format, separate_reasoning
 from bot.backends.llama_cpp.tool_calls import WrittenCallParser, separate_calls
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
-from bot.templates.tool_forms import ToolForm
+from bot.templates.tool_forms import ToolCallFormat
 
 DICE = {"name": "dice", "arguments": {"dice": "2d6"}}
-TAGGED, LISTED, BARE = ToolForm.TAGGED, ToolForm.LISTED, ToolForm.BARE
-SECTION, CHANNEL = ToolForm.SECTION, ToolForm.CHANNEL
+TAGGED, LISTED, BARE = ToolCallFormat.TAGGED, ToolCallFormat.LISTED, ToolCallFormat.BARE
+SECTION, CHANNEL = ToolCallFormat.SECTION, ToolCallFormat.CHANNEL
 OFFERED = {
     "dice": {"properties": {"dice": {"type": "string"}, "times": {"type": "integer"}}},
     "time": {},
@@ -34,7 +34,7 @@ GPT_OSS = 'to=functions.dice <|constrain|>json<|message|>{"dice": "2d6"}'
 def read(
     form: str, pieces: list[str], *, is_cut: bool = False
 ) -> tuple[str, list[tuple[str, str]]]:
-    parser = WrittenCallParser(ToolForm(form), OFFERED)
+    parser = WrittenCallParser(ToolCallFormat(form), OFFERED)
     shown = "".join(parser.feed(piece) for piece in pieces)
     rest, calls = parser.finish(is_cut=is_cut)
     assert len(calls) <= MAX_CALLS
@@ -118,7 +118,7 @@ def test_number_and_size_of_calls_are_limited() -> None:
 
 
 @pytest.mark.parametrize("form", [TAGGED, LISTED, SECTION])
-def test_call_cut_off_by_the_output_limit_is_dropped(form: ToolForm) -> None:
+def test_call_cut_off_by_the_output_limit_is_dropped(form: ToolCallFormat) -> None:
     cut = {
         TAGGED: '<tool_call>{"name": "dice", "argu',
         LISTED: '[TOOL_CALLS] [{"name": "dice',

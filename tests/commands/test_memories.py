@@ -323,7 +323,7 @@ async def test_file_brings_no_memories_of_other_people(setup: MemorySetup) -> No
     assert told.text.split("\n") == snapshot(
         [
             "Memories read: 1",
-            "Left out, because about others: Bob, telegram2Nora",
+            "Left out because they concern other people: Bob, telegram2Nora",
             "Left out, without text: 3",
         ]
     )

@@ -69,7 +69,7 @@ async def test_frozen_server_blocks_nobody_and_signals_resume(tmp_path: Path) ->
         open_signals(url, beat_seconds=0.1) as here,
         open_signals(url, beat_seconds=0.1) as there,
     ):
-        await wait_until(lambda: here.reaches_others and there.reaches_others)
+        await wait_until(lambda: here.is_cross_process and there.is_cross_process)
         received_here, received_there = list[str](), list[str]()
         here.subscribe("conversations", received_here.extend)
         there.subscribe("conversations", received_there.extend)
@@ -80,9 +80,9 @@ async def test_frozen_server_blocks_nobody_and_signals_resume(tmp_path: Path) ->
                 for each in here, there:
                     assert "does not answer within 1 s" in str(await each.find_problem())
             # also the one that has nothing to say learns that it must poll
-            await wait_until(lambda: not here.reaches_others and not there.reaches_others)
+            await wait_until(lambda: not here.is_cross_process and not there.is_cross_process)
         await _publish_until_received(here, received_there)
-        await wait_until(lambda: here.reaches_others and there.reaches_others)
+        await wait_until(lambda: here.is_cross_process and there.is_cross_process)
 
 
 async def test_missing_server_is_not_an_error(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_wrong_password_is_logged_once_and_named(tmp_path: Path) -> None:
                 )
                 signals.publish("conversations", ["a"])  # the next failure, and the one after it
                 await operator.config_set("requirepass", "hunter2")
-                await wait_until(lambda: signals.reaches_others)
+                await wait_until(lambda: signals.is_cross_process)
                 assert await signals.find_problem() is None
     assert [one["event"] for one in logs] == ["signals_interrupted", "signals_resumed"]
     assert "hunter2" not in str(logs)

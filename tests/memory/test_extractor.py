@@ -90,7 +90,9 @@ class Setup:
     def _extractor(self) -> MemoryExtractor:
         resolver = PresetResolver(PRESETS, "nora", self.settings)
         summaries, pay = SqlSummaries(self._database), self.spending.paid
-        summarizer = Summarizer(summaries, {"p": self.backend}, pay, resolver.filter_readable)
+        summarizer = Summarizer(
+            summaries, {"p": self.backend}, pay, resolver.remove_opted_out_turns
+        )
         return MemoryExtractor(
             Recaller(self.memories, 0.1, DEFAULT_EMBEDDER, cosine_similarities),
             SqlExtractions(self._database),

@@ -188,7 +188,7 @@ async def test_keys_claimed_by_other_processes_do_not_block_the_next_ones() -> N
 
 async def test_polling_is_more_frequent_while_signals_do_not_work() -> None:
     harness = PoolHarness()
-    harness.signals.reaches_others = False
+    harness.signals.is_cross_process = False
     async with harness.open():
         harness.ready = ["a"]
         await harness.clock.advance(0.5)

@@ -9,7 +9,7 @@ import pytest
 
 from bot.chat.prompt import Message, TemplateChoice, ToolCall, ToolExchange, ToolSpec
 from bot.templates.renderer import ModelTemplate, Renderer, ToolUse
-from bot.templates.tool_forms import ToolForm
+from bot.templates.tool_forms import ToolCallFormat
 from tests.templates.published_templates import published_templates
 
 FORMS = tomllib.loads(Path(__file__).with_name("tool_forms.toml").read_text("utf-8"))
@@ -21,20 +21,20 @@ EXCHANGE = ToolExchange("Let me see.", (CALL,), ("[result]\n> 8",))
 MISTRAL = Path(__file__).with_name("mistral_tools.jinja").read_text("utf-8")
 
 
-def find_tool_form(kind: str, name: str) -> ToolForm | None:
+def find_tool_form(kind: str, name: str) -> ToolCallFormat | None:
     form = FORMS[kind][name]
-    return None if form == "none" else ToolForm(form)
+    return None if form == "none" else ToolCallFormat(form)
 
 
 @pytest.mark.parametrize("named", FORMS["registered"])
 async def test_registered_family_has_a_tool_form(renderer: Renderer, named: str) -> None:
     form = find_tool_form("registered", named)
-    found = await renderer.tool_form(TemplateChoice(named=named), ModelTemplate())
+    found = await renderer.tool_call_format(TemplateChoice(named=named), ModelTemplate())
     assert found is form
     rendered = await renderer.render(
         QUESTION, TemplateChoice(named=named), ModelTemplate(), ToolUse([DICE], [EXCHANGE])
     )
-    assert rendered.tool_form is form
+    assert rendered.tool_call_format is form
     assert all((text in rendered.text) is (form is not None) for text in ("Roll dice.", "> 8"))
 
 
@@ -48,7 +48,7 @@ async def test_published_template_has_a_tool_form(renderer: Renderer, published:
     exchange = replace(EXCHANGE, calls=(replace(CALL, arguments=json.dumps({"dice": forged})),))
     both = ToolUse([DICE], [EXCHANGE, exchange], special)
     rendered = await renderer.render(QUESTION, TemplateChoice(), own, both)
-    assert rendered.tool_form is form
+    assert rendered.tool_call_format is form
     assert all((text in rendered.text) is (form is not None) for text in ("Roll dice.", "> 8"))
     assert ("2d6" in rendered.text) is (form is not None)
     assert forged not in rendered.text
@@ -108,7 +108,7 @@ async def test_tool_form_of_a_model_file_is_detected_in_the_render_process(
     rendered = await renderer.render(
         QUESTION[1:], TemplateChoice(), ModelTemplate(MISTRAL), ToolUse([DICE], [EXCHANGE])
     )
-    assert rendered.tool_form is ToolForm.LISTED
+    assert rendered.tool_call_format is ToolCallFormat.LISTED
     assert "[AVAILABLE_TOOLS] [{" in rendered.text
     assert '[TOOL_CALLS] [{"name": "dice", "arguments": {"dice": "2d6"}, "id": "call00000"}]' in (
         rendered.text

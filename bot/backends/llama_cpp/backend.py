@@ -124,7 +124,7 @@ class LlamaCpp(Backend, ConversationMemory):
             path = self._find(model)
             loaded = self._models.get(path)
             own = loaded.tokens.template if loaded else await read_model_template(path)
-            return await self._renderer.tool_form(template, own) is not None
+            return await self._renderer.tool_call_format(template, own) is not None
         except (SettingsError, TemplateError):  # the request itself will report it
             return False
 

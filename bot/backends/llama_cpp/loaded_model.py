@@ -193,9 +193,9 @@ class LoadedModel:
         answer = self._generate(prompt, rendered, engine_stop, images)
         reasoning = detect_open_tag(self.reasoning, rendered.spans)
         separated = separate_reasoning(answer, reasoning, stop)
-        if rendered.tool_form is not None:
+        if rendered.tool_call_format is not None:
             separated = separate_calls(
-                separated, rendered.tool_form, tool_parameters_by_name(prompt)
+                separated, rendered.tool_call_format, tool_parameters_by_name(prompt)
             )
         async with aclosing(separated) as events:
             async for event in events:
@@ -223,7 +223,7 @@ class LoadedModel:
                     can_shift=is_own and not self.has_vision,  # images cannot be shifted
                     preserved_tokens=(
                         *self.reasoning.special_tokens,
-                        *(MARKERS if rendered.tool_form is not None else ()),
+                        *(MARKERS if rendered.tool_call_format is not None else ()),
                     ),
                     text=text,
                     images=images,

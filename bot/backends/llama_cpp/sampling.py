@@ -104,7 +104,9 @@ _CHECKS: Mapping[str, ValueCheck] = {
         ),
     ),
     "ignore_eos": _FLAG,
-    "grammar": ValueCheck(lambda value: isinstance(value, str), translatable("a text in GBNF")),
+    "grammar": ValueCheck(
+        lambda value: isinstance(value, str), translatable("a grammar in GBNF, as a string")
+    ),
     "json_schema": ValueCheck(
         lambda value: isinstance(value, Mapping), translatable("a JSON schema")
     ),

@@ -17,7 +17,7 @@ from bot.backends.chat_completions.deltas import MAX_ARGUMENT_CHARS, MAX_CALLS, 
 from bot.backends.chat_completions.stop_strings import partial_match_length
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt, ToolCall
 from bot.templates.renderer import ToolUse
-from bot.templates.tool_forms import ToolForm
+from bot.templates.tool_forms import ToolCallFormat
 
 Parameters: TypeAlias = Mapping[str, object]
 
@@ -63,15 +63,15 @@ MARKERS: Final = (
 )
 """Texts that the engine must return even if they are control tokens."""
 
-_BEGINNINGS: Final[Mapping[ToolForm, tuple[str, ...]]] = {
-    ToolForm.TAGGED: (_OPEN,),
-    ToolForm.LISTED: (_LIST,),
-    ToolForm.SECTION: (_SECTION,),
-    ToolForm.CHANNEL: (_CHANNEL, f" {_RECIPIENT}", _RECIPIENT),
+_BEGINNINGS: Final[Mapping[ToolCallFormat, tuple[str, ...]]] = {
+    ToolCallFormat.TAGGED: (_OPEN,),
+    ToolCallFormat.LISTED: (_LIST,),
+    ToolCallFormat.SECTION: (_SECTION,),
+    ToolCallFormat.CHANNEL: (_CHANNEL, f" {_RECIPIENT}", _RECIPIENT),
 }
 """The markers that start a call. In a form that is not listed, the whole answer is a call."""
 
-_TEXT_UNLESS_READ: Final = (ToolForm.BARE, ToolForm.CHANNEL)
+_TEXT_UNLESS_READ: Final = (ToolCallFormat.BARE, ToolCallFormat.CHANNEL)
 _MAX_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls in one answer
 RESULTS_DIVISOR: Final = 6  # a sixth of the context is reserved for calls and results
 _SPECS_DIVISOR: Final = 3
@@ -82,19 +82,19 @@ _log = structlog.get_logger(__name__)
 
 
 def read_calls(
-    form: ToolForm, written: str, offered: Mapping[str, Parameters], *, is_cut: bool
+    form: ToolCallFormat, written: str, offered: Mapping[str, Parameters], *, is_cut: bool
 ) -> list[tuple[str, str]]:
     """Return each call's name and JSON arguments; `is_cut`: drop an incomplete last call."""
     match form:
-        case ToolForm.TAGGED:
+        case ToolCallFormat.TAGGED:
             return _read_tagged_calls(written, offered, is_cut=is_cut)
-        case ToolForm.LISTED:
+        case ToolCallFormat.LISTED:
             return _read_json_calls(written, is_cut=is_cut)
-        case ToolForm.BARE:
+        case ToolCallFormat.BARE:
             return _read_bare(written)
-        case ToolForm.SECTION:
+        case ToolCallFormat.SECTION:
             return _read_named_calls(_IN_SECTION, _SECTION_END, written, is_cut=is_cut)
-        case ToolForm.CHANNEL:
+        case ToolCallFormat.CHANNEL:
             return _read_named_calls(_IN_CHANNEL, _CHANNEL_END, written, is_cut=is_cut)
 
 
@@ -212,7 +212,7 @@ def _decode(text: str) -> object:
 class WrittenCallParser:
     """Separates tool calls from text in a streamed answer, in chunks of any size."""
 
-    def __init__(self, form: ToolForm, offered: Mapping[str, Parameters]) -> None:
+    def __init__(self, form: ToolCallFormat, offered: Mapping[str, Parameters]) -> None:
         self._form = form
         self._offered = offered
         self._pending = ""  # text that may be the start of a marker
@@ -224,7 +224,7 @@ class WrittenCallParser:
         if self._is_calling:
             return self._add(text)
         self._pending += text
-        if self._form is ToolForm.BARE:
+        if self._form is ToolCallFormat.BARE:
             return self._feed_bare()
         markers = _BEGINNINGS[self._form]
         found = [at for marker in markers if (at := self._pending.find(marker)) >= 0]
@@ -242,7 +242,7 @@ class WrittenCallParser:
         if not self._is_calling:
             return self._pending, ()
         found = read_calls(self._form, self._written, self._offered, is_cut=is_cut)
-        if self._form is ToolForm.BARE:
+        if self._form is ToolCallFormat.BARE:
             found = [one for one in found if one[0] in self._offered]
         if not found and self._form in _TEXT_UNLESS_READ:
             return self._written, ()
@@ -256,7 +256,7 @@ class WrittenCallParser:
         self._written += text
         if len(self._written) <= _MAX_CHARS:
             return ""
-        if self._form is ToolForm.BARE:  # too long for a call: the JSON is the answer
+        if self._form is ToolCallFormat.BARE:  # too long for a call: the JSON is the answer
             shown, self._written = self._written, ""
             self._is_calling, self._is_answering = False, True
             return shown
@@ -277,7 +277,7 @@ class WrittenCallParser:
 
 async def separate_calls(
     events: AsyncGenerator[GenerationEvent, None],
-    form: ToolForm,
+    form: ToolCallFormat,
     offered: Mapping[str, Parameters],
 ) -> AsyncGenerator[GenerationEvent, None]:
     """Yield the answer's events without its tool calls, which are added to the `Finish`."""

@@ -387,7 +387,9 @@ class PresetPages(RouteGroup):
             raise UserError(refusal)
         if checked.preset.name != name:
             refusal = translatable(
-                "A preset keeps its name: write {name}, or make a new preset.", name=repr(name)
+                "Presets cannot be renamed. Change the name back to {name}, or create a new"
+                " preset.",
+                name=repr(name),
             )
             raise UserError(refusal)
         return checked.preset

@@ -91,7 +91,7 @@ class DiscordAccount(AccountSetup):
     @override
     async def wait_for_code(self, code: str) -> str:
         limits = IdentifyLimits(self._rest, None, "", self._clock)
-        async with _CodeReceiver(
+        async with _PairingCodeListener(
             self._settings, self._rest, _INTENTS, Shard(), limits, self._clock
         ) as receiver:
             receiver.code = code
@@ -122,7 +122,7 @@ class _CodeReceived(Exception):
         self.message = message
 
 
-class _CodeReceiver(ShardClient):
+class _PairingCodeListener(ShardClient):
     """Receives messages and raises `_CodeReceived` when one of them contains the code."""
 
     code = ""

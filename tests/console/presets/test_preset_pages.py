@@ -170,7 +170,7 @@ async def test_draft_of_somebody_else_is_not_overwritten(console: Playground) ->
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"name": "nils"}, "A preset keeps its name"),
+        ({"name": "nils"}, "Presets cannot be renamed"),
         ({"provider": "nowhere"}, "is not set up"),
         ({"lorebook": "../outside.json"}, "outside"),
         ({"lorebook": "missing.json"}, "cannot be read"),
