@@ -101,7 +101,7 @@ class HistoryRouter:
         return await self._route_press(pressed)
 
     async def route_command(self, message: IncomingMessage) -> IncomingMessage:
-        """Return a command, assigned to the history it applies to; works before it is stored."""
+        """Return a command, assigned to its history; it does not have to be stored yet."""
         scope = await self._scope_of(message.scopes, _answerable_author_id(message))
         if scope is None:
             return message
@@ -325,7 +325,7 @@ class InboxIntake(Intake):
     inbox: SqlInbox
     wake: Callable[[Sequence[str]], None]
     announce: Callable[[Sequence[Incoming]], None] = lambda _messages: None
-    """Called with the stored events before the wake-up; urgent ones overtake others."""
+    """Called with the stored events before workers wake, so that urgent events overtake others."""
     router: HistoryRouter | None = None
     """Assigns histories; None if events already contain their history."""
     keep: Callable[[Incoming], Incoming | None] = lambda message: message
@@ -360,7 +360,7 @@ class InboxIntake(Intake):
 
 
 def _beside_answers(event: Incoming) -> Incoming:
-    """Return an event; a `/recap` gets a queue of its own, as its model request takes long."""
+    """Move a `/recap`, which is slow, to a queue of its own; return other events unchanged."""
     if (
         not isinstance(event, IncomingMessage)
         or event.text[:6].lower() != "/recap"

@@ -113,7 +113,7 @@ class Platform(Protocol):
         """A short reason why no messages are being received, or None while connected."""
 
     async def run(self, intake: Intake) -> None:
-        """Receive until cancelled or the input ends; do not retry after `PlatformFatal`."""
+        """Receive until cancelled or the input ends; callers must not retry on `PlatformFatal`."""
 
     async def check(self) -> str:
         """Log in and return a short description of the bot's account; raises `PlatformError`."""
@@ -299,7 +299,7 @@ class Backend(Protocol):
         return
 
     def use_session_key(self, key: bytes) -> None:
-        """Set the key for hashing conversation ids for a router; the same in all processes."""
+        """Set the key, the same in all processes, for hashing conversation ids for a router."""
         return
 
     def model_health(self) -> Sequence[ModelHealth]:
@@ -316,7 +316,7 @@ class ToolServer(Protocol):
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
-        """The tools that can be called now, without waiting; empty while disconnected."""
+        """The tools that are available now, or none while disconnected; never waits."""
 
     @property
     def call_seconds(self) -> float:
@@ -352,7 +352,7 @@ class Embedder(Protocol):
         """The id of the model and its parameters; only vectors with the same id can be compared."""
 
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        """Return a vector for each text, in order; the texts are what queries search."""
+        """Return a vector for each text to be searched, in the order of the texts."""
 
     async def embed_query(self, text: str) -> PackedVector:
         """Return the vector of a search query."""
@@ -378,7 +378,7 @@ class Delivery(Protocol):
     """Sends the messages in the outbox."""
 
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        """Start delivery of a row, or of all due rows if None; urgent ones skip the queue."""
+        """Start delivering a row, or a lane's due rows if None; urgent rows skip the queue."""
 
     async def wait_until_sent(self, row_id: int) -> str:
         """Wait until any process has sent a row, and return the message id; raises `Refused`."""
@@ -406,7 +406,7 @@ class ChatSettings(Protocol):
 
 
 class Stories(Protocol):
-    """Characters' stories, and the vectors that find the stories near a message."""
+    """Stores characters' stories, and the vectors for finding stories similar to a message."""
 
     async def replace_stories(
         self, character: str, texts: Sequence[str], model_id: str
@@ -457,7 +457,7 @@ class RateLimits(Protocol):
     """Token buckets, slots and sliding windows shared by all processes; counts may be lost."""
 
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
-        """Reserve the next moment these rates allow, unless too far away; return the seconds."""
+        """Return seconds until all rates allow a call; reserve it if within `max_wait_seconds`."""
 
     async def acquire_slot(
         self,
@@ -484,9 +484,9 @@ class RateLimits(Protocol):
         """Return the seconds until a call is allowed, like `take_call`, but count nothing."""
 
     async def block_calls(self, scope: str, seconds: float) -> None:
-        """Block a scope in which the platform refused a call; `seconds` is how long.
+        """Block calls in a scope for some seconds, because the platform refused a call.
 
-        For an hour, the scope's approximate windows also apply under learned pacing.
+        Where pacing is learned, the scope's approximate windows also apply for the next hour.
         """
 
     async def blocked_calls(self) -> Sequence[RefusedCalls]:

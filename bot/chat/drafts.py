@@ -25,7 +25,7 @@ def recorded_scene(
     scopes: Sequence[str] = (),
     answered_by: str = "",
 ) -> Scene | None:
-    """Return the newest message that addressed the bot and its context, or None without one."""
+    """Return the newest message that addressed the bot and its context; None if there is none."""
     asked = [at for at, one in enumerate(turns) if one.speaker and not one.observed]
     if not asked:
         return None

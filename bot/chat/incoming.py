@@ -61,7 +61,7 @@ class Address:
 
     @property
     def recapped(self) -> "Address":
-        """The conversation that the `/recap` commands of this one are about."""
+        """The conversation that `/recap` commands queued at this address summarize."""
         return replace(self, history=self.history.removeprefix(_RECAPS_PREFIX))
 
     @property
@@ -324,7 +324,7 @@ class Reaction(StrEnum):
 
 
 REMEMBERING = frozenset({Reaction.PIN, Reaction.WRITE})
-"""The reactions that ask to remember a message, also one that is not an answer."""
+"""The reactions that ask the bot to remember a message, even if it is not an answer."""
 _TONES = re.compile("[\U0001f3fb-\U0001f3ff\ufe0f]")
 
 
@@ -344,7 +344,7 @@ class Reacted:
     """A person added a reaction to a message, or removed theirs."""
 
     address: Address
-    """Without a topic, because Telegram reports only the chat."""
+    """The chat, without a topic: Telegram does not report the topic of a reaction."""
     external_key: str
     message_id: str
     author: Person

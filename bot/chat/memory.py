@@ -2,7 +2,7 @@
 
 A memory that is derived from turns of a conversation is deleted with them: by /forget, an edit, a
 deletion, retention, or `/settings me off`. One that was made by hand stays until its author, its
-subject, or an admin of its place deletes it.
+subject, or an admin of its channel or server deletes it.
 """
 
 from enum import StrEnum
@@ -18,7 +18,7 @@ MAX_PER_CHANNEL = 200
 """How many memories from one channel or private chat are kept, whoever they are about."""
 
 APPROVAL_KEY = "memory approval"
-"""The setting of a server whose admins approve new memories about it before they are recalled."""
+"""The server setting by which new memories about the server need an admin's approval."""
 
 
 class SubjectKind(StrEnum):
@@ -44,14 +44,14 @@ class MemoryState(StrEnum):
     """Whether a memory is used; the values are stored."""
 
     PROPOSED = "proposed"
-    """An admin has not approved it yet: no prompt has it."""
+    """Waiting for an admin's approval; not used in prompts yet."""
     KEPT = "kept"
     RETIRED = "retired"
-    """A newer memory contradicts it: no prompt has it, its author can still see it."""
+    """Contradicted by a newer memory: no longer used in prompts, but its author can see it."""
 
 
 class Reach(StrEnum):
-    """How far a memory may travel, narrowest first; the values are stored."""
+    """Where a memory may be recalled, narrowest first; the values are stored."""
 
     PRIVATE = "private"
     """The private chat in which it was said."""
@@ -74,7 +74,7 @@ class Audience:
 
     @property
     def stored(self) -> str:
-        """The audience as one column: "channel discord:123"; "everywhere"."""
+        """The audience as one database value, such as "channel discord:123" or "everywhere"."""
         return f"{self.reach} {self.key}".rstrip()
 
     @classmethod
@@ -86,28 +86,28 @@ class Audience:
 
 @value_class
 class MemoryPlace:
-    """A place where people talk: memories come from one, and are recalled in one."""
+    """A private chat or a server's channel, where memories are made and recalled."""
 
     channel: str
-    """`Address.channel`"""
+    """The key of the channel (`Address.channel`) or private chat (`Address.lane`)."""
     server: str
-    """The widest of an event's scopes; the chat itself where there is no server."""
+    """The widest of an event's scopes, or the chat itself if it is not in a server."""
     is_private: bool
 
     @classmethod
     def at(cls, address: Address, scopes: tuple[str, ...], *, is_private: bool) -> "MemoryPlace":
-        """Return the place of an event with these values."""
+        """Create the place of an event from the event's address and scopes."""
         # A private chat is one place with all its topics.
         channel = address.lane if is_private else address.channel
         return cls(channel, address.lane if is_private else scopes[-1], is_private)
 
     @property
     def own_audience(self) -> Audience:
-        """The narrowest audience of what is said here."""
+        """The narrowest audience for memories made here: this channel or private chat."""
         return Audience(Reach.PRIVATE if self.is_private else Reach.CHANNEL, self.channel)
 
     def audience(self, reach: Reach) -> Audience:
-        """Return an audience that hears what is said here, if it may travel this far."""
+        """Return this place's audience for a reach; a private chat has no server-wide audience."""
         match reach:
             case Reach.PRIVATE | Reach.CHANNEL:
                 return self.own_audience
@@ -119,7 +119,7 @@ class MemoryPlace:
                 return Audience(Reach.EVERYWHERE)
 
     def audience_for(self, *consents: Consent) -> Audience:
-        """Return the widest audience that everybody concerned consents to."""
+        """Return the widest audience to which every person concerned consents."""
         if self.is_private or Consent.HERE in consents or Consent.OFF in consents:
             return self.own_audience
         is_for_server = Consent.SERVER in consents
@@ -151,8 +151,7 @@ class Memory:
     """Where it was said."""
     kind: MemoryKind = MemoryKind.FACT
     told_by: Person | None = None
-    """Who told it about somebody else: hearsay; None: it is first-hand. A character has its
-    preset's name as id."""
+    """Who told it about somebody else; None: first-hand. A character's id is its preset name."""
     present: tuple[str, ...] = ()
     """The presets that witnessed it, or were told; only these recall it. Empty: all."""
     conversation: str = ""
@@ -162,7 +161,7 @@ class Memory:
     is_derived: bool = True
     """Whether it is derived from turns; else it was made by hand."""
     audience: Audience | None = None
-    """None, for a new memory: what the consent of its people allows (`audience_for`)."""
+    """Who may recall it; None for a new memory: decided by people's consent (`audience_for`)."""
     is_widened: bool = False
     """Whether its author chose the audience; otherwise, the consent of its people decides."""
     state: MemoryState = MemoryState.KEPT
@@ -170,32 +169,32 @@ class Memory:
     since: float = 0.0
     """When it was said, in Unix seconds."""
     until: float | None = None
-    """Since when it is no longer true, in Unix seconds."""
+    """When it stopped being true, in Unix seconds; None: it is still true."""
     model: str = ""
     """The embedding model of the vector."""
     vector: PackedVector | None = None
     id: int = 0
-    """0: it is not stored yet."""
+    """The database id; 0: not stored yet."""
 
 
 @value_class
 class MemoryReader:
-    """A person who reads memories, and the place where."""
+    """A person who views memories, and the place where they view them."""
 
     person: str
     """The id of the person."""
     place: MemoryPlace
     is_admin: bool = False
-    """Whether the person is an admin of the place, and may change its memories."""
+    """Whether the person is an admin of the place, and so may change the memories there."""
 
 
 @value_class
 class MemoryListener:
-    """A character that answers in a place, and for which memories are recalled."""
+    """A character for which memories are recalled, with the place and the people involved."""
 
     place: MemoryPlace
     preset: str
-    """Memories that this character neither witnessed nor was told are left out."""
+    """The character's preset; memories it neither witnessed nor was told are left out."""
     asker: str
     """The author of the message."""
     people: tuple[str, ...] = ()
@@ -204,11 +203,11 @@ class MemoryListener:
 
 @value_class
 class RecalledMemories:
-    """The memories that a listener may recall, not ranked, and the number that it may not."""
+    """The unranked memories that a listener may recall, and the ids of those kept private."""
 
     memories: tuple[Memory, ...] = ()
     private: tuple[int, ...] = ()
-    """The ids of the asker's own memories from private chats, which stay there."""
+    """The ids of the asker's memories that may be recalled only in other private chats."""
 
 
 class RecallReason(StrEnum):
@@ -229,10 +228,10 @@ class RankedMemory:
 
 @value_class
 class RankedMemories:
-    """What a character may recall for a message, best first."""
+    """The memories that a character may use for an answer, best first."""
 
     memories: tuple[RankedMemory, ...] = ()
     private: int = 0
-    """The number of the asker's memories that stay in other private chats."""
+    """The number of the asker's memories that may be recalled only in other private chats."""
     budget_share: float = 0.1
     """The share of the prompt's token budget that the memories may take."""

@@ -250,4 +250,4 @@ class Restore:
     forgotten: frozenset[tuple[str, str]] = frozenset()
     """Pairs of a conversation and the platform's id of a message that was forgotten in it."""
     forgotten_until: Mapping[str, float] = field(default_factory=dict)
-    """By conversation: the time before which everything was forgotten, in Unix seconds."""
+    """Forgotten messages, as pairs of a conversation key and the platform's message id."""

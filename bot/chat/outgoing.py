@@ -68,7 +68,7 @@ class Limits:
     has_threads: bool = False
     """Whether a thread can be opened from a message, to send the rest of a long answer there."""
     can_repeat_faces: bool = True
-    """Whether sending a message with a face again with the same nonce is safe."""
+    """Whether a message with a face can safely be sent again with the same nonce."""
     reports_deletions: bool = True
     """Whether the platform reports deleted messages. If not, an answer whose message has vanished
     when it is completed or replaced is sent as a new message."""
@@ -249,7 +249,7 @@ class MessageSearch:
     after: str | None
     """The id of a message; only newer messages are considered."""
     known: Set[str]
-    """The ids of messages that are known to be other messages."""
+    """The ids of messages that are known not to be the message that is searched for."""
     duplicate_of: str | None = None
     """The id of the message if it was already sent again. Then a second copy is searched, which may
     be older than `known`; no other message of the bot may be in flight to the chat."""
@@ -286,7 +286,7 @@ class OutgoingPart:
     is_private: bool = False
     """Whether only the author of the message it replies to may read it."""
     reader: str = ""
-    """The id of the only other person who may read it; empty: the author of the message."""
+    """The id of the only reader, if not the author of the message it replies to; else empty."""
     is_quiet: bool = False
     """Whether to post no hint in the group if that person cannot be reached privately."""
 
@@ -299,7 +299,7 @@ THREAD_PARTS = 6_000
 """Parts from this number on are in a thread that was opened from an answer; like files, they are
 never replaced by another message."""
 NOTICE_PARTS = 1_000_000
-"""Parts from this number on say that the service is busy; dropped if an answer waits behind."""
+"""Parts from here on say that the service is busy; dropped if an answer is queued behind."""
 
 
 @value_class

@@ -166,7 +166,7 @@ class Prompt:
     filtered: tuple[str, ...] = ()
     """Texts to remove from the answer."""
     answers_as: str | None = None
-    """The speaker tag, without colon, that the model may write before its answer; removed."""
+    """A speaker tag, without colon, to remove if the model writes it before its answer."""
     speakers: tuple[str, ...] = ()
     """The tags of all other speakers, whose lines the model must not write."""
     template: TemplateChoice = field(default_factory=TemplateChoice)
@@ -252,7 +252,7 @@ class FinishReason(StrEnum):
 
 @value_class
 class Finish:
-    """The end of an answer; a stream that ends without this event was cut off, an error."""
+    """The end of an answer; a stream without this event was cut off, which is an error."""
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
@@ -278,7 +278,7 @@ class PromptDescription:
     text: str
     """The rendered prompt, or the request body."""
     is_rendered: bool
-    """Whether `text` was rendered by a template; otherwise the messages are sent."""
+    """Whether `text` is a prompt rendered by a template, not a request body."""
 
 
 @value_class

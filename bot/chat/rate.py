@@ -35,7 +35,7 @@ class Waiter:
     urgency: int
     """Lower values go first."""
     seconds: float
-    """How long other processes reserve a slot for it after an attempt."""
+    """How many seconds other processes reserve a slot for it after each attempt."""
 
 
 @value_class

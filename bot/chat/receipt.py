@@ -21,7 +21,7 @@ class PromptSpan:
     chars: int | None = None
     """The number of characters, after those of earlier spans in the message; None: all."""
     name: str = ""
-    """The name of the story or lorebook entry; of a memory its source and why it was recalled."""
+    """The name of the story or lorebook entry; for a memory, its source and recall reason."""
     score: float | None = None
     memory: int = 0
     """The id of the memory; 0: not a memory."""
@@ -84,7 +84,7 @@ class Receipt:
     scopes: tuple[str, ...] = ()
     """The scopes whose settings apply in its channel, narrowest first."""
     check: str = ""
-    """Why the answer was withheld or not checked, in English; empty: neither."""
+    """Why the answer was withheld or could not be checked, in English; empty: no problem."""
     is_withheld: bool = False
     """Whether a check rejected the answer, so that a stock sentence replaces it."""
 
@@ -108,6 +108,6 @@ class NextAnswer:
     """First the characters that would answer, in order, then the others."""
     is_command: bool = False
     prompt: Receipt | None = None
-    """The receipt without an answer; None: no character would answer."""
+    """A receipt with the prompt but no answer; None: no character would answer."""
     max_answer_tokens: int | None = None
     problem: str | None = None

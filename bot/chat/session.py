@@ -77,9 +77,9 @@ class Claim:
 
 
 MAX_OWN_CRASHES = 3
-"""Process deaths caused by this message alone, after which it becomes a dead letter."""
+"""How many process deaths caused by a message alone make it a dead letter."""
 MAX_CRASHES = 24
-"""Process deaths while this and other messages were processed, after which it becomes one too."""
+"""How many process deaths during a message, whatever the cause, make it a dead letter."""
 
 
 class Attempt(IntEnum):
@@ -88,11 +88,11 @@ class Attempt(IntEnum):
     NONE = 0
     """The message is not being processed."""
     BESIDE_OTHERS = 1
-    """It is being processed, possibly while other messages are."""
+    """The message is being processed, possibly together with other messages."""
     ALONE = 2
-    """It alone is being processed, so that a further crash must be its fault."""
+    """The message is processed alone, so another crash must be its fault."""
     DEFERRED = 3
-    """It waits for some seconds after a crash; a crash meanwhile has another cause."""
+    """The message waits some seconds after a crash; a crash meanwhile has another cause."""
 
 
 @value_class
@@ -148,7 +148,7 @@ class InboxMessage:
         return f"{self.turn}/{part}"
 
     def reused_part_name(self, replaced: Sequence[str], part: int) -> str:
-        """Return the name of a part; if it replaces an earlier message, the earlier part's name."""
+        """Return a part's name, or that of the earlier message that the part replaces."""
         names = [name for name in replaced if int(name.rpartition("/")[2]) < FILE_PARTS]
         return names[part] if part < len(names) else self.part_name(part)
 
@@ -249,7 +249,7 @@ class OpenedPart:
     row: OutboxRow | None
 
     def shows_content(self, content: MessageContent) -> bool:
-        """Return whether the queued message has this content, maybe from a crashed process."""
+        """Return whether the queued message, perhaps a crashed process's, has this content."""
         row = self.row
         return row is not None and row.id == self.row_id and row.content == content
 
@@ -351,7 +351,7 @@ class ChatSetting:
     def first(
         cls, found: Mapping[str, Mapping[str, str]], scopes: Sequence[str], key: str
     ) -> "ChatSetting | None":
-        """Return the first scope's value for this key, or None if no scope has one."""
+        """Return the value of the first scope that has this key, or None if none has it."""
         for scope in scopes:
             values = found.get(scope, {})
             if key in values:
@@ -417,7 +417,7 @@ class HistoryScope(StrEnum):
 
 @value_class
 class MessagePlace:
-    """A platform message's place in the histories of its channel."""
+    """The conversation and turn that a platform's message belongs to."""
 
     conversation: str
     turn: int | None
@@ -450,7 +450,7 @@ _NOUNS: Mapping[MediaKind, str] = {
     MediaKind.OTHER: "something else",
 }
 MAX_TEXT_BYTES = 100 * 1024
-"""The most bytes of a text file that are read."""
+"""The maximum number of bytes that are read from a text file."""
 READABLE = frozenset({MediaKind.IMAGE, MediaKind.FILE})
 """The kinds of attachments that can be read; only the content shows what a file really is."""
 
@@ -469,17 +469,17 @@ class UnreadFile:
 
     item: MediaItem
     why: Text | None
-    """None: files of this kind are never read."""
+    """The reason; None: files of this kind are never read."""
 
 
 @value_class
 class AttachedFiles:
-    """The attached files' contents, of a message and the message it quotes."""
+    """Contents of the files attached to a message and to the message it quotes."""
 
     images: tuple[Image, ...] = ()
     texts: tuple[AttachedText, ...] = ()
     unread: tuple[UnreadFile, ...] = ()
-    """Unreadable files, of the message itself only."""
+    """Unreadable files of the message itself, without those of the quoted message."""
 
 
 NO_FILES = AttachedFiles()
@@ -506,7 +506,7 @@ def files_to_keep(message: IncomingMessage) -> tuple[MediaItem, ...]:
 
 
 def ask_again(by: IncomingMessage, question: Turn, before: Sequence[Turn]) -> IncomingMessage:
-    """Return an earlier question with its files as a new message, asked again by `by`'s author."""
+    """Return an earlier question and its files as a new message, asked again by `by`'s author."""
     return replace(
         by,
         text=question.text,

@@ -51,7 +51,7 @@ class WebMessage:
     is_deleted: bool = False
     """Whether it was deleted; the text is then empty."""
     is_note: bool = False
-    """Whether it is an explanation by the page, such as why nobody answers."""
+    """Whether the web page itself wrote it to explain something, such as a missing answer."""
     is_copied: bool = False
     """Whether it was copied from another channel and is already in the history."""
     press: str | None = None

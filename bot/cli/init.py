@@ -161,7 +161,7 @@ def _ask(question: str, *, is_secret: bool = False) -> str:
 def _choose(
     question: str, options: Mapping[str, T], find: Callable[[str], T | None] = lambda _: None
 ) -> T | None:
-    """Return the value of the option with the typed number, `find(text)`, or None for Enter."""
+    """Return the option whose number is typed, `find(text)` for a text, or None for Enter."""
     for number, option in enumerate(options, 1):
         print_line(f"  {number}) {option}")
     while True:

@@ -62,7 +62,7 @@ app.add_typer(dead_letters_app, name="dead-letters")
 
 
 def require_database(settings: Settings) -> None:
-    """Raise `SettingsError`, with the settings for its location, if there is no database."""
+    """Raise `SettingsError` if there is no database; it names the settings for its location."""
     if not database_exists(settings.sqlalchemy_url):
         raise SettingsError(
             f"there is no database in {settings.data_dir} yet: start the service first, or set"
@@ -94,7 +94,7 @@ def change_installation(
     topic: str | None = None,
     must_exist: bool = True,
 ) -> T:
-    """Run `change` and return its result; if it is true, record it and notify all processes.
+    """Run `change` and return its result; if that is true, record it and notify all processes.
 
     `action`, `subject`, and the new value `after` go to the audit log. The signal on `topic`
     contains the subject.

@@ -112,7 +112,7 @@ def show_preset(name: str) -> None:
 
 
 async def describe_version(preset: Preset, settings: Settings) -> str:
-    """Return a line about a preset's version at the service's last start."""
+    """Return a line about the version that a preset had at the service's last start."""
     if not database_exists(settings.sqlalchemy_url):
         return _NO_VERSION
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:

@@ -1,4 +1,4 @@
-"""A fast `troupe preset list`, which does not import settings and schema (ten times as long)."""
+"""A fast `troupe preset list`: importing settings and schema would take ten times as long."""
 
 import os
 import tomllib

@@ -1,4 +1,4 @@
-"""Handle /access: say who may use the bot in a channel, a server or everywhere, and why."""
+"""Handle /access: choose and show who may use the bot in a channel, a server or everywhere."""
 
 import re
 import secrets
@@ -26,7 +26,7 @@ from bot.texts.text import Text, join_texts, marked, translatable
 _CHANGE = translatable("change who may use me")
 _EVERYWHERE = "everywhere"
 _GIVEN = "given"
-"""The value of a rule that gives a command, tools or a model."""
+"""The value of a rule that allows a role to use a command, tools or a preset's model."""
 _PLACES = ("here", "server", _EVERYWHERE)
 _TARGET = CommandOption(
     "target", marked("a person, role or channel: a mention, `role 123`, or reply to a message")
@@ -43,7 +43,7 @@ ACCESS_GROUP = CommandSpec(
 _STILL_OFF = marked("I am still switched off: {place}.")
 _DM = ("open", "closed", "pairing")
 _CODE, _WRONG = "code ", "wrong "
-"""Begin the names of settings: the code of a person, an operator's wrong codes."""
+"""Prefixes of setting names: for a person's code, and for an operator's wrong codes."""
 _CODE_CHARS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 _CODE_SECONDS = 3600.0
 _MAX_WAITING = 3
@@ -81,7 +81,7 @@ _REASONS: Mapping[str, Text] = {
 
 
 def explain_refusal(rule: str) -> Text:
-    """Tell a refused person which kind of rule it was, and what still works."""
+    """Return a notice that says why a person was refused, and which commands still work."""
     if rule.startswith(PAIRING_RULE_PREFIX):
         return translatable(
             "In private I answer only people whom an operator of this bot has let in. Send them"
@@ -103,10 +103,10 @@ class AccessHandlers:
     rules: AccessRules
     admins: AdminCheck
     commands: Collection[str]
-    """The names of the commands that can be given to roles."""
+    """The names of the commands that admins can allow for roles."""
     pairing: "Pairing"
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
-    """Queues an event of another conversation."""
+    """Adds events of another conversation to the inbox."""
 
     @command("access show", marked("list who may use me here, and why (admins)"), is_private=True)
     async def _show(self, request: CommandRequest) -> CommandResult:
@@ -179,7 +179,7 @@ class AccessHandlers:
         is_private=True,
     )
     async def _choose_words(self, request: CommandRequest) -> CommandResult:
-        """Replace a scope's list: `none` empties it, `reset` inherits again."""
+        """Replace a scope's banned words; `none` allows all words, `reset` inherits them again."""
         message, settings = request.incoming, self.rules.chat_settings
         argument, where = _split_place(request.argument)
         scope = await self._scope(request, where or "server")
@@ -271,7 +271,7 @@ class AccessHandlers:
         return CommandResult(translatable("Saved: {rule}.", rule=target))
 
     def _read_rule(self, words: str, message: IncomingMessage) -> str:
-        """Parse a target, possibly behind what it is given: "command preset use role 9"."""
+        """Parse a target, or a permission and its target: "command preset use role 9"."""
         kind, _, rest = words.partition(" ")
         if kind in {"tools", "model"}:
             return f"{kind} {read_target(rest.strip(), message)}"
@@ -319,7 +319,7 @@ class AccessHandlers:
         return CommandResult(text, changes_channel=True)
 
     async def _scope(self, request: CommandRequest, where: str) -> str:
-        """Return the scope to change, if the author may; raises `UserError`."""
+        """Return the scope to change; raise `UserError` if the author may not change it."""
         message = request.incoming
         await self.admins.require(message, _CHANGE)
         if where == _EVERYWHERE:
@@ -337,7 +337,7 @@ class AccessHandlers:
 
 
 def read_target(words: str, message: IncomingMessage) -> str:
-    """Parse a target, or the author of the replied-to message: "role discord:9"."""
+    """Parse a target such as "role discord:9"; an empty text means the replied-to author."""
     quote, platform = message.quote, message.address.platform
     if not words and quote is not None and quote.author is not None:
         return f"person {quote.author.id}"
@@ -366,7 +366,7 @@ def _mentioned(words: str, mentions: Collection[str]) -> str:
 
 
 def describe(access: Access, message: IncomingMessage) -> Text:
-    """Say what applies to the author of a message, and why."""
+    """Return a text that says whether the author may use the bot here, and by which rule."""
     if not access.rule:
         return translatable("You may use me here: no rule applies to you.")
     if access.rule == "off":
@@ -380,7 +380,7 @@ def describe(access: Access, message: IncomingMessage) -> Text:
 
 
 def _begin_in(conversation: str, person: Person, by: IncomingMessage) -> IncomingMessage:
-    """Return what makes the bot say in a private chat that it answers there."""
+    """Return a /start message by an approved person, so that the bot greets them in private."""
     address, key = parse_address(conversation), f"{by.external_key}:approved"
     scopes = (address.channel,)
     return IncomingMessage(
@@ -389,7 +389,7 @@ def _begin_in(conversation: str, person: Person, by: IncomingMessage) -> Incomin
 
 
 def _split_place(argument: str) -> tuple[str, str]:
-    """Split "@bob server" into the target and the place; the place may be missing."""
+    """Split "@bob server" into a target and where the rule applies, which may be missing."""
     words, _, last = argument.rpartition(" ")
     return (words.strip(), last.lower()) if last.lower() in _PLACES else (argument, "")
 
@@ -403,7 +403,7 @@ def _place(scope: str, message: IncomingMessage) -> Text:
 
 
 def describe_rules(settings: Mapping[str, str], *, without: Collection[str] = ()) -> Sequence[str]:
-    """Return the rules among a scope's settings as people write them, sorted."""
+    """Return the access rules among a scope's settings, sorted, as admins would type them."""
     rules = {
         key.removeprefix(ACCESS_KEY_PREFIX): value
         for key, value in settings.items()
@@ -424,13 +424,13 @@ def _written(name: str, value: str) -> str:
 
 @dataclass(eq=False)
 class Pairing:
-    """Codes that people get in private and operators approve."""
+    """Codes that people get in a private chat, and that operators approve to let them in."""
 
     chat_settings: ChatSettings
     clock: Clock
 
     async def code_for(self, message: IncomingMessage) -> str:
-        """Return the code of a person who waits, or a new one; empty if too many wait."""
+        """Return the author's code, a new one if needed; empty if too many people are waiting."""
         person, source = message.author.id, message.address.source
         code = "".join(secrets.choice(_CODE_CHARS) for _ in range(8))
         waiting = await self._waiting()
@@ -449,7 +449,7 @@ class Pairing:
         return ""
 
     async def use(self, code: str, message: IncomingMessage) -> tuple[str, str]:
-        """Use up a code; return its person and their conversation. Raises `UserError`.
+        """Use up a code; return the person's id and conversation. Raises `UserError`.
 
         The same message may use it again, since it may be handled again after a crash.
         """
@@ -469,7 +469,7 @@ class Pairing:
         raise UserError(translatable("Nobody waits with that code; it works for an hour."))
 
     async def _waiting(self, used_by: str = "") -> dict[str, tuple[str, str, str]]:
-        """Return the code, its expiry and the conversation of all who wait, by person.
+        """Return the code, expiry and conversation of each waiting person, by the person's id.
 
         Codes used by a message other than `used_by` are left out.
         """

@@ -30,7 +30,7 @@ from bot.texts.text import Text, marked, supported_language, translatable, trans
 from bot.value_class import value_class
 
 READS_HISTORY = ("retry", "undo", "forget", "start")
-"""The commands that need the newest turns."""
+"""The commands whose handlers read the newest turns of the history."""
 _MAX_QUOTED_CHARS = 60
 RETRY_OTHERS = translatable("retry or undo a question that somebody else asked")
 RETRY_QUESTION = "retry question"
@@ -44,11 +44,11 @@ class NewestExchange:
     question: Turn
     answers: tuple[Turn, ...]
     turns: TurnRange | None
-    """Their place in the history; None: the answer failed, so they are not in it."""
+    """Their range in the history; None: the answer failed, so they are not in the history."""
     earlier: tuple[Turn, ...] = ()
-    """What was gathered with a question whose answer failed."""
+    """If the answer failed: the earlier messages that it would also have covered."""
     failed: tuple[int, ...] = ()
-    """The ids of the turns that are kept of such a question."""
+    """If the answer failed: the ids of all turns stored for the question and `earlier`."""
 
 
 @dataclass(eq=False)
@@ -165,7 +165,7 @@ HOW_TO_TYPE = {
         "Write /me and how you describe yourself, or /me clear to delete it."
     ),
 }
-"""What people read where there is no form."""
+"""What to type instead, shown on platforms without forms."""
 _TOO_OLD = translatable(
     "This button works for 15 minutes only, so nothing was deleted. Send /forget me again."
 )
@@ -193,7 +193,7 @@ class AnswerButtons:
     inbox: SqlInbox
     admins: AdminCheck
     route: Callable[[Pressed], Awaitable[Pressed]]
-    """Finds the history that a press belongs to."""
+    """Returns a press with the address of the history that the press belongs to."""
     access: AccessRules
     limit: Callable[[Pressed], Awaitable[Text | None]] | None = None
     """Counts a press, and returns why it is refused if there were too many; None: no limit."""
@@ -270,7 +270,7 @@ class AnswerButtons:
         return found, exchange
 
     async def edit_form(self, message: IncomingMessage) -> str:
-        """Return the text that a command replies to, if its author may edit it."""
+        """Return the replied-to text; raise `UserError` if the command's author may not edit it."""
         found, exchange = await self.find_quoted(message)
         await self.check_editor(message, found, exchange)
         return found.turn.text
@@ -283,7 +283,7 @@ class AnswerButtons:
         *,
         audited_as: str | None = None,
     ) -> None:
-        """Refuse to change other people's messages and their answers; admins may change answers."""
+        """Let only authors change messages, and only the asker and admins change answers."""
         is_said = found.turn.role == "user"
         if is_said and found.turn.sent_as:
             raise UserError(NOT_REMEMBERED)

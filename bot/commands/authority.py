@@ -41,11 +41,11 @@ _ANONYMOUS = translatable(
 
 @dataclass(eq=False)
 class AdminCheck:
-    """Asks the platform on each command; other uses get its answer from a 30-second cache."""
+    """Checks for admins: commands ask the platform anew, other uses accept answers 30 s old."""
 
     admin_ids: Collection[str]
     is_platform_admin: Callable[[Request], Awaitable[bool]]
-    """Asks the platform about all others."""
+    """Asks the platform whether somebody outside `admin_ids` is an admin."""
     clock: Clock
     chat_settings: ChatSettings
     _: KW_ONLY

@@ -68,20 +68,19 @@ _KEYS = ("persona", "greeting", "avatar")
 _CARD_KEYS = ("name", "description", "first_mes", "avatar")
 
 Download = Callable[[Address, MediaItem, int], Awaitable[bytes]]
-"""Returns a file up to a number of bytes; raises `PlatformError`."""
+"""Downloads a file up to a number of bytes; raises `PlatformError`."""
 
 
 @dataclass(eq=False)
 class CharacterHandlers:
-    """Makes characters of cards and forms; they have the model that is active where they answer."""
+    """Makes characters from cards and forms; they answer with the model active in the chat."""
 
     resolver: PresetResolver
     versions: PresetVersions
     admins: AdminCheck
     download: Download
     host_picture: Callable[[Address, bytes], Awaitable[str | None]]
-    """Returns a public address for a PNG, where a chat's platform has some; may raise
-    `PlatformError`."""
+    """Uploads a PNG and returns its URL, or None where unsupported; raises `PlatformError`."""
     per_person: int
     per_server: int
     card_bytes: int
@@ -189,7 +188,7 @@ class CharacterHandlers:
         return CommandResult(text, changes_channel=True)
 
     async def form(self, message: IncomingMessage) -> Sequence[tuple[CommandOption, str]]:
-        """Return the fields of a command's form with their texts; raises `UserError`."""
+        """Return the fields of a command's form with their current texts; raises `UserError`."""
         await self._require_character_permission(message)
         called = parse_command(message.text)
         action, _, name = (called.text if called else "").partition(" ")
@@ -204,7 +203,7 @@ class CharacterHandlers:
         return fields
 
     async def suggest(self, message: IncomingMessage, typed: str) -> Sequence[str]:
-        """Return the names that complete what is typed for a command."""
+        """Return the names of presets or characters that complete the typed text."""
         called = parse_command(message.text)
         if called is None or called.name != CHARACTER.name:
             names = await self.resolver.list_descriptions(message)
@@ -219,9 +218,9 @@ class CharacterHandlers:
             await self.admins.require(message, _CHANGE)
 
     async def find(self, word: str, owner: str, usage: str) -> str:
-        """Return the full name of an owner's character; raises `UserError`, which says the usage.
+        """Return the full name of an owner's character; raises `UserError` if there is none.
 
-        `usage` is the command without the name.
+        `usage` is the command without the name, for the example in the error message.
         """
         if not word.strip():
             example = f"{usage} Nora"
@@ -243,7 +242,7 @@ class CharacterHandlers:
         return await asyncio.to_thread(parse_preset, stored.content, name)
 
     async def attached(self, message: IncomingMessage) -> bytes | None:
-        """Return the file that is attached, or that the command replies to; None: there is none.
+        """Return the file attached to a message or to the message it quotes; None without a file.
 
         Raises `UserError` if it is too large or cannot be downloaded.
         """
@@ -264,7 +263,7 @@ class CharacterHandlers:
         return data
 
     async def _read(self, card: bytes, message: IncomingMessage) -> Preset:
-        """Make a preset of a card in a child process."""
+        """Convert a character card to a preset in a child process; raises `UserError`."""
         try:
             found = msgspec.json.decode(await convert("card", card))
         except Unconvertible:
@@ -284,7 +283,7 @@ class CharacterHandlers:
         return preset.model_copy(update={"avatar": avatar})
 
     async def keep_card(self, request: CommandRequest, card: bytes) -> Preset:
-        """Store the character of a card; return it as it answers here; raises `UserError`."""
+        """Store the character of a card; return its preset for this chat. Raises `UserError`."""
         message = request.incoming
         await self._require_character_permission(message)
         owner, behavior = (
@@ -300,7 +299,7 @@ class CharacterHandlers:
         return found[0]
 
     async def _keep(self, request: CommandRequest, preset: Preset, owner: str) -> Preset:
-        """Store a new character under a free name; once, even if the command runs again."""
+        """Store a new character under an unused name, only once even if the command runs again."""
         own = await self.resolver.characters.descriptions(owner)
         most = self.per_person if request.incoming.is_private else self.per_server
         operators = {_looks(one) for one in (*self.resolver.presets, *self.resolver.disabled)}
@@ -349,7 +348,7 @@ def _ready(preset: Preset) -> CommandResult:
 
 
 def _fields(text: str) -> list[str]:
-    """Split what was typed, or entered into a form, which has a place for every field."""
+    """Split typed text at `|`, or a submitted form, which has an entry for every field."""
     if FIELD_END in text:
         fields = [one.strip() for one in text.split(FIELD_END)]
         return fields + [""] * (len(_CARD_KEYS) - len(fields))

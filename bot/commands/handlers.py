@@ -63,7 +63,7 @@ class CommandHandlers:
     forgetting: Forgetting
     history_scopes: HistoryScopes
     platform_commands: Mapping[str, Sequence[CommandSpec]]
-    """What platforms run themselves, by their name; /help lists it."""
+    """Commands that platforms run themselves, by the platform's name; /help lists them."""
     usage: UsageView
     privacy_notice: PrivacyNotice
     dead_letters: DeadLetters
@@ -113,7 +113,7 @@ class CommandHandlers:
         return await handler(replace(request, command=command, incoming=message))
 
     async def greet(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
-        """Return the first messages in a new group: who answers, and what is done with words."""
+        """Return the first message in a new chat: a greeting and, in groups, the privacy notice."""
         greeting = await self._greeting(arrival, active)
         if arrival.opens_chat or (notice := await self.privacy_notice.of_arrival(arrival)) is None:
             return greeting
@@ -313,7 +313,7 @@ def _with_action(command: Command) -> Command:
 
 
 def is_private(command: Command) -> bool:
-    """Return whether only the author of a command reads its replies, errors among them."""
+    """Return whether only a command's author can see its replies, including errors."""
     return _with_action(command).name in _PRIVATE
 
 
@@ -388,7 +388,7 @@ COMMANDS = listed_commands(_OWNERS, _COMMAND_GROUPS, _FIRST)
 COMMAND_NAMES = frozenset(
     spec.name.partition(" ")[0] for owner in _OWNERS for spec in specs_of(owner)
 )
-"""All of them, including those that no menu lists."""
+"""The names of all commands, including those that no menu lists."""
 MESSAGE_COMMANDS = (
     MessageCommandSpec(marked("Retry from here"), "retry"),
     MessageCommandSpec(marked("Edit"), "edit", has_form=True),
@@ -403,4 +403,4 @@ _GRANTABLE = frozenset(
     for spec in COMMANDS
     for name in (spec.name, *(f"{spec.name} {action.name}" for action in spec.actions))
 ) - {"settings", "settings anonymous"}
-"""What /access command gives to roles; `AccessHandlers` leaves out itself."""
+"""Commands that `/access command` can grant to roles; `AccessHandlers` excludes its own."""

@@ -1,4 +1,4 @@
-"""/memory: people see, correct, and delete what is remembered, and add to it by hand."""
+"""The /memory commands: people list, correct, delete, and add memories."""
 
 import asyncio
 import re
@@ -63,11 +63,11 @@ _LISTED_CHARS, _LABEL_CHARS = 150, 60
 _SHOW, _LORE = "s", "l"
 _ACTIONS = {_SHOW: "show", "p": "pin", "f": "forget", "w": "widen", _LORE: "lore"}
 _VALUE = re.compile(rf"([{''.join(_ACTIONS)}])(\d{{1,9}})")
-"""A menu's value: an action and the number of a memory."""
+"""Matches the value of a menu option: an action's letter, then a memory's number."""
 _LIST = re.compile(r"/memory(?: (?:list|lore)(?: .*)?| show (?!#?\d+$).*)?", re.DOTALL)
-"""A command that shows a list."""
+"""Matches a command that shows a list of memories."""
 _WHICH = re.compile(r"(?<=\S) (?:\d+|all)$")
-"""The memory that a command adds to the lore."""
+"""Matches the memory number, or "all", at the end of a command that adds to the lore."""
 _NUMBER = CommandOption("number", marked("the number in /memory list"))
 _NO_SUCH = translatable(
     "There is no memory with this number that you may see here; /memory list shows them."
@@ -94,7 +94,7 @@ _REACHES = {"here": None, "server": Reach.SERVER, "everywhere": Reach.EVERYWHERE
 
 @dataclass(eq=False)
 class MemoryHandlers:
-    """The /memory actions. Their replies are for the asker alone, in groups as well."""
+    """Handles the /memory actions; only the asker sees the replies, even in groups."""
 
     recaller: Recaller
     conversations: Conversations
@@ -116,7 +116,7 @@ class MemoryHandlers:
         ),
     )
     async def list_memories(self, request: CommandRequest) -> CommandResult:
-        """List memories of the asker, of this place, or of a character."""
+        """List the asker's memories, those that may be known in this chat, or a character's."""
         message, word = request.incoming, request.argument
         found = await self.memories.visible(_reader(message))
         if word.lower() in {"", "mine"}:
@@ -146,7 +146,7 @@ class MemoryHandlers:
 
     @_action("memory who", marked("show who may know a memory"), _NUMBER)
     async def who(self, request: CommandRequest) -> CommandResult:
-        """Say who may hear a memory, people and characters."""
+        """Say which people and characters may know a memory."""
         return CommandResult(await self._who_knows(request, await self._find(request)))
 
     # change
@@ -173,7 +173,7 @@ class MemoryHandlers:
         return await self._detail(request, stored, translatable("I will remember:"))
 
     async def remember_reaction(self, reacted: Pressed, turn: Turn) -> None:
-        """Remember the message that somebody put a reaction under; raises `UserError`."""
+        """Remember a message because somebody reacted to it; raises `UserError`."""
         await self._store(reacted, await self._quotation(reacted, turn))
 
     @_action(
@@ -219,7 +219,7 @@ class MemoryHandlers:
         ),
     )
     async def widen(self, request: CommandRequest) -> CommandResult:
-        """Let what the asker said be recalled in the whole server, or everywhere."""
+        """Let what the asker said be recalled in the whole server, everywhere, or only here."""
         old, message = await self._find(request), request.incoming
         word = request.argument.partition(" ")[2].strip().lower() or "server"
         problem = None
@@ -270,7 +270,7 @@ class MemoryHandlers:
         ),
     )
     async def export(self, request: CommandRequest) -> CommandResult:
-        """Send the asker's memories, their chat, or a character with its memories and lore."""
+        """Export the asker's memories, their chat, or a character with its memories and lore."""
         message, word, person = request.incoming, request.argument, request.incoming.author.id
         found = (await self.memories.visible(_reader(message)))[::-1]  # as they were made
         found = [one for one in found if one.state is MemoryState.KEPT]
@@ -334,7 +334,7 @@ class MemoryHandlers:
         CommandOption("file", marked("JSON or JSONL"), required=False, is_file=True),
     )
     async def import_file(self, request: CommandRequest) -> CommandResult:
-        """Read a file of memories, of a character, or of a chat, which then goes on here."""
+        """Import a file with memories, a character, or a chat, which then continues here."""
         message = request.incoming
         if (data := await self.characters.attached(message)) is None:
             raise UserError(_NO_FILE)
@@ -359,7 +359,7 @@ class MemoryHandlers:
         return CommandResult(join_texts(lines), new_session=bool(turns), turns=turns)
 
     async def _import_memories(self, request: CommandRequest, file: MemoryFile) -> list[str]:
-        """Store the memories of a file; return lines on how many, and on what was left out."""
+        """Store a file's memories; return lines saying how many were stored and left out."""
         stored, others, problem = 0, dict.fromkeys(file.others), ""
         presets = await self._presets(request)
         for one in file.memories:
@@ -387,7 +387,7 @@ class MemoryHandlers:
         return [*lines, problem] if problem else lines
 
     async def _import_chat(self, request: CommandRequest, chat: ExportedChat) -> tuple[Turn, ...]:
-        """Return the messages of a chat as turns; the person's are the author's."""
+        """Return a chat's messages as turns, with the command's author as the person."""
         presets, author = await self._presets(request), request.incoming.author
         names = {preset_id(one.name) for one in chat.lines if not one.is_person}
         if len(names) == 1 and not request.active.is_group:  # who answers here plays that part
@@ -404,7 +404,7 @@ class MemoryHandlers:
         return tuple(turns)
 
     async def _presets(self, request: CommandRequest) -> dict[str, str]:
-        """Return the presets that can be used here, by their ids and those of their characters."""
+        """Return the names of presets usable here, by the ids of preset and character names."""
         found = await self.characters.resolver.list_descriptions(request.incoming)
         known = {preset_id(shown_name(one)): one for one in found}
         return known | {preset_id(one.character_name): one.name for one in request.active.presets}
@@ -416,7 +416,7 @@ class MemoryHandlers:
         CommandOption("number", marked("the memory, or all; none: list them"), required=False),
     )
     async def lore(self, request: CommandRequest) -> CommandResult:
-        """List memories of a place that may become lore, or add them to a character's lorebook."""
+        """List this chat's memories that may become lore, or add them to a lorebook."""
         message, characters = request.incoming, self.characters
         if message.is_private:
             raise UserError(translatable("Write this in the server that has the character."))
@@ -451,7 +451,7 @@ class MemoryHandlers:
     # helpers
 
     async def _find(self, request: CommandRequest) -> Memory:
-        """Return the memory whose number a command begins with; raises `UserError`."""
+        """Return the memory whose number starts the command's text; raises `UserError`."""
         number = _number_in(request.argument.partition(" ")[0])
         found = await self.memories.visible(_reader(request.incoming))
         memory = next((one for one in found if one.id == number), None)
@@ -460,7 +460,7 @@ class MemoryHandlers:
         return memory
 
     def _subject_of(self, request: CommandRequest, text: str) -> tuple[MemorySubject, str]:
-        """Return what a text is about, given before a colon, and the text behind it."""
+        """Split "subject: text" into subject and text; the default subject is the author."""
         message, (word, colon, rest) = request.incoming, text.partition(":")
         if colon and word.strip().lower() == "here":
             return MemorySubject(SubjectKind.PLACE, _place(message).channel), rest
@@ -471,7 +471,7 @@ class MemoryHandlers:
         return _about(message, message.author).subject, text
 
     async def _quotation(self, by: Request, turn: Turn) -> Memory:
-        """Return a memory of what somebody said; raises `UserError` if they do not allow it."""
+        """Return a memory that quotes a turn; raises `UserError` if its speaker disallows it."""
         text, speaker = _checked(turn.text[:MAX_MEMORY_CHARS]), turn.speaker
         new = replace(_about(by, speaker or by.author), text=text)
         if speaker is None:
@@ -486,7 +486,7 @@ class MemoryHandlers:
         return new
 
     async def _store(self, by: Request, new: Memory) -> Memory:
-        """Store what somebody adds by hand; raises `UserError`."""
+        """Store and return a memory that somebody added by hand; raises `UserError`."""
         if writes_as_the_group(by):
             raise UserError(translatable("You are writing as the group. Use your own name."))
         settings = self.characters.admins.chat_settings
@@ -575,9 +575,9 @@ class MemoryHandlers:
 
 
 def line_of_choice(values: Sequence[str], asked: str) -> str:
-    """Return the command that a choice from a menu runs, or that shows its list again.
+    """Return the command that a menu choice runs, or the command that shows the list again.
 
-    `asked` is the command that the menu answered.
+    `asked` is the command whose reply contained the menu.
     """
     found = _VALUE.fullmatch("".join(values))
     shown = _WHICH.sub("", asked if _LIST.fullmatch(asked) else "/memory list")
@@ -594,7 +594,7 @@ def back_button(request: CommandRequest) -> Button:
 
 
 def _has_menus(request: CommandRequest) -> bool:
-    """Return whether the reply stays in the chat of its command: buttons work only there."""
+    """Return whether the reply goes to the command's own chat: buttons work only there."""
     message = request.incoming
     return message.is_private or message.interaction is not None or request.page > 0
 
@@ -628,7 +628,7 @@ def _reader(message: Request) -> MemoryReader:
 
 
 def _about(message: Request, person: Person) -> Memory:
-    """Return a memory about a person and by them, made here by hand; its text is missing."""
+    """Return a memory without text, added by hand here by a person about that person."""
     return Memory(
         MemorySubject(SubjectKind.PERSON, person.id, clean_name(person.name)),
         "",
@@ -656,7 +656,7 @@ def _is_known_to(preset: str, one: Memory) -> bool:
 
 
 def _may_be_lore(message: Request, one: Memory) -> bool:
-    """Return whether a memory is about this place, and the whole server may know it."""
+    """Return whether a memory is about this channel and the whole server may know it."""
     is_of_place = one.subject.kind in {SubjectKind.PLACE, SubjectKind.SCENE}
     reaches_server = one.audience is not None and one.audience.reach in _OF_SERVER
     is_here = one.place.server == message.scopes[-1]
@@ -674,7 +674,7 @@ def _line(message: Request, one: Memory) -> Text:
 
 
 def _labels(message: Request, one: Memory) -> list[str]:
-    """Return what a memory is about, who may know it, and whether it is in use."""
+    """Return labels: what a memory is about, who may know it, and whether it is in use."""
     place, subject, about = _place(message), one.subject, one.subject.name
     if subject.key == message.author.id:
         about = translatable("about you")

@@ -46,7 +46,7 @@ FORM_TEXTS = {
 
 @dataclass(eq=False)
 class SettingMenus:
-    """The menus of a channel; each shows the current settings and the scope they come from."""
+    """Builds a channel's menus; each shows the current settings and the scopes they come from."""
 
     resolver: PresetResolver
     history_scopes: HistoryScopes
@@ -159,7 +159,7 @@ class SettingMenus:
     async def command_line(
         self, data: ButtonData, pressed: Pressed, active: Collection[str]
     ) -> str | None:
-        """Return the command for a menu choice; None if it opens a menu. Raises `UserError`."""
+        """Return a menu choice's command, or None if it opens a menu; raises `UserError`."""
         entered = " ".join("".join(pressed.values).split())
         match data.action:
             case ButtonAction.NAME:
@@ -221,7 +221,7 @@ def page_buttons(action: ButtonAction, part: str, page: int, pages: int) -> tupl
 
 
 def origin(scope: str | None, scopes: Sequence[str]) -> Text:
-    """Describe where a setting was made, seen from a channel; scopes are narrowest first."""
+    """Describe which scope a channel's setting comes from; `scopes` are narrowest first."""
     if scope is None:
         return translatable("the default")
     if scope == scopes[0]:
@@ -241,7 +241,7 @@ def _setting_menu(
 ) -> tuple[list[Text], Menu]:
     """Return lines about a setting and its inherited value, and a menu to change it.
 
-    `found` (stored) and `values` (in effect) are pairs: this channel's, then the inherited one.
+    `found` (stored) and `values` (in effect) each contain the channel's, then the inherited one.
     """
     scopes, language = request.incoming.scopes, supported_language(request.incoming.locale)
     (own, around), (value, inherited) = found, values
@@ -285,7 +285,7 @@ _CHANGE_SCOPE = translatable("change who shares a conversation here")
 
 @dataclass(eq=False)
 class HistoryScopeHandlers:
-    """Lets everybody see a channel's history scope, and admins change it."""
+    """Shows a channel's history scope to everybody, and lets admins change it."""
 
     scopes: HistoryScopes
     admins: AdminCheck
@@ -301,7 +301,7 @@ class HistoryScopeHandlers:
         ),
     )
     async def choose(self, request: CommandRequest) -> CommandResult:
-        """Set the channel's scope, for admins; without a value, show it."""
+        """Set the channel's history scope (only for admins) or, without a value, show it."""
         name = request.argument.lower()
         if not name:
             choices = [_describe_scope(one, one) for one in HistoryScope]
@@ -326,7 +326,7 @@ class HistoryScopeHandlers:
         )
 
     async def describe(self, scopes: Sequence[str]) -> Text:
-        """Return a line that says whose messages share one history in a channel."""
+        """Return a line saying which people's messages share one history in a channel."""
         scope = await self.scopes.find(scopes) or HistoryScope.SHARED
         return translatable("Scope: {scope}", scope=_describe_scope(scope, scope))
 

@@ -23,7 +23,7 @@ _NOBODY_ALONE = translatable(
 
 @dataclass(eq=False)
 class UserPersonas:
-    """Descriptions by scope; the narrowest wins: thread or topic > channel > guild > everywhere."""
+    """Personas by scope; the narrowest wins: thread or topic > channel > guild > everywhere."""
 
     chat_settings: ChatSettings
 
@@ -61,7 +61,7 @@ class UserPersonas:
         return await self.resolve(newest, incoming.scopes)
 
     async def forget(self, user_id: str, settings: Iterable[tuple[str, str]]) -> None:
-        """Delete settings of a person, given by scope and key."""
+        """Delete a person's settings; `settings` lists the scope and key of each."""
         for scope, key in settings:
             await self.chat_settings.set(scope, key, None, user_id)
 
@@ -78,7 +78,7 @@ class UserPersonas:
         return CommandResult(text, is_private=not request.argument)
 
     async def describe(self, argument: str, incoming: IncomingMessage) -> Text:
-        """Save, delete or show the author's description: `[everywhere] [TEXT|clear]`."""
+        """Save, delete or show the author's persona; `argument` is `[everywhere] [TEXT|clear]`."""
         first, _, rest = argument.partition(" ")
         everywhere = first.lower() == _EVERYWHERE
         text = sanitize_persona(rest if everywhere else argument)

@@ -182,7 +182,7 @@ async def begin(
     dice: random.Random,
     resolver: PresetResolver,
 ) -> CommandResult:
-    """Return the beginning of a session with another preset."""
+    """Return a result that starts a new session with a preset and its greeting."""
     greeting = choose_greeting(preset, request.incoming, rng=dice, number=None)
     result = CommandResult(text, new_session=True, keeps_unanswered=True, changes_channel=True)
     return await with_greeting(resolver, request.incoming, result, preset, greeting)
@@ -195,7 +195,7 @@ async def with_greeting(
     preset: Preset,
     greeting: str | None,
 ) -> CommandResult:
-    """Add a preset's greeting, which enters the history, or why it does not answer here."""
+    """Add a preset's greeting to a result, or the reason why the preset may not answer here."""
     try:
         await resolver.check_adults(preset, where)
     except UserError as error:

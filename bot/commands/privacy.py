@@ -1,4 +1,4 @@
-"""Forget and export what people said, and the commands for it."""
+"""Delete and export people's messages, and handle the commands for both."""
 
 import asyncio
 import json
@@ -45,9 +45,9 @@ from bot.value_class import value_class
 async def export_messages(
     data: PersonalData, person: str, at: datetime
 ) -> tuple[Attachment, int, int]:
-    """Return a file of a person's messages, descriptions, characters and memories.
+    """Write a person's messages, descriptions, characters and memories to a file.
 
-    Returns also the number of messages, and of what else is in it.
+    Returns the file, its number of messages, and its number of other items.
     """
     lines, descriptions = await data.list_messages(person), await data.descriptions(person)
     characters = await data.characters(person)
@@ -99,7 +99,7 @@ class Forgetting:
     async def request_person_deletion(self, asked: Request) -> bool:
         """Queue the deletion of a person's messages in every conversation; idempotent.
 
-        Return whether the person is off, which stays; other choices are deleted.
+        Return whether the person opted out; an opt-out is kept, other choices are deleted.
         """
         person = asked.author.id
         await self._request(await self.data.list_conversations(person), asked, person)
@@ -112,7 +112,7 @@ class Forgetting:
         return False
 
     async def request_channel_deletion(self, message: IncomingMessage) -> int:
-        """Queue the deletion of the channel's other histories; return their number of turns."""
+        """Queue the deletion of the channel's other histories; return how many turns they have."""
         others = dict(await self.index.turn_counts(message.address))
         others.pop(message.address.conversation, None)
         await self._request(others, message, None)
@@ -138,15 +138,15 @@ class Forgetting:
 
 @dataclass(eq=False)
 class SharedMemories(ConversationMemory):
-    """The in-memory state of all processes; signals and rows tell each of them what to forget."""
+    """Drops forgotten conversations from the memory of all processes, using signals and rows."""
 
     memories: Callable[[], Sequence[ConversationMemory]]
-    """Return what this process keeps: a preset that is published may add a model."""
+    """Returns this process's in-memory states; publishing a preset may add a model's."""
     signals: Signals
     data: PersonalData
     clock: Clock
     kept_seconds: float
-    """How old a row may be that was not seen before; older ones are deleted."""
+    """How long rows about forgotten conversations are kept; a new process reads all of them."""
 
     def __post_init__(self) -> None:
         self._looked_at = self.clock.now() - self.kept_seconds
@@ -169,7 +169,7 @@ class SharedMemories(ConversationMemory):
         await self._forget_here(conversation)
 
     async def run(self) -> None:
-        """Drop what other processes report as forgotten, until cancelled."""
+        """Drop conversations that other processes report as forgotten, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._forget_queued(), name="forget: signals")
             group.create_task(self._forget_from_rows(), name="forget: rows")
@@ -257,7 +257,7 @@ PRIVACY = CommandSpec(
     default_action="show",
 )
 MAX_EARLIER_MESSAGES = 50
-"""How many messages of a channel are read before the first answer there."""
+"""The maximum number of earlier messages that are read before the first answer in a channel."""
 _SENTENCE_KEY = "privacy"
 _NOTICE_KEY = "join_notice"
 _NOTICE_SECONDS = 86_400.0  # between two notices of a server that the bot left and joined again
@@ -284,25 +284,25 @@ _HOW_TO_OPT_OUT = translatable(
 
 @value_class
 class StoragePolicy:
-    """What the installation's settings say about storing and sending people's words."""
+    """The installation's settings for storing and sending people's messages."""
 
     history_days: float | None
-    """None: until somebody deletes it."""
+    """The days that the history is kept; None: until somebody deletes it."""
     receipt_days: float
     is_encrypted: bool
     on_this_machine: Collection[str]
     """The providers whose models run in this service; nothing leaves the machine."""
     embedding_service: str
-    """The address of the service that finds stories; empty if none is asked."""
+    """The address of the embedding service for finding stories; empty if there is none."""
     helpers_of: Callable[[str], Sequence[str]]
-    """Return who transcribes voice messages and moderates answers for a provider."""
+    """Returns the providers that transcribe voice messages and moderate answers for a provider."""
     reads_earlier: Callable[[str], bool]
-    """Whether a bot (`Address.source`) can read earlier messages of a channel."""
+    """Returns whether a bot (`Address.source`) can read earlier messages of a channel."""
 
 
 @dataclass(eq=False)
 class PrivacyNotice:
-    """Says what the bot reads and stores in a channel, from the settings in force."""
+    """Explains what the bot reads and stores in a channel under the current settings."""
 
     resolver: PresetResolver
     history_scopes: HistoryScopes
@@ -337,7 +337,7 @@ class PrivacyNotice:
         return join_texts(lines)
 
     async def of_arrival(self, arrival: Joined) -> Text | None:
-        """Return the short notice for a server that the bot joins; None if it had one today."""
+        """Return the short notice for a server that the bot joins; None if shown within a day."""
         scopes, server = arrival.scopes, arrival.scopes[-1]
         found = await self.chat_settings.get_all([server], _NOTICE_KEY)
         at, _, key = found.get(server, "0 ").partition(" ")
@@ -360,7 +360,7 @@ class PrivacyNotice:
         return join_texts([short, *await self._sentence(scopes)])
 
     async def set_sentence(self, request: CommandRequest, sentence: str) -> None:
-        """Store or, if it is empty, remove what the server itself says."""
+        """Store the server's own sentence for the notice, or remove it if `sentence` is empty."""
         by, audited = request.incoming.author.id, request.is_audited
         server = request.incoming.scopes[-1]
         await self.chat_settings.set(server, _SENTENCE_KEY, sentence or None, by, audited=audited)
@@ -419,7 +419,7 @@ class PrivacyHandlers:
         needs_admin=True,
     )
     async def edit(self, request: CommandRequest) -> CommandResult:
-        """Store what the server itself adds to the notice."""
+        """Store the sentence that the server itself adds to the privacy notice."""
         await self.admins.require(request.incoming, _CHANGE_NOTICE)
         sentence = " ".join(request.argument.split())
         if len(sentence) > _MAX_SENTENCE_CHARS:
@@ -439,7 +439,7 @@ class PrivacyHandlers:
         return CommandResult(text, asks_to_forget=True)
 
     async def forget_quoted(self, request: CommandRequest, message_id: str) -> CommandResult:
-        """Delete the replied-to message: the author's own, or an answer to it."""
+        """Delete the replied-to message; only admins may delete messages by and for others."""
         quote, author = request.incoming.quote, request.incoming.author
         is_own = quote is not None and quote.author is not None and quote.author.id == author.id
         if not (is_own or request.is_asker) or writes_as_the_group(request.incoming):
@@ -486,7 +486,7 @@ class PrivacyHandlers:
         is_private=True,
     )
     async def choose_consent(self, request: CommandRequest) -> CommandResult:
-        """Store what the author lets the bot do with their words; off deletes the earlier ones."""
+        """Store the author's consent choice; "off" also deletes their earlier messages."""
         value, message = request.argument.lower(), request.incoming
         if not value:
             found = await self.resolver.find_consent(message.author.id)
@@ -513,7 +513,7 @@ class PrivacyHandlers:
         needs_admin=True,
     )
     async def set_observing(self, request: CommandRequest) -> CommandResult:
-        """Turn remembering messages between people on or off in this channel."""
+        """Turn on or off whether messages between people are remembered in this channel."""
         value = request.argument.lower()
         if value not in _OBSERVED:
             raise UserError(_WRONG_VALUE)

@@ -30,13 +30,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(eq=False)
 class Recaps:
-    """Summarizes what a person missed in their conversation, and in no other."""
+    """Summarizes what a person missed in their own conversation, but in no other."""
 
     summarizer: Summarizer
     access: AccessRules
     limits: Callable[[Address], Limits]
     check: Callable[[IncomingMessage, str, str], Awaitable[str]]
-    """Returns a provider's text, or the sentence shown instead if a check refuses it."""
+    """Returns the provider's text or, if a check refuses it, the sentence to show instead."""
 
     @command(
         "recap",
@@ -49,7 +49,7 @@ class Recaps:
         is_private=True,
     )
     async def recap(self, request: CommandRequest) -> CommandResult:
-        """Ask the model of the preset that answers here, at the author's cost."""
+        """Summarize new messages with the active preset's model, charged to the author."""
         message, preset = request.incoming, request.active.first.preset
         message = replace(message, address=message.address.recapped)
         since, new = await self._find_new(message, request)
@@ -89,7 +89,7 @@ class Recaps:
     async def _find_new(
         self, message: IncomingMessage, request: CommandRequest
     ) -> tuple[datetime, Sequence[StoredTurn]]:
-        """Return since when, and the new turns without those of people who opted out."""
+        """Return a start time and the turns since then, without people who opted out."""
         asked = _read_since(request.argument, request.now)
         load = self.summarizer.summaries.turns_since
         conversation, person = message.address.conversation, message.author.id
@@ -107,7 +107,7 @@ class Recaps:
         return moment, new if has_news else ()
 
     def _link_of(self, message: IncomingMessage) -> Callable[[Turn], str]:
-        """Return a function that returns the link to a turn's message; empty if there is none."""
+        """Return a function that returns the link to a turn's message, or "" if it has none."""
         pattern = self.limits(message.address).message_link
         place = {"server": message.scopes[-1].rpartition(":")[2]}
         place |= {
@@ -122,13 +122,13 @@ class Recaps:
 
 
 def _linked(number: int, links: Sequence[str]) -> str:
-    """Return the link for a cited number; empty if there is none."""
+    """Return a Markdown link for a cited number, or "" if there is none."""
     link = links[number - 1] if 1 <= number <= len(links) else ""
     return f"[#{number}]({link})" if link else ""
 
 
 def _read_since(given: str, now: datetime) -> datetime | None:
-    """Parse the start time; None: the author's last message. Raises `UserError`."""
+    """Parse a start time; None means since the author's last message; raises `UserError`."""
     text = " ".join(given.lower().split())
     if not text:
         return None

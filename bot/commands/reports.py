@@ -32,7 +32,7 @@ _MAX_NAME_CHARS = 60
 _RULER = f"\n{'=' * 80}\n\n"  # between the prompts of two speakers
 
 WritePrompt: TypeAlias = Callable[[int, Receipt], Awaitable[str]]
-"""Returns the exact prompt of a receipt with this number, secrets removed."""
+"""Returns the exact prompt of a receipt (given with its number), with secrets removed."""
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class ContextView:
     write_prompt: WritePrompt
     mask: Callable[[str], str]
     answer_address: Callable[[int], str | None] = lambda _number: None
-    """The page of a receipt in the console; None if nobody serves one."""
+    """Returns the URL of a receipt's console page; None if no console is served."""
 
     async def show(
         self, conversation: str, *, for_admin: bool, answered_at: datetime | None = None

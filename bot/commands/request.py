@@ -20,9 +20,9 @@ class StopOutcome(Enum):
     """No answer was in progress."""
     STOPPED = auto()
     REFUSED = auto()
-    """Somebody else had asked, and the author is not an admin."""
+    """Somebody else asked the question, and the command's author is not an admin."""
     UNKNOWN = auto()
-    """Somebody else had asked, and the platform could not be asked whether the author is admin."""
+    """Somebody else asked, and the platform could not say whether the author is an admin."""
 
 
 @value_class
@@ -36,20 +36,20 @@ class CommandRequest:
     """The newest turns, oldest first; only loaded for `READS_HISTORY` and groups of characters."""
     now: datetime
     failed: Sequence[StoredTurn] = ()
-    """See `Conversations.load_failed`; only loaded for `READS_HISTORY`."""
+    """Newest unanswered questions (`Conversations.load_failed`); only for `READS_HISTORY`."""
     stop: StopOutcome = StopOutcome.NOTHING
     decisions: Sequence[str] = ()
-    """Why the newest messages were answered or not, a line for each."""
+    """A line for each of the newest messages: why it was answered or not."""
     answered_at: datetime | None = None
-    """When the answer was given that the command replies to."""
+    """The time of the answer that the command replies to."""
     is_asker: bool = False
-    """Whether the command replies to the answer to a question of its author."""
+    """Whether the command replies to an answer to its author's own question."""
     quoted: Turn | None = None
     """The turn of the message that /memory replies to, if it is in the history."""
     part: str = ""
-    """The name of the part that the reply is sent as; buttons under it carry it."""
+    """The part name under which the reply is sent; the reply's buttons contain this name."""
     page: int = 0
-    """The page of a list that a button asks for; 0: the command was typed."""
+    """The page of a list that a button requested; 0 if the command was typed."""
 
     @property
     def argument(self) -> str:
@@ -73,9 +73,9 @@ class AskedQuestion:
     incoming: IncomingMessage
     speakers: tuple[ActivePreset, ...]
     in_place_of: tuple[str, ...] = ()
-    """Names of parts that were sent before: the answer takes their messages."""
+    """Names of parts that were sent before; the answer replaces their messages."""
     earlier: tuple[Turn, ...] = ()
-    """What was gathered with it and is kept before it, oldest first."""
+    """Messages gathered with the question, stored before it, oldest first."""
 
 
 @value_class
@@ -85,40 +85,40 @@ class CommandResult:
     text: str
     new_session: bool = False
     greeting: str | None = None
-    """What a character says to begin; it follows the text."""
+    """The character's first message, sent after the text."""
     greeter: str | None = None
-    """The preset whose greeting it is."""
+    """The preset that `greeting` belongs to."""
     deletes_history: bool = False
-    """Whether the history is deleted first; the text then begins with what was deleted."""
+    """Whether to delete the history first; a note on what was deleted is put before the text."""
     forgets: str | None = None
-    """The platform's id of a message that is deleted from the history for good."""
+    """The platform's id of a message to delete from the history for good."""
     forgets_answers: bool = False
     asks_to_forget: bool = False
     """Whether the text asks for a confirmation of /forget me."""
     asks_age: bool = False
     """Whether the text asks the author to confirm that they are an adult."""
     turns: tuple[Turn, ...] = ()
-    """What is added to the history: an imported conversation."""
+    """Turns to add to the history, from an imported conversation."""
     removes: TurnRange | None = None
     deletes: tuple[int, ...] = ()
-    """The ids of other stored turns that are deleted."""
+    """The ids of other stored turns to delete."""
     repeats: "AskedQuestion | None" = None
-    """A question that is answered again, instead of the text."""
+    """A question to answer again, instead of sending the text."""
     file: Attachment | None = None
-    """A file that is sent along; the text is then one short line."""
+    """A file to send with the text, which is then one short line."""
     told: Sequence[tuple[str, Text]] = ()
-    """What others are told in private, each by their id."""
+    """Private messages to other people: each person's id, and the text."""
     changes_channel: bool = False
-    """Whether it changes something for everybody in the channel, so that they should know."""
+    """Whether the command affects everybody in the channel, who should therefore see it."""
     is_private: bool = False
-    """Whether only the author may read it, in groups as well."""
+    """Whether only the author may read the reply, even in groups."""
     menus: tuple[Menu, ...] = ()
-    """What can be chosen under the text, by the person who asked."""
+    """Menus under the text, for the person who sent the command."""
     buttons: tuple[Button, ...] = ()
     in_place_of: tuple[str, ...] = ()
-    """The part with the menu that was used: the text and its menus take its place."""
+    """The name of the part whose menu was used; the text and its menus replace that part."""
     keeps_unanswered: bool = False
-    """Whether a session without answers continues although a new one is wanted."""
+    """Whether `new_session` keeps a current session that has no answers yet."""
 
 
 Handler: TypeAlias = Callable[[CommandRequest], Awaitable[CommandResult]]
@@ -164,7 +164,7 @@ def specs_of(owner: type) -> Iterator[CommandSpec]:
 def listed_commands(
     owners: tuple[type, ...], groups: tuple[CommandSpec, ...], order: Sequence[str]
 ) -> tuple[CommandSpec, ...]:
-    """Return the commands with a summary; actions are nested in their groups."""
+    """Return the commands that have a summary; actions are nested in their groups."""
     found = {group.name: group for group in groups}
     ordered: dict[str, CommandSpec] = {}
     for spec in (each for owner in owners for each in specs_of(owner) if each.summary):

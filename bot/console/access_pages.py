@@ -1,4 +1,4 @@
-"""Login, language and theme, static files, API tokens, the audit log, and the data policy."""
+"""Pages for login, language and theme, static files, API tokens, audit log, and data policy."""
 
 import mimetypes
 import re
@@ -154,7 +154,7 @@ class AccessPage(RouteGroup):
 
     @route("GET /access", Scope.READ)
     async def show(self, request: ConsoleRequest) -> Page:
-        """Show the changes, and the tokens if the reader may list them."""
+        """Show the audit log and, if the caller may list them, the API tokens."""
         may_list = Scope.OPERATE in request.caller.scopes
         tokens = await self.tokens.api_tokens() if may_list else None
         entries = await self._changes(request.caller, _PAGE_ENTRIES)
@@ -184,11 +184,11 @@ class AccessPage(RouteGroup):
     async def list_changes(
         self, request: ConsoleRequest, limit: Annotated[int, Field(ge=1, le=1000)] = 100
     ) -> Mapping[str, Sequence[AuditEntry]]:
-        """List the newest changes."""
+        """List the newest entries of the audit log."""
         return {"entries": await self._changes(request.caller, limit)}
 
     async def _changes(self, reader: Caller, limit: int) -> Sequence[AuditEntry]:
-        """Return the newest changes, with token names only for readers who may list tokens."""
+        """Return the newest audit entries; token names are only for readers who may list tokens."""
         entries = await self.audit.newest(limit)
         if Scope.OPERATE in reader.scopes:
             return entries

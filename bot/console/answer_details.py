@@ -28,16 +28,16 @@ _ANY = "*"
 @value_class
 class BudgetSegment:
     section: str
-    """"free" for what is left."""
+    """A section of the prompt, or "free" for the unused part of the budget."""
     tokens: int
     share: float
-    """Of the prompt, from 0 to 1; of what is free: 0."""
+    """The section's share of the prompt, from 0 to 1; 0 for the free part."""
     x: float
     width: float
 
 
 def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
-    """Return the sections, left to right; their tokens add up to the prompt's."""
+    """Return the bar's segments, left to right; the sections' tokens add up to the prompt's."""
     used = prompt_tokens(receipt)
     whole = max(1, used, receipt.limit or 0)
     segments: list[BudgetSegment] = []
@@ -56,12 +56,12 @@ def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
 @value_class
 class WaterfallStep:
     step: str
-    """"received", "waited", "composed", "prefill", "decode", "edits" or "delivered"."""
+    """One of "received", "waited", "composed", "prefill", "decode", "edits", "delivered"."""
     seconds: float
     x: float
     width: float
     marks: Sequence[float] = ()
-    """Single events on the axis: the receipt, each edit."""
+    """The x positions of single events: the message's receipt, and each edit."""
 
 
 def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[WaterfallStep]:
@@ -102,7 +102,7 @@ def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[Wate
 
 
 def axis_marks(steps: Sequence[WaterfallStep]) -> Sequence[tuple[float, float]]:
-    """Return the seconds and the places of up to six round marks below a waterfall."""
+    """Return up to six round axis marks below a waterfall: the seconds and x position of each."""
     longest = max(steps, key=lambda one: one.seconds)
     if not longest.seconds:
         return []
@@ -116,7 +116,7 @@ def axis_marks(steps: Sequence[WaterfallStep]) -> Sequence[tuple[float, float]]:
 def costs_elsewhere(
     receipt: Receipt, providers: Mapping[str, ProviderSettings]
 ) -> Sequence[tuple[str, str]]:
-    """Return what the same tokens would cost with other priced models, cheapest first."""
+    """Return what the same tokens would cost with each other priced model, cheapest first."""
     usage = replace(receipt.usage, prompt_tokens=prompt_tokens(receipt))
     costs = {
         (provider, (settings.model or model) if model == _ANY else model): price.cost(usage)

@@ -129,7 +129,7 @@ class AnswerRow:
 
     number: int
     at: float
-    """In Unix seconds."""
+    """The time of the answer, in Unix seconds."""
     channel: str
     person: str | None
     preset: str
@@ -145,16 +145,16 @@ class AnswerRow:
     first_word_seconds: float | None
     seconds: float
     reason: str | None
-    """Why it ended; null: it was interrupted."""
+    """Why generation ended; null if it was interrupted."""
     left_out: int
     """How many items were left out of the prompt."""
     cost: float | None
-    """In US dollars; null: not known."""
+    """The cost in US dollars; null if unknown."""
     question: str
-    """The beginning of the message that it answers."""
+    """The beginning of the message that was answered."""
     excerpt: str
     check: str
-    """Why it was withheld, or shown unchecked, in English; usually empty."""
+    """Why the answer was withheld, or was shown unchecked, in English; usually empty."""
 
 
 def answer_row(one: StoredAnswer, mask: Callable[[str], str] = str) -> AnswerRow:
@@ -185,7 +185,7 @@ def answer_row(one: StoredAnswer, mask: Callable[[str], str] = str) -> AnswerRow
 
 
 class ListQuery(AnswerQuery):
-    """What the page lists."""
+    """Filters for the list page, which shows errors instead of answers if `state` is "errors"."""
 
     state: Literal["", "errors"] = ""
 
@@ -219,7 +219,7 @@ _Parameters = Annotated[
     Field(description="Sampling parameters that replace single ones."),
 ]
 _ReplayedWith = Annotated[str, Field(max_length=510, pattern=r"^(?:(?:model|draft):.*)?$")]
-"""In the form: "model:" or "draft:" and the name of a preset."""
+"""The value of a form field: "model:" or "draft:", followed by a preset's name."""
 
 
 @dataclass(slots=True)
@@ -270,7 +270,7 @@ class AnswerPages(RouteGroup):
         )
 
     async def _counts(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the number of a month's answers for frequent values of filters; up to 30 s old."""
+        """Count the last month's answers by filter and frequent value; up to 30 s old."""
         made_at, counts = self._counted
         if self.clock.monotonic() - made_at > _COUNTS_SECONDS:
             since = self.clock.now() - _COUNTED_SECONDS
@@ -426,7 +426,7 @@ class AnswerPages(RouteGroup):
     ) -> Mapping[str, object]:
         """Repeat a stored request to a model; empty values keep the original ones.
 
-        The answer is not added to any history, but stored like an answer, under its own number.
+        The new answer is stored under its own number, but not added to any history.
         """
         try:
             made = await self.replay(

@@ -173,7 +173,7 @@ _TITLES = {
 
 
 class Console:
-    """All route groups together, served through `add_routes`."""
+    """Serves all route groups together, through `add_routes`."""
 
     def __init__(
         self, gate: RequestGate, groups: Sequence[RouteGroup], names: Names | None = None

@@ -1,4 +1,4 @@
-"""Channels: who answers and why, people, sessions, budgets; choose, say, forget, export."""
+"""Channel pages: who answers, people, sessions, budgets; choose, say, forget, export."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ _MAX_SESSIONS = 50
 _MAX_PEOPLE = 200
 _MAX_CHANNELS = 500
 _OPERATOR = "web:console"
-"""Stored as who chose a preset; the audit log names the caller."""
+"""Stored as the person who chose a preset; only the audit log names the actual caller."""
 _ONE = "/channels/{channel}"
 _CHANNEL = r"^\w+(?:@\w+)?:[^\s#\x00]+$"
 _RULE = r"^(?:off|(?:person|role|channel) [a-z]+(?:@\w+)?:-?\d+)$"
@@ -65,28 +65,30 @@ class ChannelsPage(RouteGroup):
 
 @value_class
 class ChannelDetail:
-    """A conversation: who answers and why, whose history it is, and its budgets."""
+    """A channel: who answers and why, who shares its history, and its budgets."""
 
     channel: str
     active: Sequence[str]
     active_from: str | None
-    """The scope of that choice; null: the default."""
+    """The scope in which the active presets were chosen; null if they are the default."""
     scopes: Sequence[_Row]
-    """The narrowest first: scope, kind (thread, channel or server), presets (empty: inherited),
-    by whom, and at which time in Unix seconds."""
+    """The presets chosen in each scope, narrowest scope first.
+
+    Rows: scope, kind (thread, channel or server), presets (empty: inherited), by whom, Unix time.
+    """
     history_scope: str
-    """Whose messages share one history."""
+    """The history scope: whose messages share one history."""
     history_scope_from: str | None
     observes: bool
     """Whether messages not addressed to the bot are remembered."""
     observes_from: str | None
     access: Sequence[_Row]
-    """The rules who may use the bot: scope, rule ("person telegram:7", "off"), value, by whom."""
+    """Rules on who may use the bot: scope, rule ("person telegram:7", "off"), value, by whom."""
     people: Sequence[_Row]
     """Who has spoken there: id, name, and the label in prompts."""
     sessions: Sequence[KnownSession]
     budgets: Sequence[_Row]
-    """What answers there count against: kind, period, spent and limit in US dollars."""
+    """Budgets that limit answers there: kind, period, and spent and limit in US dollars."""
 
 
 @value_class
@@ -97,11 +99,11 @@ class ChannelPage(RouteGroup):
     history_scopes: HistoryScopes
     budgets: Budgets
     caps: Callable[[Sequence[str], Preset], Sequence[BudgetCap]]
-    """Returns the budgets of a channel by its scopes, whoever asks."""
+    """Returns the budgets that apply in a channel, given by its scopes, to everybody."""
     web_channels: SqlWebChannels
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
     sources: Mapping[str, str]
-    """Patterns of the chats of the bots that receive and send here, as addresses name those."""
+    """For each bot that runs here, by `Address.source`, a regular expression for its chat ids."""
     audit: AuditLog
     rate_limits: RateLimits
     clock: Clock
@@ -199,7 +201,7 @@ class ChannelPage(RouteGroup):
         action: Literal["allow", "block", "reset"],
         rule: Annotated[str, Field(max_length=100, pattern=_RULE)] = "off",
     ) -> ChannelDetail:
-        """Allow or block a person, role or channel, as /access does; "off" switches all off."""
+        """Allow or block a person, role or channel, as /access does; "off" turns the bot off."""
         if scope not in await self._scopes(channel):
             raise RequestRefused(404, translatable("This scope is not one of this channel."))
         switches_on = (rule, action) == ("off", "allow")

@@ -13,7 +13,7 @@ _CONTEXT_LINES = 3
 _MAX_LINES = 2000
 
 Opcodes: TypeAlias = Sequence[tuple[str, int, int, int, int]]
-"""As difflib has them: a tag, begin and end in the first sequence, and in the second one."""
+"""`difflib`'s opcodes: a tag, then start and end in the first and in the second sequence."""
 
 
 def opcodes(before: Sequence[str], after: Sequence[str]) -> Opcodes:

@@ -27,7 +27,7 @@ _MOST_GROUPS = 6
 _BAR_WIDTH = 1000
 _DAY_SECONDS = 86_400
 _STEPS = {"24h": (3_600, 24), "7d": (21_600, 28), "30d": (_DAY_SECONDS, 30)}
-"""The length of a step, and the number of steps."""
+"""For each span: the length of a step in seconds, and the number of steps."""
 
 Span: TypeAlias = Literal["24h", "7d", "30d"]
 Group: TypeAlias = Literal["provider", "preset", "channel", "model", "person"]
@@ -42,13 +42,13 @@ class UsageSum:
     """The totals of several answers."""
 
     name: str
-    """The day, preset, channel, provider, person or model."""
+    """The group's name: a day, preset, channel, provider, person or model."""
     answers: int
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
     cost: float
-    """In US dollars, of the answers whose cost is known."""
+    """The cost in US dollars of those answers whose cost is known."""
     answers_without_cost: int
 
     @property
@@ -58,25 +58,25 @@ class UsageSum:
 
 @value_class
 class Activity:
-    """Figures of a period. A list of numbers has one for each of its steps, oldest first."""
+    """Usage figures for a period; each list of numbers has one per time step, oldest first."""
 
     since: float
-    """In Unix seconds."""
+    """The start of the period, in Unix seconds."""
     step_seconds: float
     sums: Sequence[UsageSum]
-    """Of the groups, most tokens first."""
+    """The totals of each group, most tokens first."""
     answers: Sequence[Sequence[int]]
-    """Of each of the first six groups, then of all others together, if there are more."""
+    """Counts per step: a list for each of the first six groups, then one for all other groups."""
     tokens: Sequence[Sequence[int]]
     cost: Sequence[Sequence[float]]
-    """In US dollars."""
+    """Costs in US dollars, with lists like those of `answers`."""
     cached: Sequence[float | None]
-    """The percentage of the read tokens that came from a cache."""
+    """The percentage of prompt tokens that were read from a cache."""
     errors: Sequence[int]
     first_words: Sequence[tuple[float, float] | None]
-    """The 50th and the 95th percentile of the seconds to the first word."""
+    """The 50th and the 95th percentile of the seconds until an answer's first word, per step."""
     first_word: tuple[float, float] | None
-    """The same of the whole period."""
+    """The same percentiles for the whole period."""
 
 
 @value_class
@@ -86,7 +86,7 @@ class HomePage(RouteGroup):
     totals: UsageTotals
     operation: OperationPage | None
     parts: Callable[[], Mapping[Text | str, bool]]
-    """Returns what can be set up, and whether it is."""
+    """Returns the name of each part that can be set up, and whether it is set up."""
     clock: Clock
 
     @route("GET /home", Scope.READ)
@@ -165,7 +165,7 @@ class HomePage(RouteGroup):
 
     @route("GET /usage.csv", Scope.READ)
     async def send_table(self, since: _Since = "", until: _Until = "") -> web.Response:
-        """Download a row for each day, person, channel and model."""
+        """Download usage as CSV, with a row for each day, person, channel and model."""
         first, last = self._day_range(since, until)
         rows = await self.totals.by_day(_midnight(first), _midnight(last + timedelta(days=1)))
         return download(format_usage_table(rows), "text/csv", 'filename="usage.csv"')
@@ -184,7 +184,7 @@ def _midnight(day: date) -> datetime:
 
 
 def usage_sums(rows: _Rows) -> list[UsageSum]:
-    """Add up the rows of each group; return those with most tokens first."""
+    """Return the totals of each group's rows, groups with the most tokens first."""
     ordered = sorted(rows, key=lambda row: row[1])
     sums = []
     for name, of in groupby(ordered, key=lambda row: row[1]):

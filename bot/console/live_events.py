@@ -14,7 +14,7 @@ from bot.ports import Clock
 from bot.storage.web_channels import SqlWebChannels
 
 RenderChanges = Callable[[Sequence[WebMessage]], Awaitable[tuple[Sequence[str], str]]]
-"""Returns the HTML of each message (empty: not shown), and that of the header."""
+"""Returns each message's HTML (empty if it is not shown), and the header's HTML."""
 
 _MAX_CHANGES = 50
 _POLL_SECONDS = 5.0  # for changes of other processes whose signal was lost

@@ -53,7 +53,7 @@ class ConsoleLinks:
     tokens: ConsoleTokens
     clock: Clock
     address: str | None = None
-    """Where browsers open the console; None while it is not served."""
+    """The URL at which browsers open the console; None while it is not served."""
 
     async def make_login_link(self) -> str:
         return await make_login_link(self.tokens, self.clock, self.address or "")

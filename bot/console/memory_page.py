@@ -1,4 +1,4 @@
-"""Memories of all places: search them, approve those that wait for it, and delete."""
+"""The memory page: search all memories, approve those that wait for approval, and delete."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal

@@ -34,7 +34,7 @@ _LABELS: Mapping[str, Text] = {
     ButtonAction.CONTINUE: translatable("Continue"),
     ButtonAction.DELETE: translatable("Delete"),
 }
-"""Shown in the reader's language; messages are in the asker's."""
+"""Button labels in the reader's language; messages have them in the asker's language."""
 _BOT_NAME = "Troupe"  # speaks where no character does
 
 
@@ -45,7 +45,7 @@ class MessageView:
     color: int
     html: Markup
     quote: str
-    """The beginning of the message that it replies to; empty if there is none."""
+    """The beginning of the replied-to message; empty if this message is not a reply."""
     tools: Sequence[tuple[Button, str, Text | str]]
     """Buttons of the toolbar, with their actions and labels."""
     versions: Sequence[Button]
@@ -53,7 +53,7 @@ class MessageView:
     rows: Sequence[Sequence[tuple[Button, Text | str]]]
     """All other buttons."""
     answer: StoredAnswer | None
-    """The stored figures of this answer; None: not an answer, or nothing stored."""
+    """The stored answer with its figures; None if this is no answer, or nothing is stored."""
 
     @property
     def initial(self) -> str:
@@ -61,7 +61,7 @@ class MessageView:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the answer is still being written, so that it has a stop button."""
+        """Whether the answer is still being written, and therefore has a stop button."""
         return self.message.author is None and not is_finished(self.message)
 
 
@@ -96,13 +96,13 @@ def view_message(
 
 
 def is_finished(message: WebMessage) -> bool:
-    """Whether a message may be an answer that has stopped growing."""
+    """Whether a message is the bot's and has no stop button, so it is not growing any more."""
     stops = f"{ButtonAction.STOP}:"
     return message.author is None and not any(one.data.startswith(stops) for one in message.buttons)
 
 
 def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> StoredAnswer | None:
-    """Return the answer with a message's text, the nearest in time if there are several."""
+    """Return the answer whose text a message has; if several match, the nearest in time."""
 
     def seconds_apart(one: StoredAnswer) -> float:
         return abs(one.at - one.receipt.timings.seconds - message.at.timestamp())
@@ -113,7 +113,7 @@ def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> Stored
 
 
 def color_of(name: str, names: Sequence[str] = ()) -> int:
-    """Return a name's color, different from others in its channel while colors last."""
+    """Return a color number for a name, unique in its channel while colors last."""
     return (names.index(name) if name in names else crc32(name.encode())) % _FACE_COLORS
 
 

@@ -26,7 +26,7 @@ _STATUSES: Mapping[int, str] = {
     502: "The model does not answer.",
     503: "The database failed.",
 }
-"""What any route may answer in place of 200."""
+"""The HTTP statuses, other than 200, that any route may return, with descriptions."""
 _DOCUMENTED = ConfigDict(
     use_attribute_docstrings=True, json_schema_serialization_defaults_required=True
 )

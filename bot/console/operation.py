@@ -43,32 +43,32 @@ class OperationState:
     """The current state of the service."""
 
     parts: Mapping[str, str]
-    """"ok" for what works, else why it does not."""
+    """The status of each component: "ok", or the reason why it does not work."""
     conversations: int
-    """With unanswered messages."""
+    """The number of conversations with unanswered messages."""
     held: int
-    """Of them, those that are being answered."""
+    """The number of these conversations that are being answered now."""
     oldest_seconds: float | None
-    """How long the oldest of them waits."""
+    """How many seconds the oldest of these conversations has been waiting."""
     lanes: int
-    """Chats with messages that are not sent yet."""
+    """The number of chats with unsent messages."""
     unsent: int
     leases: Sequence[HeldJob]
     providers: Sequence[_Row]
-    """Those that are set up: name, kind, model, max_in_flight, and the presets that use them."""
+    """Configured providers: name, kind, model, max_in_flight, and the presets that use them."""
     health: Sequence[ModelHealth]
     loaded: Sequence[ModelInMemory]
     waits: Sequence[_Row]
-    """Rate limits: scope, seconds (null: until a slot is free), waiting (null: unknown)."""
+    """Rate limits: scope, seconds (null: until a slot is free), waiting calls (null: unknown)."""
     errors: Sequence[_Row]
-    """The newest: error_id, turn, at, event, reason, process (empty: the one that answers)."""
+    """The newest errors: error_id, turn, at, event, reason, process (empty: this process)."""
     nodes: Sequence[_Row]
     """Processes, as `troupe nodes` shows them."""
     pauses: Sequence[Pause]
     dead_letters: int
-    """What was set aside; `troupe dead-letters` shows it."""
+    """The number of items set aside after failures; `troupe dead-letters` lists them."""
     withheld: int
-    """Answers that checks have withheld since the processes started."""
+    """The number of answers that checks have withheld since the processes started."""
 
 
 def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:

@@ -25,7 +25,7 @@ from bot.turn.limits.spending import Spending, list_usages
 from bot.value_class import value_class
 
 _OPERATOR = Person("web:console", "console")
-"""Whose budget it counts against, beside those of the channel, the server and the preset."""
+"""The person whose budget is charged, besides those of the channel, server and preset."""
 
 
 @value_class
@@ -53,7 +53,7 @@ class OperatorRequests:
         return made
 
     async def replay(self, preset: Preset, base: Receipt, conversation: str) -> StoredAnswer:
-        """Send the prompt of a receipt; return the answer, stored. Raises as `send` does."""
+        """Send a receipt's prompt again; store and return the answer. Raises as `send` does."""
         made = await self._request(preset, base.prompt, conversation, base.charge.server)
         generated = made.generated
         receipt = replace(
@@ -155,7 +155,7 @@ class PromptReplay:
     raises `UserError` and `RequestRefused`."""
     composer: DraftComposer
     prepare: Callable[[Preset], Preset]
-    """Makes the model of a preset ready, which none may use any more; raises `SettingsError`."""
+    """Prepares a preset's model, which may no longer be in use; raises `SettingsError`."""
 
     async def replay(
         self,

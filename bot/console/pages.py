@@ -43,14 +43,14 @@ class Names:
     web_channels: SqlWebChannels
     clock: Clock
     read_faces: Callable[[], Mapping[str, tuple[str, str]]]
-    """Returns the character's name and the path of its picture by preset; "": no picture."""
+    """Returns each preset's character name and picture path; the path is "" without a picture."""
     faces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     people: Mapping[str, str] = field(default_factory=dict)
     _channels: Mapping[str, str] = field(default_factory=dict)
     _is_read: bool = False
 
     async def refresh(self) -> None:
-        """Read the names, unless they are there."""
+        """Read the names, unless they are already loaded."""
         if self._is_read:
             return
         self._is_read = True
@@ -68,18 +68,18 @@ class Names:
         }
 
     def _drop(self) -> None:
-        """Drop all names, since `/forget` must reach them even if nobody opens a page."""
+        """Drop all names, so that `/forget` reaches them even if nobody opens a page."""
         self.people, self._channels, self._is_read = {}, {}, False
 
     def channel(self, language: str, key: str) -> str:
-        """Return a channel's name; without one, the names of its people."""
+        """Return a channel's title: the platform, and the channel's name or its people's names."""
         address = parse_address(key)
         own = translate(translatable("Playground"), language)
         platform = own if address.platform == WEB_PLATFORM else address.platform.title()
         return f"{platform} › {self._channels.get(key, address.chat)}"
 
     def channels(self, language: str) -> Mapping[str, str]:
-        """Return the titles of known channels, by their keys, in order."""
+        """Return the titles of known channels by key, sorted by title."""
         titles = ((key, self.channel(language, key)) for key in self._channels)
         return dict(sorted(titles, key=itemgetter(1)))
 

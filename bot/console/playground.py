@@ -413,7 +413,7 @@ def _with_text(message: WebMessage, text: str) -> WebMessage:
 
 
 def _flatten(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
-    """Yield each command with its action, those without actions first: people use them most."""
+    """Yield commands by full name; those without actions come first, as the most used."""
     for spec in sorted(commands, key=lambda one: bool(one.actions)):
         yield from ((f"/{spec.name} {one.name}", one) for one in spec.actions)
         if not spec.actions:

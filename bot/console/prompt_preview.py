@@ -46,9 +46,9 @@ class PromptPreview:
     spending: Spending
     clock: Clock
     find_history: Callable[[IncomingMessage], Awaitable[IncomingMessage | None]]
-    """Gives a message its history; None: it would begin another one, which is not made yet."""
+    """Returns a message with its history; None if it would start one that does not exist yet."""
     dice: Dice | None = None
-    """Random numbers; None: seeded by the text, so that the preview does not flicker."""
+    """The random source; None: seeded by the text, so that the preview does not flicker."""
 
     async def preview(self, message: IncomingMessage) -> NextAnswer:
         """Return the characters that would answer a message, and the first one's prompt."""
@@ -109,7 +109,7 @@ def _to_considered(
 
 
 def reason_of(error: UserError | BackendError | RequestRefused) -> str:
-    """Return the reason, as shown to users, why there is no prompt or answer."""
+    """Return the reason, as shown to users, for the lack of a prompt or an answer."""
     return error.notice if isinstance(error, BackendError) else error.text
 
 
@@ -118,7 +118,7 @@ _MAX_TURNS = 400
 
 @value_class
 class DraftComposer:
-    """Composes and counts as for a real answer, without calling a model or storing anything."""
+    """Composes prompts and counts tokens as for real answers, without calling models or storing."""
 
     sources: PromptSources
     resolver: PresetResolver

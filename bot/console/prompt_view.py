@@ -1,4 +1,4 @@
-"""Show prompts: sections, control tokens, speakers, and typed look-alikes of them."""
+"""Show a prompt's sections, control tokens and speakers, and typed text that imitates them."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _CONTROL_LOOK_ALIKE = re.compile(
 _ROLES = r"\[?(?:system|user|assistant)\]?"
 _WITH_SPEAKERS = ("newest", "observed", "history")
 _QUOTED = "> "
-"""Prefix of typed text that looks like a speaker, and of each observed line."""
+"""The prefix of each observed line, and of typed text that looks like a speaker's name."""
 Mark: TypeAlias = tuple[tuple[int, int], "PieceKind"]
 """The begin and end of a piece in a text, and its kind."""
 
@@ -29,7 +29,7 @@ class PieceKind(StrEnum):
     TEXT = ""
     CONTROL = "control"
     SPEAKER = "speaker"
-    """The name of a speaker, as it was added before the line."""
+    """The name of a speaker, which Troupe added before the line."""
     LOOK_ALIKE = "look-alike"
     """Typed by a person; looks like a control token or a speaker, but is plain text."""
 
@@ -48,9 +48,9 @@ class PromptSection:
     score: float | None
     tokens: int
     cached: int
-    """How many of these tokens the model did not read again."""
+    """How many of these tokens were cached, so that the model did not read them again."""
     messages: Sequence[tuple[str, Sequence[Piece]]]
-    """The role and the text of each message, or of the part of one."""
+    """The role and text of each message in the section, or of the part of it that is inside."""
 
 
 def prompt_sections(receipt: Receipt) -> list[PromptSection]:
@@ -93,7 +93,7 @@ def _span_messages(
 
 
 def question_of(receipt: Receipt) -> str:
-    """Return the text that was answered, without what the prompt adds to its message."""
+    """Return the answered text, without anything that the prompt added to its message."""
     found = ""
     read: dict[int, int] = {}
     for span in receipt.layout:
@@ -176,8 +176,8 @@ def _token_kind(token: PromptToken, found: PieceKind) -> PieceKind:
 def described_pieces(description: PromptDescription, receipt: Receipt) -> list[Piece]:
     """Split the text sent to a model into pieces; text outside of messages is the template's.
 
-    Messages are located in order; a control token inside one is a look-alike, and a request's body
-    has no others.
+    Messages are located in order. Inside a message, a control token is a look-alike; in a request's
+    body, every control token is one.
     """
     marks = _described_marks(description.text, receipt, is_rendered=description.is_rendered)
     return list(_cut_at_marks(description.text, marks))

@@ -27,7 +27,7 @@ _WITH_BODY = {"POST", "PUT", "PATCH"}
 @value_class
 class Caller:
     name: str
-    """"session", or "token" and its name; stands in the audit log."""
+    """The name in the audit log: "session", or "token" and the token's name."""
     scopes: frozenset[Scope]
     csrf_token: str = ""
     """The CSRF token that a change from a page must carry; empty for an API token."""
@@ -75,7 +75,7 @@ class ConsoleRequest:
         return chosen if chosen in THEMES else THEMES[0]
 
     async def is_still_admitted(self) -> bool:
-        """Whether the session or token is still valid, for long responses."""
+        """Whether the session or token is still valid; long responses check this repeatedly."""
         return self._is_admitted is None or await self._is_admitted()
 
 
@@ -126,22 +126,21 @@ class Route:
 
     method: str
     path: str
-    """As aiohttp reads it: "/answers/{number}"; the API's begin with /api/v1/."""
+    """The path in aiohttp's syntax, such as "/answers/{number}"; the API's start with /api/v1/."""
     scope: Scope | None
-    """What a token needs; None: the route is public."""
+    """The scope that a token needs; None if the route is public."""
     handler: Callable[..., Awaitable[object]]
     parameters: Mapping[str, Any]
     """What the handler takes, by name: the `ConsoleRequest`, parts of the path, a pydantic model
     of the whole body or query, or its fields one by one."""
     model: type[BaseModel] | None
-    """What the body is validated as, or the query where the method has no body."""
+    """The model that validates the body or, for methods without a body, the query."""
     answer: Any
-    """What is sent as JSON; None: a `Page` or another response."""
+    """The type that is sent as JSON; None for a `Page` or another response."""
     then: str = ""
-    """Where the browser goes after a form, instead of the handler's answer: a path with parts of
-    the request's path or of the answer, such as "/presets/{name}"."""
+    """Where a form redirects, such as "/presets/{name}"; filled from the path or the answer."""
     template: str = ""
-    """Of the page that shows the answer as `found`."""
+    """The template of the page that shows the handler's answer, which is named `found` there."""
     also: Scope | None = None
     """Another scope that grants access."""
 

@@ -36,7 +36,7 @@ _MORE_PORTS = 20
 _MAX_BODY_BYTES = 20 * 2**20
 _BACKLOG = 128
 _KEEP_ALIVE_SECONDS = 75.0
-"""After a response, for the next request and its head; proxies reuse connections for 60 s."""
+"""How long a connection may idle before its next request; proxies reuse connections for 60 s."""
 
 AddRoutes: TypeAlias = Callable[[web.Application], None]
 
@@ -145,9 +145,9 @@ def find_address(data_dir: Path) -> str | None:
 
 
 Notices = Callable[[], Sequence[str]]
-"""Return what an operator should know about a working service."""
+"""Returns notes that an operator should know about a service that works."""
 Probe = Callable[[], Awaitable[str | None]]
-"""Return None if a part of the service works, else the reason in a few words."""
+"""Returns None if a part of the service works, or else the reason in a few words."""
 
 
 def health_routes(
@@ -198,7 +198,7 @@ async def _metrics_page(_: web.Request) -> web.Response:
 _MAX_CALL_BYTES = 2**20
 _RETRY_AFTER_SECONDS = 5
 _STORE_SECONDS = 10.0
-"""Telegram gives up a call much later."""
+"""The time limit for storing a webhook's call; Telegram itself waits much longer."""
 # A body that is not packed as its headers say.
 _UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 
@@ -235,7 +235,7 @@ class _WebhookEndpoint:
     storing: set[asyncio.Task[bool]] = field(default_factory=set)
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
-        """Cancel unfinished stores when the server ends, as the platform calls again."""
+        """Cancel unfinished stores when the server stops; the platform will call again."""
         yield
         await cancel_and_wait(self.storing)
 
@@ -276,6 +276,6 @@ def _postponed_response(reason: str) -> web.Response:
 
 
 def _without_repeated(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Remove repeated headers, because a proxy may have checked another value."""
+    """Remove headers that occur repeatedly, because a proxy may have checked another value."""
     counts = Counter(name.lower() for name, _ in headers.items())
     return CIMultiDict((name, value) for name, value in headers.items() if counts[name.lower()] < 2)

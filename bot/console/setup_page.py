@@ -1,4 +1,4 @@
-"""Setup: from a bot's token to the file that the next start reads."""
+"""The setup page: from entering a bot's token to saving the file that the next start reads."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated

@@ -55,7 +55,7 @@ class LateDuplicates:
     surfaces: Mapping[str, Surface]
     clock: Clock
     find: Callable[[OutboxRow, str | None], Awaitable[str | None]]
-    """Searches the chat for a message of a row other than the one with an id; returns its id."""
+    """Searches the chat for a row's message, excluding the one with this id; returns its id."""
 
     def __post_init__(self) -> None:
         self._resent = BoundedDict[int, _ResentRow](_MAX_REMEMBERED)  # by row id

@@ -25,7 +25,7 @@ from bot.telemetry.metrics import RATE_LIMIT_REFUSALS, RATE_LIMIT_SECONDS
 
 
 class DeliverySettings(BaseModel, extra="forbid"):
-    """How messages are delivered."""
+    """Settings for delivering messages."""
 
     settle_seconds: float = Field(
         10,
@@ -54,7 +54,7 @@ _MAX_SECONDS = 1.0
 _MAX_HOLD_SECONDS = 5.0
 """After this time, some lanes on hold are admitted, even if their bot is still rate limited."""
 _MAX_PLACE_SECONDS = 60.0
-"""A lane that asked for nothing in this time was served by another process and loses its place."""
+"""A lane without requests for this long was served by another process and leaves the queue."""
 _MAX_PLACES = 10_000
 Response = TypeVar("Response")
 _Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]

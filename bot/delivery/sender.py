@@ -63,7 +63,7 @@ _MORE_SEARCH_SECONDS = 5.0
 """Extra time for a search: it needs more requests than a send, and cannot add a message."""
 _FATAL_RETRY_SECONDS = 30.0
 _MAX_UNKNOWN_OUTCOMES = 5
-"""After this many unknown outcomes, give up a row if the platform accepts the rows of others."""
+"""After this many unknown outcomes, give up on a row if rows of other lanes are accepted."""
 _MAX_ATTEMPTS = 200
 _HEALTHY_SECONDS = 120.0
 _MAX_LANES_REMEMBERED = 100
@@ -155,7 +155,7 @@ class Sender:
     announce: Callable[[int, str | None], None] = lambda _row_id, _external_id: None
     waiting: WaitingCalls | None = None
     private_chats: Mapping[str, PrivateChats] = field(default_factory=dict)
-    """By `Address.source`."""
+    """The private chats of each bot, by `Address.source`."""
     wake: Callable[[Sequence[str]], None] = lambda _lanes: None
 
     def __post_init__(self) -> None:
@@ -437,7 +437,7 @@ class Sender:
         return None if message_id is None else MessageThread(message_id, row.thread.title)
 
     def _should_give_up(self, row: OutboxRow) -> bool:
-        """Return whether to give up a row, because it keeps failing while other lanes succeed."""
+        """Return whether to give up on a row that keeps failing while other lanes succeed."""
         if row.attempts >= _MAX_ATTEMPTS:
             return True
         now, lane = self.clock.monotonic(), row.address.lane
@@ -467,7 +467,7 @@ class Sender:
         self.announce(row.id, external_id)
 
     async def _reschedule(self, row: OutboxRow, seconds: float) -> None:
-        """Reschedule a row; if its outcome is unknown, it stays so until a search."""
+        """Reschedule a row; an unknown outcome stays unknown until a search."""
         if row.state is OutboxState.UNKNOWN:
             await self.outbox.mark_unknown(row, seconds)
         else:
@@ -521,7 +521,7 @@ def _target_id(row: OutboxRow) -> str:
 async def request_with_fallbacks(
     row: OutboxRow, request: Callable[[MessageContent], Awaitable[Response]]
 ) -> Response:
-    """Return the first success of `request` with a row's content, plain text, or a notice."""
+    """Call `request` with the content, plain text, then a notice; return the first success."""
     face, notice = row.content.face, _NOT_SHOWN
     for content in (row.content, MessageContent(row.content.text, face, is_plain=True)):
         try:
@@ -537,7 +537,7 @@ async def request_with_fallbacks(
 
 @dataclass(eq=False)
 class LaneDelivery(Delivery):
-    """Delivers rows in this process if it has senders (`start`), or by waking their lanes."""
+    """Delivers rows with this process's senders (`start`) or, if it has none, wakes their lanes."""
 
     sent_rows: SentRows
     wake: Callable[..., None]

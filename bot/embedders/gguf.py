@@ -1,4 +1,4 @@
-"""Embed texts with a GGUF file, which llama.cpp runs in a child process from the first text on."""
+"""Embed texts with a GGUF model; llama.cpp runs it in a child process from the first text on."""
 
 import asyncio
 import os

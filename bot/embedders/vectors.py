@@ -10,7 +10,7 @@ import msgspec
 from bot.errors import SettingsError
 
 MAX_TEXT_TOKENS = 400
-"""The most tokens per text: takes half a second on one core, and small models support no more."""
+"""The most tokens per text: half a second on one core, and the most that small models allow."""
 
 _BATCH_SIZE = 10  # DashScope's limit
 _MAX_CHARS = 20 * MAX_TEXT_TOKENS  # only white space has longer tokens

@@ -270,7 +270,7 @@ _UNCHANGED = frozenset({"selectiveLogic", "useProbability"})
 
 
 def card_entry(row: object) -> object:
-    """Return an entry of World Info as one of a card's `character_book`, as SillyTavern does."""
+    """Convert a World Info entry to one of a card's `character_book`, as SillyTavern does."""
     if not isinstance(row, dict):
         return row
     others = {*_CARD_NAMES, "disable", "extensions"}

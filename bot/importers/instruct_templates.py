@@ -205,7 +205,7 @@ def _quote(text: str) -> str:
 
 
 def _stop_sequences(texts: Mapping[str, str], data: Json) -> Sequence[str]:
-    """Return the stop sequences, without names, which end an answer anyway."""
+    """Return the stop sequences, except for speaker names, which end an answer anyway."""
     stops = [texts["stop_sequence"]]
     if data.get("sequences_as_stop_strings", True):
         stops.append(texts["input_sequence"].strip().partition("\n")[0])
@@ -238,7 +238,7 @@ def system_prompt_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]
 
 
 def _without_control_tokens(text: str) -> str:
-    """Remove control tokens around the story, as older files have them; the template adds them."""
+    """Remove control tokens that older files have around the story; the template adds them."""
     first, last = text.find("{{"), text.rfind("}}") + 2
     if first < 0:
         return text

@@ -26,10 +26,10 @@ MAX_MEMORIES = 1_000
 """The maximum number of memories in a file."""
 _FORMAT = "troupe memories"
 _OWN = "troupe"
-"""The key for data that World Info and cards have no field for; SillyTavern preserves it."""
+"""The key for our data that World Info and cards have no field for; SillyTavern keeps it."""
 _ME, _PLACE = "me", "place"
 _KEY = regex.compile(r"\b(?:\p{Lu}\w{2,}|\p{Ll}{6,}\b)")
-"""A capitalized or long word. Never matches in scripts without capital letters."""
+"""Matches a capitalized or long word, but never in scripts without capital letters."""
 _MAX_KEYS = 5
 
 
@@ -74,7 +74,7 @@ def write_character(
 
 
 def world_info_entry(memory: Memory, uid: int, person: str = "") -> dict[str, object]:
-    """Return a memory as a World Info entry that names from its text activate."""
+    """Return a memory as a World Info entry; the names in its text become activation keys."""
     words = dict.fromkeys(_KEY.findall(memory.text))
     keys = sorted(words, key=str.islower)[:_MAX_KEYS]  # names first
     return {
@@ -146,7 +146,7 @@ def _read_card(
 
 
 def _read_entries(rows: Sequence[object]) -> list[tuple[object, object]]:
-    """Return each entry's text and our fields; an entry without our fields is about this place."""
+    """Return each entry's text and our own fields; by default, an entry is about this channel."""
     texts = [{"text": JsonFields(one).values.get("content")} for one in rows]
     others = {"about": _PLACE}
     return [

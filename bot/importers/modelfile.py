@@ -186,9 +186,9 @@ def preset_from_modelfile(
     """Convert a Modelfile to a preset; raise `PresetError` or `TemplateError`.
 
     TEMPLATE becomes string templates in `parameters` if these render identically, and otherwise
-    Jinja in `template`. RodelAgent's own example, whose `<s>` string templates drop, becomes both,
-    and `template` takes precedence. `num_ctx` is the context size; the prompt's budget is the
-    context minus `num_predict`, or three quarters of the context.
+    Jinja in `template`. RodelAgent's own example becomes both, because string templates drop its
+    `<s>`; `template` then takes precedence. `num_ctx` is the context size; the prompt's budget is
+    the context minus `num_predict`, or three quarters of the context.
     """
     modelfile = parse_modelfile(text)
     values = {command.name: command.args for command in modelfile.commands}
@@ -438,9 +438,9 @@ def _split_blocks(
 
 
 def _block_end(to_answer: str, to_end: str) -> int | None:
-    """Return the end of the user's block in the text after it, or None if there is none.
+    """Return where the user's block ends in the text after the question, or None.
 
-    It is the end of the first run of newlines, if both texts start alike up to there.
+    The block ends with the first run of newlines, if both texts are equal up to there.
     """
     position = to_end.find("\n")
     while to_end[position + 1 : position + 2] == "\n":

@@ -114,7 +114,7 @@ def read_regex_scripts(extensions: object) -> tuple[list[dict[str, object]], lis
 
 
 def _read_script(read: JsonFields, name: str) -> dict[str, object]:
-    """Convert a script, with only the text of HTML; omit `find` if it would have no effect."""
+    """Convert a regex script, reducing HTML to text; omit `find` if it would have no effect."""
     places = read.values.get("placement")
     in_answer = read.flag("markdownOnly") or not read.flag("promptOnly")
     in_answer = in_answer and isinstance(places, list) and _CHARACTER_PLACEMENT in places
@@ -151,7 +151,7 @@ _FORMATS = {
     "worldInfoBefore": "wi_format",
     "worldInfoAfter": "wi_format",
 }
-"""For each marker, the key of the format for its content."""
+"""For each prompt marker, the key of the format string for its content."""
 
 
 def chat_completion_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
@@ -173,7 +173,7 @@ def chat_completion_preset_keys(data: Json) -> tuple[dict[str, object], list[str
 
 
 def _ordered_prompts(settings: JsonFields) -> Iterator[Json]:
-    """Yield the enabled prompts, in the order for all characters or, if missing, the last one."""
+    """Yield the enabled prompts, in the order for all characters or else in the last order."""
     prompts = settings.list_of_objects("prompts")
     known = {str(each["identifier"]): each for each in prompts if each.get("identifier")}
     lists = settings.list_of_objects("prompt_order")

@@ -113,7 +113,7 @@ class _TexConverter:
 
 
 def _convert_script(text: str, letters: Mapping[str, str], mark: str) -> str:
-    """Return a superscript or subscript in Unicode, or else the text after `mark`."""
+    """Return a superscript or subscript in Unicode or, if impossible, `mark` and the text."""
     if text and all(letter in letters for letter in text):
         return "".join(letters[letter] for letter in text)
     return f"{mark}{text}" if len(text) == 1 else f"{mark}({text})"

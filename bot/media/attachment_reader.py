@@ -101,7 +101,7 @@ class _FileCollector:
     async def read(
         self, items: Sequence[MediaItem], deadline: float, get: _DownloadItem | None = None
     ) -> None:
-        """Read files and collect their contents; `get` downloads a file, or else `download`."""
+        """Read files and collect their contents; `get`, if given, replaces `download`."""
         for item in items:
             is_hidden = item.kind is MediaKind.IMAGE and not self._with_images
             if item.kind not in READABLE or is_hidden or not item.source:

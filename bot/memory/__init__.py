@@ -1,1 +1,1 @@
-"""The memory of characters: stories, summaries, and what is known of people and places."""
+"""The memory of characters: stories, summaries, and facts about people and channels."""

@@ -1,7 +1,7 @@
-"""What a model notes down from a conversation, and the check that each note is backed by a quote.
+"""Read the notes that a model takes on a conversation, and check each against its quote.
 
-The model reads only what people and characters said, one numbered line a turn. Each note cites a
-turn and quotes it verbatim; a note whose quote is not there, or is somebody else's, is dropped.
+The model reads only what people and characters said, as one numbered line per turn. A note cites a
+turn and quotes it verbatim; it is dropped if the quote is not in that turn, or is somebody else's.
 Nothing here calls a model or a database.
 """
 
@@ -18,14 +18,14 @@ from bot.prompting.text.confusables import skeleton, strip_hidden_text
 from bot.value_class import value_class
 
 MAX_NOTES = 12
-"""In one response; more of them are not read."""
+"""The maximum number of notes that are read from one response."""
 _MAX_TURN_CHARS = 1500  # longer ones are mostly pasted
 _MAX_RESPONSE_CHARS = 20_000
 _MIN_NOTE_CHARS, _MAX_NOTE_CHARS = 4, 300
 _MIN_QUOTE_WORDS, _MIN_QUOTE_CHARS = 3, 12
 _HERE = "here"
 _RESERVED = {"#here": _HERE, "#you": "you"}
-"""Names that no speaker gets, by keys that no preset has."""
+"""Labels that no speaker may get, under keys that cannot be names of presets."""
 _CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 # What Discord and Telegram show as a quotation or a forwarded message, and our notes on files.
 _NOT_OWN_LINE = re.compile(r"^\s*(?:>.*|\[[^\]]*\]\s*)$", re.MULTILINE)
@@ -68,9 +68,9 @@ class Transcript:
     """The turns that the model reads."""
 
     turns: tuple[StoredTurn, ...]
-    """In the order of their numbers, which begin with 1."""
+    """The turns that the model reads, in the order of their numbers, which start at 1."""
     texts: tuple[str, ...]
-    """What is shown of each turn."""
+    """The text of each turn, as the model reads it."""
     labels: SpeakerLabels
 
     @property
@@ -89,7 +89,7 @@ class Transcript:
         return self.labels.characters.get(one.turn.preset or "", "you")
 
     def find(self, name: str) -> MemorySubject | None:
-        """Return the speaker with a label, or the only one with that name; None: there is none."""
+        """Return the speaker with this label, or else the only one with this name, or None."""
         named = [
             (skeleton(label), MemorySubject(kind, key, label))
             for kind, labels in (
@@ -107,16 +107,16 @@ class Transcript:
 
 @value_class
 class CheckedNote:
-    """A note that its quote backs."""
+    """A note whose quote was found in the conversation."""
 
     memory: Memory
     source: StoredTurn
     ends: str
-    """What is no longer true because of it; may be empty."""
+    """An earlier fact that this note says is no longer true; may be empty."""
 
 
 def write_transcript(turns: Sequence[StoredTurn], characters: Mapping[str, str]) -> Transcript:
-    """Return the turns that have own words of their speakers; `characters` are names by preset."""
+    """Return a transcript of the turns with own words; `characters` are names by preset."""
     words = [(one, own_words(one.turn.text)) for one in turns]
     shown = [(one, text) for one, text in words if text]
     speakers = [one.turn.speaker for one, _ in shown if one.turn.speaker is not None]
@@ -125,15 +125,15 @@ def write_transcript(turns: Sequence[StoredTurn], characters: Mapping[str, str])
 
 
 def own_words(text: str) -> str:
-    """Return what the author of a message said, on one line: no quotations, files, and code."""
+    """Return a message's own words on one line, without quotations, files, and code."""
     plain = _NOT_OWN_LINE.sub("", _CODE_BLOCK.sub("", strip_hidden_text(text)))
     return " ".join(plain.split())[:_MAX_TURN_CHARS].rstrip()
 
 
 def read_notes(response: str) -> list[Mapping[str, Any]]:
-    """Return the JSON objects with a quote, whatever is around them: a fence, an object, words.
+    """Return the JSON objects with a quote from a response, ignoring what is around them.
 
-    A list that was cut off counts as far as its objects are complete.
+    The complete objects of a truncated list are returned, too.
     """
     decoder, found, at = json.JSONDecoder(), list[Mapping[str, Any]](), 0
     text = response[:_MAX_RESPONSE_CHARS]
@@ -162,7 +162,7 @@ def check_notes(
     place: MemoryPlace,
     conversation: str,
 ) -> list[CheckedNote]:
-    """Return memories of the notes that are true to the conversation."""
+    """Return the notes that the conversation supports, as memories."""
     found = [_check(one, transcript, place, conversation) for one in notes]
     return [one for one in found if one is not None]
 
@@ -210,17 +210,17 @@ def _check(
 def _subject_beside_speakers(
     about: str, speaker: MemorySubject, words: str, place: MemoryPlace
 ) -> MemorySubject | None:
-    """Return the place, the speaker for somebody absent whom they mention, or None: invented."""
+    """Return a non-speaker's subject: the channel, the speaker who named them, or else None."""
     if about.casefold() == _HERE:
         return MemorySubject(SubjectKind.PLACE, place.channel)
     return speaker if about and about.casefold() in words.casefold() else None
 
 
 def is_quoted(quote: str, words: str) -> bool:
-    """Return whether a text contains this quote, and the quote is long enough to prove anything.
+    """Return whether a text contains a quote that is long enough to prove anything.
 
-    White space does not count. Long enough are three words, twelve characters, or the whole text;
-    three characters without spaces count as two.
+    White space is ignored. Three words, twelve characters, or the whole text are long enough; in
+    scripts without spaces, three characters count as two words.
     """
     bare, whole = "".join(quote.split()), "".join(words.split())
     if not bare or bare not in whole:
@@ -231,7 +231,7 @@ def is_quoted(quote: str, words: str) -> bool:
 
 
 def shares_words(note: str, words: str, names: Sequence[str] = ()) -> bool:
-    """Return whether a note has a word in common with what was said, besides names of speakers."""
+    """Return whether a note shares a word with what was said, other than names of speakers."""
     ours = _content_words(note).difference(*map(_content_words, names))
     return not ours.isdisjoint(_content_words(words))
 

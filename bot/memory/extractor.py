@@ -1,9 +1,9 @@
 """Extract memories from conversations in the background, after answers.
 
-A model is asked at most once per six exchanges, or after ten quiet minutes if there were two. How
-far a conversation was read is stored, so a restart neither repeats nor skips turns; it only
-postpones the pass after a quiet time until the next answer. A failure changes nothing but that: the
-next pass reads the same turns.
+A model is asked at most once per six exchanges, or after ten quiet minutes if there were two. The
+position up to which a conversation was read is stored, so a restart neither repeats nor skips
+turns; it only delays the pass after a quiet time until the next answer. After a failure, the next
+pass reads the same turns again.
 """
 
 import asyncio
@@ -67,13 +67,13 @@ class _Watched:
     message: IncomingMessage
     """The newest answered message, whose author pays."""
     present: list[tuple[datetime, tuple[str, ...]]] = field(default_factory=list)
-    """When questions were asked, oldest first, and the presets that were active then."""
+    """The times of questions, oldest first, with the presets that were active then."""
     exchanges: int | None = None
-    """Since a model was asked, as far as this process knows; None: read it."""
+    """Exchanges since a model was last asked; None if they must be read from the database."""
     stop_timer: Callable[[], None] = lambda: None
 
     def present_at(self, one: StoredTurn, turns: Sequence[StoredTurn]) -> tuple[str, ...]:
-        """Return the presets that were active then; of older turns only the one that answered."""
+        """Return the presets active at a turn or, if unknown, the one that answered it."""
         at = one.turn.at
         if at < self.present[0][0]:
             answers = (other.turn.preset for other in turns if other.id >= one.id)
@@ -94,7 +94,7 @@ class MemoryExtractor:
     clock: Clock
     consent_of: Callable[[str], Awaitable[Consent | None]]
     character_names: Callable[[Collection[str]], Mapping[str, str]]
-    """Returns what characters are called, by preset."""
+    """Returns the names of characters by preset."""
 
     def __post_init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
@@ -103,7 +103,7 @@ class MemoryExtractor:
         self._wake = asyncio.Event()
 
     def note_answer(self, message: IncomingMessage, presets: Sequence[Preset]) -> None:
-        """Note that a message was answered where these presets are active."""
+        """Record that a message was answered in a channel where these presets are active."""
         preset = next((one for one in presets if one.memory), None)
         if preset is None or message.is_withheld:
             return
@@ -130,11 +130,11 @@ class MemoryExtractor:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is due."""
+        """Whether no extraction is due or in progress."""
         return not (self._due or self._in_progress)
 
     async def run(self) -> None:
-        """Extract what is due until cancelled."""
+        """Run the extractions that are due, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(_MAX_CONCURRENT):
@@ -161,7 +161,7 @@ class MemoryExtractor:
                 self._wake.set()
 
     async def extract_if_due(self, conversation: str) -> None:
-        """Extract memories if there were enough exchanges for the time that has passed."""
+        """Extract memories if there were enough exchanges; fewer suffice after a quiet time."""
         watched = self._watched.get(conversation)
         if watched is None:
             return
@@ -199,7 +199,7 @@ class MemoryExtractor:
         await self.progress.finish(conversation, unread, read_to)
 
     async def _admissible(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
-        """Leave out people who are off, and the observed turns of those who did not consent."""
+        """Drop turns of people who opted out, and observed turns of people without consent."""
         read = {id(one) for one in await self.summarizer.readable([one.turn for one in turns])}
         observed = {one.turn.speaker.id for one in turns if one.turn.observed and one.turn.speaker}
         consents = {one: await self.consent_of(one) for one in observed}
@@ -256,7 +256,7 @@ class MemoryExtractor:
         return [best] if best is not None and scores[best] >= _MIN_COSINE_TO_END else ()
 
     async def takes_notice(self, person: str) -> bool:
-        """Return whether this person must be told now that there are memories of them."""
+        """Return whether to tell a person now that memories of them exist; then mark it done."""
         found = await self.settings.get_all([person], _NOTICE_KEY)
         if found.get(person) != _DUE:
             return False
@@ -265,7 +265,7 @@ class MemoryExtractor:
 
 
 def _prompt_for(preset: Preset, conversation: str, transcript: str) -> tuple[str, Prompt]:
-    """Return the provider that summarizes for a preset, and the prompt for it."""
+    """Return the provider that writes a preset's summaries, and the prompt for extraction."""
     settings = preset.summary
     prompt = Prompt(
         messages=(Message("system", INSTRUCTION), Message("user", transcript)),

@@ -32,12 +32,12 @@ _WORD_WEIGHT, _RECENCY_WEIGHT = 0.25, 0.1  # of vectors 1; tests/memory/test_mem
 _DIGITS = 4
 
 CosineSimilarities: TypeAlias = Callable[[PackedVector, Sequence[PackedVector]], Sequence[float]]
-"""Returns the similarity of the first vector to each of the others, all of one model."""
+"""Returns the similarity of the first vector to each of the others, all from one model."""
 
 
 @dataclass(eq=False, repr=False)
 class Recaller:
-    """Loads and ranks memories; without an embedder by words and age alone."""
+    """Loads and ranks memories; without an embedder, only by words and age."""
 
     memories: SqlMemories
     budget_share: float = 0.1
@@ -50,7 +50,7 @@ class Recaller:
     ) -> RankedMemories:
         """Return the memories that a character may recall for a message, best first.
 
-        Unless it `may_spend`, no embedding service is asked. Raises `StoreError`.
+        An embedding service is only asked if `may_spend` is set. Raises `StoreError`.
         """
         private = message.is_private
         place = MemoryPlace.at(message.address, message.scopes, is_private=private)
@@ -131,7 +131,7 @@ def rank_memories(
 
 
 def _score_words(query: str, memories: Sequence[Memory]) -> dict[int, float]:
-    """Return the weight of the words that each memory shares with a query, if any."""
+    """Return a score by memory id: the weight of the words that the memory shares with a query."""
     wanted = set(split_words(query))
     shared = {
         one.id: wanted.intersection(split_words(f"{one.subject.name} {one.text}"))

@@ -21,18 +21,15 @@ _BATCH_SIZE = 32  # some seconds of work, lost if the process ends
 _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 60.0
 RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
-"""By query; best first, with their scores."""
+"""Stories with their scores, by query; the best are first."""
 
 RetrieveStories: TypeAlias = Callable[[Preset, str, bool], Awaitable[RetrievedStories | None]]
-"""Retrieves stories for a preset and the newest message; None if it has none.
-
-Unless the third argument says that money may be spent, no embedding service is asked."""
+"""Retrieves a preset's stories for the newest message, or None; the flag allows spending."""
 
 _TIMEOUT_SECONDS = 10.0  # far more than a busy machine takes: load alone changes no prompt
 _MAX_CACHED_QUERIES = 512  # the fixed queries of a persona repeat with every message
 _MESSAGE_SECONDS = 30.0
-"""A query with people's words is kept for the characters that answer at once, and no longer:
-`/forget` has to reach it within a minute."""
+"""Seconds a message's vector is cached for its answers; `/forget` must reach it in a minute."""
 
 
 async def index_stories(
@@ -71,7 +68,7 @@ async def _index(
 
 @dataclass(eq=False, repr=False)
 class StoryRetriever:
-    """Retrieves stories of these characters, which are named like their presets."""
+    """Retrieves stories of the given characters, which have the same names as their presets."""
 
     embedder: Embedder
     stories: Stories

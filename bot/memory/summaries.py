@@ -103,7 +103,7 @@ class SummaryRequest:
     """A request for a summary whose cost is reserved."""
 
     prompt: Prompt
-    """With a limit for the summary, where there is a budget."""
+    """The prompt; if there is a budget, it limits the length of the summary."""
     usage: Usage = field(default_factory=Usage)
     """The provider's report, set when the summary is made."""
     text: str = ""
@@ -114,7 +114,7 @@ class SummaryRequest:
 PaySummary: TypeAlias = Callable[
     [Preset, IncomingMessage, Prompt, int], AbstractAsyncContextManager[SummaryRequest]
 ]
-"""Reserves the cost of a summary for the block, and counts what it cost.
+"""Reserves the cost of a summary during the block, and then records the actual cost.
 
 Takes the preset that summarizes, the message whose author pays, the prompt, and an estimate of its
 tokens. Raises `BudgetUsedUp` and `StoreError`.
@@ -239,8 +239,8 @@ class Summarizer:
     ) -> str:
         """Return a text about a conversation, charged to the author of `message`.
 
-        `max_output_tokens` is for a prompt that no budget limits. Raises `BackendError`, also for
-        an empty text, `BudgetUsedUp`, and `StoreError`.
+        `max_output_tokens` applies if no budget limits the prompt. Raises `BackendError` (also for
+        an empty text), `BudgetUsedUp`, and `StoreError`.
         """
         backend, limit = self.backends[provider], max_output_tokens
         try:

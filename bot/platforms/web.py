@@ -51,7 +51,7 @@ SPEC = PlatformSpec(
 def to_incoming(
     channel: WebChannel, message: WebMessage, replied_to: WebMessage | None, known_revision: int
 ) -> Incoming | None:
-    """Convert a new or changed message to an event, or return None if there is none.
+    """Convert a new or changed message to an event; return None if it needs no event.
 
     The message is new if it was added after `known_revision`; else it was edited or deleted.
     """
@@ -218,7 +218,7 @@ class WebSurface(Surface):
 
 
 class WebPlatform(LocalPlatform, SilenceExplainer):
-    """Reads the changes in each channel, and stores the revision up to which it has read."""
+    """Reads each channel's changes, and stores the last revision that it has read."""
 
     name = WEB_PLATFORM
     account = "the playground of the console"

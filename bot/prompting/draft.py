@@ -26,12 +26,12 @@ class PromptPart:
     name: str = ""
     """The title of the story or lorebook entry."""
     score: float | None = None
-    """The similarity to the query that found it."""
+    """The part's similarity to the search query that found it."""
     priority: int = 0
-    """Parts with lower priorities are dropped first; among equals, later parts."""
+    """Parts with lower priority are dropped first; at equal priority, later parts go first."""
     required: bool = False
     memory: int = 0
-    """The id of the memory that it is; 0: not a memory."""
+    """The id of the memory in this part, or 0 if this part is not a memory."""
 
 
 @value_class
@@ -40,7 +40,7 @@ class HistoryUnit:
 
     messages: tuple[Message, ...]
     contents: tuple[tuple[Message, str], ...] = ()
-    """If entries or prompts were inserted: all messages, each with its entry's name or ""."""
+    """All messages with their entries' names (or ""); empty unless something was inserted."""
 
     @property
     def all_messages(self) -> Sequence[Message]:
@@ -60,7 +60,7 @@ class Draft:
     summary: PromptPart | None
     """The summary of turns that are too old for the history."""
     history: tuple[HistoryUnit, ...]
-    """Oldest first."""
+    """The conversation's earlier questions and answers, oldest first."""
     context: tuple[PromptPart, ...]
     """Parts that change with every message, before the newest message's text."""
     newest: Message
@@ -89,7 +89,7 @@ class Draft:
 
     @property
     def required_messages(self) -> tuple[Message, ...]:
-        """The prompt's messages without all optional content."""
+        """The prompt's messages, without any optional content."""
         system = tuple(part for part in self.system if part.required)
         context = tuple(part for part in self.context if part.required)
         required = replace(self, system=system, context=context, summary=None, history=())
@@ -124,7 +124,7 @@ class Draft:
         return spans
 
     def _history_names(self) -> Iterator[tuple[str, int]]:
-        """Yield (name, number of messages): each inserted message, and unnamed runs of others."""
+        """Yield each inserted message as (name, 1), and each run of others as ("", length)."""
         for unit in self.history:
             if unit.contents:
                 yield from ((name, 1) for _, name in unit.contents)

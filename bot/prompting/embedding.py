@@ -31,7 +31,7 @@ _WORD_DIMENSIONS = 1024
 
 @dataclass(frozen=True)
 class FunctionEmbedder(Embedder):
-    """An `Embedder` of two functions, often the same, that run in a thread."""
+    """An `Embedder` made of two functions (often the same), which run in a thread."""
 
     query: Callable[[str], Vector]
     document: Callable[[str], Vector]

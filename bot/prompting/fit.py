@@ -67,7 +67,7 @@ async def fit_draft(
 
 
 async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
-    """Return the whole draft if it surely fits judging by its bytes, or None."""
+    """Return the whole draft if its size in bytes guarantees that it fits, or None."""
     prompt = draft.prompt
     if not _surely_fits(prompt, limit):
         return None
@@ -79,7 +79,7 @@ async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> Fit
 
 
 def _surely_fits(prompt: Prompt, limit: int) -> bool:
-    """Return whether a prompt is sure to fit the limit, because a token has at least one byte."""
+    """Return whether a prompt certainly fits the limit, because a token has at least one byte."""
     if any(map(attrgetter("parts"), prompt.messages)):
         return False
     texts = [message.content for message in prompt.messages]
@@ -111,7 +111,7 @@ def _without_worst_story(draft: Draft, estimate: TextTokenCounter) -> Draft:
 
 
 class _OptionalContent:
-    """A draft's optional parts and history units, most important first; the first `kept` stay."""
+    """A draft's optional content, most important first; `kept` is how many items are kept."""
 
     def __init__(self, draft: Draft, limit: int | None, estimate: TextTokenCounter) -> None:
         self._draft = draft
@@ -157,7 +157,7 @@ class _OptionalContent:
         )
 
     def next_guess(self, kept: int, tokens_left: float) -> int:
-        """Estimate how many items fit; with `kept` items, `tokens_left` remain or, if < 0, lack."""
+        """Estimate how many items fit if `kept` items leave `tokens_left` (may be negative)."""
         while kept > 0 and tokens_left < 0:
             kept -= 1
             tokens_left += self._sizes[kept]
@@ -183,7 +183,7 @@ def _dropped_part(part_and_size: tuple[PromptPart, int], reason: str) -> Dropped
 async def _most_that_fits(
     content: _OptionalContent, limit: int, count: PromptTokenCounter
 ) -> tuple[int, int]:
-    """Return how many items fit, and the prompt's tokens; (-1, 0) if it is too long without any."""
+    """Return (number of items that fit, prompt tokens); (-1, 0) if too long without items."""
     fits, tokens_of_fit, exceeds = -1, 0, content.most + 1
     probe = content.next_guess(0, limit - content.estimate(0))
     for tries in range(content.most + 2):
@@ -228,7 +228,7 @@ def _unit_sizes(draft: Draft, estimate: TextTokenCounter) -> list[int]:
 
 
 def prompt_tokens(receipt: Receipt) -> int:
-    """Return a prompt's tokens as reported by the provider or, if missing, as counted by us."""
+    """Return a prompt's tokens as reported by the provider or, if missing, as counted here."""
     return receipt.usage.prompt_tokens or receipt.tokens
 
 

@@ -36,7 +36,7 @@ def parse_expression(text: str) -> VariableExpression | None:
 
 
 class Variables:
-    """The variables of one prompt. They are not stored: people could not see or reset them."""
+    """The variables of one prompt; not stored, because people could not see or reset them."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
@@ -132,8 +132,7 @@ _TOKEN = re.compile(r"\[([^\[\]]*)\]|" + "|".join(sorted(_MOMENT, key=len, rever
 _STEPS: Final = (
     (45, 60, "minute"), (45, 60, "hour"), (22, 24, "day"), (26, 30.4368, "month"), (11, 12, "year"),
 )  # fmt: skip
-"""Each unit's name, with its length in the next smaller unit, and from how many of those it is
-used."""
+"""(minimum, length, name) of each unit; both numbers count the next smaller unit."""
 
 
 def format_moment(at: datetime, pattern: str) -> str:
@@ -219,7 +218,7 @@ class MacroBudget:
 
     macros: int = _MAX_MACROS
     chars: int = _MAX_INSERTED_CHARS
-    """Characters to insert: a text of 10 MB could insert a message a million times."""
+    """Characters that may be inserted; a 10 MB text could insert a message a million times."""
 
     def is_spent(self) -> bool:
         return self.macros <= 0 or self.chars <= 0
@@ -241,7 +240,7 @@ class Macros:
     """The time between the newest message and the one before it."""
     variables: Variables = field(default_factory=Variables, compare=False)
     budget: MacroBudget = field(default_factory=MacroBudget, compare=False)
-    """Shared by all texts of a prompt, and by copies of this object."""
+    """The work left for macros, shared by all texts of a prompt and copies of this object."""
 
     def expand(self, text: str) -> str:
         """Expand known macros, without expanding their values again."""
@@ -256,7 +255,7 @@ class Macros:
         return self._expand_calls(document, 0, depth)
 
     def _expand_calls(self, document: "_Document", first: int, depth: int, end: int = -1) -> str:
-        """Expand a document from the call with index `first` to the one with index `end`."""
+        """Expand the text from macro call `first` up to macro call `end`; -1: to the text's end."""
         text, calls = document.text, document.calls
         end = len(calls) if end < 0 else end
         position = calls[first - 1].end if first else 0
@@ -473,7 +472,7 @@ class _Call:
 
 
 class _Document:
-    """A text's outermost macros, and which of them is the closing tag of which."""
+    """A text's outermost macro calls, and the closing tag that belongs to each opening one."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -507,7 +506,7 @@ def _count(argument: str, default: int) -> int:
 
 
 def _scoped_argument(name: str) -> int:
-    """Return the position, from 1, of the argument that may be a block up to a closing tag."""
+    """Return which argument (from 1) may be a block of text that a closing tag ends."""
     return 2 if name == "if" or name in _VARIABLE_MACROS else 1
 
 
@@ -533,7 +532,7 @@ def _parse_call(text: str, start: int, end: int) -> _Call:
 
 
 def _is_known(name: str) -> bool:
-    """Return whether a macro is supported; instruct sequences are, with "" as their value."""
+    """Return whether a macro is supported; `instruct` macros are, but their value is ""."""
     return name in _KNOWN or name.startswith("instruct")
 
 

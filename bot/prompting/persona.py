@@ -30,7 +30,7 @@ _NAMES = re.compile(r"\{\{(role|角色|user|用户)\}\}")
 
 UNLIMITED = -1
 DEFAULT_PLACEHOLDER = "{{RAG多对话|token<=1000|n<=5}}"
-"""The placeholder for characters whose persona has none for their stories."""
+"""The story placeholder for characters whose persona contains none."""
 
 
 @value_class
@@ -43,7 +43,7 @@ class Placeholder:
     """The search query, or None for the newest message."""
     stories: int = 1
     tokens: int = UNLIMITED
-    """The token limit for all its stories; less than 1: the tokens that remain in the prompt."""
+    """The token limit for all its stories; less than 1: the tokens that the prompt has left."""
     at_least_one: bool = True
     """Whether to insert the first story even if it exceeds the limit."""
 

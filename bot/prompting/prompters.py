@@ -34,7 +34,7 @@ class ModelConfigs:
     soa: str = ""
     eoa: str = ""
     soe: str | None = None
-    """The start of an environment turn, which is a tool's result; None: `soh`."""
+    """The start marker of an environment turn (a tool's result); None: same as `soh`."""
     eoe: str | None = None
     tool_start_token: str = ""
     tool_args_token: str = ""
@@ -47,7 +47,7 @@ LEGACY_MARKERS = {
     "soh": "<|Human|>:",
     "soa": "<|Assistant|>:",
 }
-"""The markers in LazyLLM's examples; use them as `set_model_configs(**LEGACY_MARKERS)`."""
+"""The markers in LazyLLM's examples; pass them as `set_model_configs(**LEGACY_MARKERS)`."""
 
 
 def tools_text(tools: Tools) -> str:
@@ -56,7 +56,7 @@ def tools_text(tools: Tools) -> str:
 
 
 def history_text(history: History, configs: ModelConfigs) -> str:
-    """Return a history as text with the model's markers; raise `UserError` if it is mixed."""
+    """Return a history as text with markers; raise `UserError` if it mixes pairs and messages."""
     if history and not isinstance(history[0], Mapping):
         # As in LazyLLM, a message after a pair counts as a pair of its keys.
         history = [item if isinstance(item, str) else list(item) for item in history]
@@ -66,7 +66,7 @@ def history_text(history: History, configs: ModelConfigs) -> str:
 
 
 def history_messages(history: History) -> list[dict[str, Any]]:
-    """Return a history as messages; raise `UserError` if it has another form."""
+    """Return a history as messages; raise `UserError` if its form is not supported."""
     messages: list[dict[str, Any]] = []
     for item in history:
         if isinstance(item, Mapping):
@@ -136,7 +136,7 @@ def _call_text(call: MessageDict, configs: ModelConfigs) -> str:
 
 
 def _tool_answer(content: object) -> object:
-    """Parse a tool's JSON, because LazyLLM inserts the value in Python's notation."""
+    """Parse a tool's JSON result, because LazyLLM inserts results in Python's notation."""
     if not isinstance(content, str):
         return content
     try:
@@ -156,7 +156,7 @@ def field_names(*texts: str) -> tuple[str, ...]:
 
 
 def extra_keys_section(keys: str | Sequence[str] | None) -> str:
-    """Return the section of an instruction for extra fields; raise `UserError` if invalid."""
+    """Return the instruction section that lists extra fields; raise `UserError` if invalid."""
     if not keys:
         return ""
     if not isinstance(keys, str | tuple | list):
@@ -168,7 +168,7 @@ def extra_keys_section(keys: str | Sequence[str] | None) -> str:
 
 
 def fill_fields(text: str, values: Mapping[str, str]) -> str:
-    """Replace fields with values, in one pass so that fields inside values are kept."""
+    """Replace fields with values in one pass, which keeps fields inside values unchanged."""
     return _FIELD.sub(lambda match: values.get(match[1], match[0]), text)
 
 

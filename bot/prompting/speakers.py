@@ -64,13 +64,13 @@ def clean_name(name: str) -> str:
 
 @text_cache(_CACHE_SIZE)
 def is_unambiguous(name: str) -> bool:
-    """Return whether a name is clean already, and has one line and no mixed scripts."""
+    """Return whether a name is one clean line that does not mix lookalike scripts."""
     one_line = len(name.splitlines()) <= 1
     return one_line and clean_name(name) == _normalize(name) and not mixes_confusable_scripts(name)
 
 
 def with_id_suffix(label: str, person_id: str, attempt: int = 0) -> str:
-    """Add `#` and four hex digits of the id's hash, unforgeable because names contain no `#`."""
+    """Add `#` and four hex digits of the id's hash; clean names contain no `#` to imitate it."""
     salted = f"{person_id}/{attempt}" if attempt else person_id
     return f"{label or 'user'}#{hashlib.sha256(salted.encode(errors='replace')).hexdigest()[:4]}"
 
@@ -125,7 +125,7 @@ def _cut_to_limit(text: str) -> str:
 
 
 MAX_TAG_CHARS = 80
-"""A speaker's tag must end within these characters of its line."""
+"""The number of characters from a line's start within which a speaker's tag must end."""
 
 _ROLES = tomllib.loads((Path(__file__).parent / "role_names.toml").read_text("utf-8"))["names"]
 ROLE_SKELETONS = frozenset(map(skeleton, _ROLES))
@@ -202,7 +202,7 @@ class SpeakerLabels:
     characters: Mapping[str, str]
     """The label of each character, by preset."""
     reserved_skeletons: frozenset[str]
-    """The skeletons of all texts that could be taken for a speaker, besides role names."""
+    """The skeletons (UTS #39) of texts that look like a speaker's name, except role names."""
 
     @property
     def form(self) -> Hashable:
@@ -302,7 +302,7 @@ def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
 
 
 def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:
-    """Return characters' labels; names that can be confused are replaced with their presets'."""
+    """Return characters' labels: their names, or preset names where names can be confused."""
     cleaned = {
         preset: clean_name(name) or clean_name(shown_name(preset))
         for preset, name in characters.items()
@@ -318,14 +318,14 @@ def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:
 
 MAX_PERSONA_CHARS = 500
 MAX_SPEAKERS_WITH_PERSONA = 16
-"""For how many of the last speakers a persona is loaded."""
+"""The number of most recent speakers whose persona is loaded."""
 
 _MAX_DESCRIBED = 8
 _SQUARE_BRACKETS = str.maketrans("()（）﹙﹚⁽⁾₍₎", "[][][][][]")
 
 
 def sanitize_persona(text: str) -> str:
-    """Return a persona as one line without invisible characters, so that it cannot forge a turn."""
+    """Return a persona as one line of visible text, which cannot imitate a speaker's turn."""
     kept = (
         " " if char.isspace() else char
         for char in unicodedata.normalize("NFC", text)
@@ -386,7 +386,7 @@ class EchoFilter:
         return self._release_held(ended=False)
 
     def finish(self) -> str:
-        """Return the text still held back when the answer ends."""
+        """End the answer, and return the text that was still held back."""
         return self._release_held(ended=True)
 
     def _release_held(self, *, ended: bool) -> str:

@@ -45,14 +45,14 @@ class WordList:
     longest: int
 
     def is_found_in(self, text: str, start: int = 0, *, is_whole: bool = True) -> bool:
-        """Return whether a text contains a banned word; if partial, ignore its last word."""
+        """Return whether a text has a banned word; in a partial text, ignore a match at the end."""
         found = self.pattern.finditer(text, start)
         return any(is_whole or one.end() < len(text) for one in found)
 
 
 @lru_cache(maxsize=256)
 def read_word_list(words: str) -> WordList | None:
-    """Parse words or phrases, one per line; "word*" also matches longer words. None: no words."""
+    """Parse words or phrases, one per line ("word*": any ending); return None if empty."""
     phrases = [one.split() for one in words.splitlines() if one.strip("* ")]
     if not phrases:
         return None
@@ -85,7 +85,7 @@ class AnswerCheck:
     backend: Backend | None = None
     withholds_unchecked: bool = False
     hooks: Mapping[str, Callable[..., object]] = field(default_factory=dict)
-    """Plug-ins' hooks by name. They check the complete answer, so nothing is shown earlier."""
+    """Hooks by plug-in name; they check the complete answer, so nothing is shown before that."""
 
     def __post_init__(self) -> None:
         self._failures: list[str] = []

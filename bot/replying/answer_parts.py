@@ -94,7 +94,7 @@ def _translate_label(label: Text, language: str) -> str:
 
 
 _FEWEST_UNITS = 300
-"""If a message has less space left, thoughts go into a separate message."""
+"""The free units that a message needs for thoughts; with fewer, they get their own message."""
 _FRAME_UNITS = 16
 """The units that a platform adds to thoughts: a symbol, spoiler marks, line breaks."""
 _CUT = " …"
@@ -163,7 +163,7 @@ class PartPlaces:
     """The most parts to show during generation; None: all."""
 
     def place(self, index: int, content: MessageContent) -> OutgoingPart:
-        """Return the part with an index, from 0, and a content."""
+        """Return an outgoing part with this content; `index` is its position, from 0."""
         if index == 0 or self.thread is None:
             return OutgoingPart(self.first_part + index, content)
         number = THREAD_PARTS + self.first_part * _MAX_THREAD_PARTS + index - 1
@@ -203,7 +203,7 @@ def arrange_parts(
 
 
 def message_part_numbers(numbers: Iterable[int]) -> list[int]:
-    """Return the numbers of parts that are messages in the channel, not files or in threads."""
+    """Return the part numbers of channel messages, without those of files and threads."""
     return [number for number in numbers if number < FILE_PARTS]
 
 

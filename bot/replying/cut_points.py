@@ -183,7 +183,7 @@ class CutWindow:
     offsets: Sequence[int]
     """The number of units before each position."""
     position: int
-    """The start of the line of `start`, before its indentation."""
+    """The start of the line that contains `start`, before its indentation."""
     start: int
     fence: Fence | None
     """The code block that is open at the start, if any."""
@@ -277,7 +277,7 @@ class CutWindow:
         self.edges.add(line.start + line.indentation)
 
     def _end_with_quote(self, before: int) -> None:
-        """End a code block inside a quote where the quote ends, if this is before a position."""
+        """End a quoted code block where its quote ends, if the quote ends before a position."""
         begin, fence = self._fences[-1]
         if fence is None or ">" not in fence.margin:
             return
@@ -286,7 +286,7 @@ class CutWindow:
             self._fences.append((unquoted.start(), None))
 
     def _may_be_fence(self, line: FenceLine, fence: Fence | None) -> bool:
-        """Return whether an incomplete line may become a line that opens or closes a block."""
+        """Return whether an unfinished line may still become one that opens or closes a block."""
         if fence is not None:
             return set(self.text[line.start : self._end].strip(" \t>")) <= {fence.run[0]}
         if self.offsets[self._end] - self.offsets[line.start] > self.max_fence_units:
@@ -377,7 +377,7 @@ def _cut_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, 
 def _last_gap(
     window: CutWindow, gaps: Sequence[tuple[int, int]], unbreakable: Sequence[tuple[int, int]]
 ) -> tuple[int, int, int] | None:
-    """Return the last gap after a sentence, or the last one after a word if there is none."""
+    """Return the last gap after a sentence or, if there is none, the last gap after a word."""
     last: tuple[int, int, int] | None = None
     for end, resume in gaps:
         if (

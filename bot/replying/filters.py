@@ -78,10 +78,10 @@ class _Remover:
 
 
 class RepeatedStartFilter:
-    """Removes from the continuation of a cut-off answer the beginning that was already shown.
+    """Removes the already shown beginning from the continuation of a cut-off answer.
 
     Some services return the complete text, others only the rest. Whitespace at the cut was not sent
-    to the model, so that the model may generate the whitespace again.
+    to the model, so the model may generate that whitespace again.
     """
 
     def __init__(self, begun: str) -> None:
@@ -201,7 +201,7 @@ class RepetitionDetector:
             end = at + _PROBE_CHARS - 1
 
     def _is_repeated(self, unit: str) -> bool:
-        """Return whether the answer ends in so many repetitions that it must be endless."""
+        """Return whether the answer ends with so many repetitions of `unit` that it is a loop."""
         in_code = self._fences % 2 == 1
         if any(char.isalpha() for char in unit):
             repeats = next(often for length, often in _REPEATS_BY_LENGTH if len(unit) >= length)

@@ -66,7 +66,7 @@ class GeneratedAnswer:
 
     text: str
     reason: FinishReason | None
-    """None: the stream was interrupted."""
+    """Why generation finished; None: the stream was interrupted."""
     usage: Usage
     first_word_seconds: float | None
     seconds: float
@@ -75,7 +75,7 @@ class GeneratedAnswer:
     tool_calls: tuple[ToolRecord, ...] = ()
     """The tools it called, in order."""
     begun: str = ""
-    """The text before a cut-off stream was continued; its usage was not reported."""
+    """The text from a cut-off stream that was then continued; its usage was not reported."""
 
 
 @value_class
@@ -88,7 +88,7 @@ class VisibleLimit:
 
 @contextmanager
 def log_failed_steps(composed_seconds: float, prompt_tokens: int, clock: Clock) -> Iterator[None]:
-    """Log the steps of the answer so far if the block fails."""
+    """If the block fails with `BackendError`, log the duration of each step so far."""
     asked_at = clock.monotonic()
     try:
         yield
@@ -99,7 +99,7 @@ def log_failed_steps(composed_seconds: float, prompt_tokens: int, clock: Clock) 
 
 
 async def allow_always() -> bool:
-    """Allow every further request."""
+    """Return True to allow every further request."""
     return True
 
 
@@ -180,7 +180,7 @@ async def _stream_request(
     answer: "_AnswerBuilder",
     may_continue: Callable[[], Awaitable[bool]],
 ) -> None:
-    """Add the events of a request; if its stream is cut off, also those of its continuation."""
+    """Add a request's events to the builder; if its stream is cut off, also a continuation's."""
     try:
         await _add_events(backend, prompt, answer)
     except BackendInterrupted as error:
@@ -208,7 +208,7 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
 
 
 def end_marks(reason: FinishReason | None, calls: Sequence[ToolRecord] = ()) -> Text | None:
-    """Return the line under an answer: why it is incomplete, which tools it used. None: neither."""
+    """Return a note on why an answer is incomplete and which tools it used, or None."""
     mark = _END_MARKS.get(reason)
     unseen = {UNKNOWN_TOOL, REACT}  # the reaction itself is visible
     names = ", ".join(dict.fromkeys(one.name for one in calls if one.name not in unseen))
@@ -322,7 +322,7 @@ class _AnswerBuilder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether to end here: too long, written for others, repetitive, or refused."""
+        """Whether to stop: the text is too long, repetitive, refused, or speaks for others."""
         is_refused = self.check is not None and self.check.is_refused
         return self._echo_filter.stopped or self._is_repeating or self._is_too_long or is_refused
 

@@ -31,12 +31,12 @@ _SLOW_START = translatable("⏳ The model is still loading or thinking …")
 
 @dataclass(eq=False)
 class LiveReply:
-    """Shows an answer live until the block ends; leaving waits for a request in flight."""
+    """Shows an answer live until the block ends; the exit waits for a request in flight."""
 
     surface: Surface
     address: Address
     open_part: Callable[[OutgoingPart], Awaitable[OpenedPart]]
-    """Queues the message of a part for its first sending."""
+    """Queues a part's message to be sent for the first time."""
     wait_until_sent: Callable[[int], Awaitable[str]]
     clock: Clock
     places: PartPlaces = _IN_CHANNEL
@@ -75,7 +75,7 @@ class LiveReply:
         return [one.part for _, one in self._openings]
 
     def feed(self, text: str) -> None:
-        """Add text of the answer, to be shown when due."""
+        """Append text to the answer; a later update shows it."""
         if not text:
             return
         if self.on_first_text is not None:
@@ -290,7 +290,7 @@ class StreamBuffer:
         self._changed = True
 
     def set_notice(self, notice: str) -> None:
-        """Set the notice that is shown until the first text of the answer."""
+        """Set the notice that is shown until the answer has text."""
         if self._chars == 0 and notice != self._notice:
             self._notice = notice
             self._changed = True
@@ -336,7 +336,7 @@ class StreamBuffer:
         return closed if is_whole else part
 
     def restart_pause(self, now: float) -> None:
-        """Restart the pause after sending a message, which may have waited for others."""
+        """Restart the pause after sending a message, which may have waited for other messages."""
         self._not_before = now + self._pause
 
     def restart_pause_if_over(self, now: float) -> None:
@@ -365,7 +365,7 @@ class LiveReplies:
 
     conversations: Conversations
     surfaces: Mapping[str, Surface]
-    """Surfaces by `Address.source`, whose live edits never delay deliveries."""
+    """Surfaces for live edits, by `Address.source`; their calls never delay deliveries."""
     delivery: Delivery
     clock: Clock
     is_held: Callable[[Claim], bool]

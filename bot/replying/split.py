@@ -46,9 +46,9 @@ _RULE = re.compile(r"[ \t]*\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t\
 
 
 def find_open_table_head(text: str, before: str) -> str:
-    """Return the head of the table in which a text ends, or an empty text.
+    """Return the header of the table that a text ends in, or "" if it ends in none.
 
-    `before` is the head of the table in which the previous message ended.
+    `before` is the header of the table that the previous message ended in.
     """
     *_, block = _BLANK_LINE.split(text)
     if before and len(block) == len(text):

@@ -36,7 +36,7 @@ _REMEMBER = re.compile(
     r"(?:please )?remember (?:this|that)[.!]?|请?记住(?:这个|这句话?|这条|这件事)?[。！!]?",
     re.IGNORECASE,
 )
-"""What people write as a reply to a message that should be remembered."""
+"""Matches replies that ask the bot to remember the quoted message."""
 
 
 @value_class
@@ -147,7 +147,7 @@ class Access:
 
     is_allowed: bool = True
     rule: str = ""
-    """Such as "block role discord:9", "only" (only others are allowed), "off"; empty: no rule."""
+    """The rule: "block role discord:9", "off", or "only" (only others are allowed); "": none."""
     scope: str = ""
     """The scope that contains the rule."""
 
@@ -195,7 +195,7 @@ class AccessRules:
     fixed: Mapping[str, str] = field(default_factory=dict)
     """The installation's rules from the environment, with the keys of chat settings."""
     reports_refusals: bool = True
-    """Whether a refused person is told once."""
+    """Whether a refused person gets one notice of the refusal."""
     read_author_roles: Callable[[Request], Awaitable[tuple[str, ...] | None]] = _no_roles
     """Asks the platform for the author's roles; returns None if it cannot."""
 
@@ -219,7 +219,7 @@ class AccessRules:
         return _switch_off(await self.load(scopes)) is not None
 
     async def find(self, event: Request, *, ignores_off: bool = False) -> Access:
-        """Return whether the event's author may use the bot there, even if an admin."""
+        """Return whether the author may use the bot there; the rules apply to admins, too."""
         if event.address.platform in self.local_platforms:
             return Access()
         # Everybody is an admin of their private chat, so private chats have no rules.
@@ -272,7 +272,7 @@ class AccessRules:
     async def _roles(
         self, event: Request, levels: Mapping[str, Mapping[str, str]]
     ) -> set[str] | None:
-        """Return the author's roles as targets, or None if they are needed but unknown."""
+        """Return the author's roles in the form "role <id>", or None if needed but unknown."""
         roles = event.author_roles
         if roles is None:
             is_named = any(" role " in f" {one}" for rules in levels.values() for one in rules)
@@ -280,7 +280,7 @@ class AccessRules:
         return None if roles is None else {f"role {one}" for one in roles}
 
     async def refusal(self, event: Request) -> Access | None:
-        """Return the refusal of an event, or None; only the installation can refuse admins."""
+        """Return why an event is refused, or None; only the installation can refuse admins."""
         access = await self.find(event)
         if access.is_allowed or _is_command(event, _ALWAYS_ALLOWED):
             return None
@@ -348,7 +348,7 @@ class _LoggedDecision:
     """A decision on a message, stored as data and described in the reader's language."""
 
     outcome: str
-    """In English, to be translated."""
+    """The outcome in English, translated when it is displayed."""
     name: str = ""
     """The author's name; empty: the outcome is a complete sentence."""
     begin: str = ""

@@ -157,7 +157,7 @@ class _LoadedCharacter:
     revision: str
     chars: int
     played: dict[str, tuple[Preset, Preset]]
-    """By the name of a behavior preset: that preset, and the character with its behavior."""
+    """Maps a behavior preset's name to that preset and the character with its behavior."""
 
     def behaving_as(self, other: Preset) -> Preset:
         found = self.played.get(other.name)
@@ -167,7 +167,7 @@ class _LoadedCharacter:
 
 
 class Characters:
-    """Loads the characters of people and servers; their owner's chat settings list them.
+    """Loads people's and servers' own characters, which the owner's chat settings list.
 
     A setting contains the hash of the character's text, so that processes notice changes of the
     text like any change of a setting.
@@ -195,7 +195,7 @@ class Characters:
     async def announce(
         self, name: str, content: str, description: str, by: str, *, audited: bool
     ) -> None:
-        """Update the owner's setting for a saved character; empty `content`: it was deleted.
+        """Update the owner's setting after a character was saved (or deleted: empty `content`).
 
         The description may be followed by a tab and the URL of a picture.
         """
@@ -284,7 +284,7 @@ async def find_opted_out(chat_settings: ChatSettings, people: Iterable[str]) -> 
 
 
 def remove_turns_by(off: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Return the turns without those by the people `off` and without the answers to them."""
+    """Return the turns except those by people in `off` and except the answers to them."""
     if not off:
         return tuple(turns)
     kept, is_answer_to_them, is_answered = [], False, True
@@ -302,7 +302,7 @@ def remove_turns_by(off: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, .
 
 
 class PresetResolver:
-    """Finds active presets: the narrowest of thread or topic, channel and guild, or the default."""
+    """Finds active presets: of the thread or topic, else channel, else guild, or the default."""
 
     def __init__(
         self,
@@ -421,7 +421,7 @@ class PresetResolver:
         await self._chat_settings.set(scope, PRESET_KEY, value, by, audited=audited)
 
     async def reset(self, scope: str, by: str, *, audited: bool = False) -> None:
-        """Remove a scope's own choice, so that it inherits the presets."""
+        """Remove a scope's own choice of presets; the scope then inherits its presets."""
         await self._chat_settings.set(scope, PRESET_KEY, None, by, audited=audited)
 
     async def check_adults(self, preset: Preset, where: IncomingMessage | Joined) -> None:
@@ -469,7 +469,7 @@ class PresetResolver:
         return setting is None or setting.value != "off"
 
     async def observing_setting(self, scopes: Sequence[str]) -> ChatSetting | None:
-        """Return the channel's setting, "on" or "off", or None for the default, on."""
+        """Return the channel's observing setting, "on" or "off"; None means the default, on."""
         return await self._chat_settings.resolve(scopes, _OBSERVE_KEY)
 
     async def set_observing(
@@ -480,7 +480,7 @@ class PresetResolver:
         await self._chat_settings.set(scope, _OBSERVE_KEY, value, by, audited=audited)
 
     async def find_consent(self, person: str) -> Consent | None:
-        """Return the consent a person chose, or None if they chose nothing (as `HERE`)."""
+        """Return a person's chosen consent; None: nothing was chosen, which counts as `HERE`."""
         value = (await self._chat_settings.get_all([person], CONSENT_KEY)).get(person)
         return Consent(value) if value in list(Consent) else None  # a newer version may have others
 
@@ -531,7 +531,7 @@ class PresetResolver:
         )
 
     def character_names(self, presets: Iterable[str]) -> dict[str, str]:
-        """Return the character names of presets; for a missing preset, its own name."""
+        """Map presets' names to their characters' names; a missing preset keeps its own name."""
         known = self.presets
         return {
             name: known[name].character_name
@@ -541,7 +541,7 @@ class PresetResolver:
         }
 
     def complete(self, partial: str, names: Iterable[str] | None = None) -> Sequence[str]:
-        """Return names, by default of presets, that contain a text; prefix matches first."""
+        """Return names (by default, of presets) that contain `partial`; prefix matches first."""
         typed, given = partial.strip().casefold(), self.presets if names is None else names
         matching = [name for name in sorted(given) if typed in name.casefold()]
         return sorted(matching, key=lambda name: not name.casefold().startswith(typed))
@@ -603,7 +603,7 @@ class HistoryScopes:
         await self.chat_settings.set(person, CONSENT_KEY, consent, person)
 
     async def find_opted_out(self, events: Sequence[Incoming]) -> frozenset[str]:
-        """Return who of the events' people opted out; read their other settings, too."""
+        """Return the people in these events who opted out; preload their other settings."""
         people = {one: event.scopes for event in events for one in person_ids_in(event)}
         read = [one for each, scopes in people.items() for one in person_scopes(each, scopes)]
         read += [INSTALLATION, *(one for event in events for one in event.scopes)]
@@ -617,5 +617,5 @@ class HistoryScopes:
     async def set(
         self, scope: str, value: HistoryScope | None, by: str, *, audited: bool = False
     ) -> None:
-        """Set or inherit (None) a channel's history scope; stored messages keep their history."""
+        """Set a channel's history scope, or inherit (None); old messages stay in their history."""
         await self.chat_settings.set(scope, _SCOPE_KEY, value, by, audited=audited)

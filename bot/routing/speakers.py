@@ -121,7 +121,7 @@ def _normalize(text: str) -> str:
 
 
 MAX_ANSWERS_IN_A_ROW = 3
-"""Characters react to each other until this many answers; then a person must write again."""
+"""The most answers that characters give in a row before a person must write again."""
 _COOLING_DOWN = StoredPattern(marked("is on cooldown for {seconds} s more"))
 _DREW_NOT_BELOW = StoredPattern(marked("chance: rolled {drawn}, needed less than {limit}"))
 _AT_MOST = StoredPattern(marked("at most {number} characters answer in a row"))
@@ -152,13 +152,13 @@ class SpeakerCandidate:
 
 @value_class
 class _Chance:
-    """The values that decide by chance, besides talkativeness, whether a character answers."""
+    """Besides talkativeness, the inputs to the random choice of whether a character answers."""
 
     recent: Sequence[Turn]
     now: datetime
     dice: Dice
     share: float
-    """The factor for its talkativeness; 0 if the message does not address the bot."""
+    """The factor for a character's talkativeness; 0 if the message does not address the bot."""
 
 
 def select_speakers(

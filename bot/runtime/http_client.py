@@ -270,7 +270,7 @@ class HttpResponse:
         await self.close()
 
     async def _pause_reading(self, seconds: float) -> None:
-        """Stop reading from the socket for some seconds; pauses of all responses end together."""
+        """Stop reading the socket for some seconds; all responses resume at the same times."""
         connection = self._response.connection
         transport = None if connection is None else connection.transport
         if transport is None or transport.is_closing():

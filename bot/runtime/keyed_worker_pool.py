@@ -55,9 +55,9 @@ class KeyedWorkerPool(Generic[Item]):
     _: KW_ONLY
     signals: Signals
     ready_keys: Callable[[int], Awaitable[Sequence[str]]]
-    """Returns up to a number of ready, unclaimed keys from the database."""
+    """Returns ready, unclaimed keys from the database; the argument is their maximum number."""
     claim: Callable[[Sequence[str]], Awaitable[Mapping[str, Item]]]
-    """Claims those of the keys that are ready; returns the item to process for each."""
+    """Claims those keys that are ready, and returns the item to process for each of them."""
     process: Callable[[Item], Awaitable[None]]
     """Processes an item and records its failures; the pool only logs exceptions."""
     max_concurrent: int
@@ -113,7 +113,7 @@ class KeyedWorkerPool(Generic[Item]):
         task.add_done_callback(lambda done: self._on_task_done(key, done))
 
     async def run(self) -> None:
-        """Claim and process ready keys until cancelled; call `drain` to end those in progress."""
+        """Claim and process ready keys until cancelled; then call `drain` to end running work."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._claim_woken_keys(), name=f"{self.queue}: claim")
             group.create_task(self._poll(), name=f"{self.queue}: poll")
@@ -164,7 +164,7 @@ class KeyedWorkerPool(Generic[Item]):
             self._changed.set()
 
     def _select_next_keys(self, free: int) -> list[str]:
-        """Return the keys to claim next: first the urgent ones, then the others as woken."""
+        """Return the keys to claim next: urgent keys, then others, each in the order woken."""
         urgent: list[str] = []
         if self._urgent:
             most = min(free + self.extra_urgent, _MAX_CLAIMED)

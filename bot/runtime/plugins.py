@@ -72,7 +72,7 @@ class HookContext:
     platform: str
     channel: str
     author: str
-    """The display name."""
+    """The display name of the message's author."""
     text: str
     at: datetime
 
@@ -82,7 +82,7 @@ class Refusal:
     """The result of the hook `check_answer` for an answer that must not be shown."""
 
     reason: str = ""
-    """The reason to show in the answer's receipt."""
+    """The reason, which is shown in the answer's receipt."""
 
 
 async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext) -> Sequence[str]:

@@ -19,7 +19,7 @@ def read_secrets(file: Path) -> list[str]:
 
 
 def read_setting_secrets(file: Path, what: str) -> list[str]:
-    """Return the secrets in a file; raises `ValueError`, with `what` as their name in its text."""
+    """Return the secrets in a file; raises `ValueError`, whose text calls them `what`."""
     try:
         return read_secrets(file)
     except (OSError, UnicodeDecodeError) as error:
@@ -28,7 +28,7 @@ def read_setting_secrets(file: Path, what: str) -> list[str]:
 
 
 def read_single_secret(file: Path, name: str) -> str:
-    """Return a file's only secret; raises `ValueError`, with `name` for the secret in its text."""
+    """Return a file's only secret; raises `ValueError`, whose text calls it `name`."""
     found = read_setting_secrets(file, f"the {name}")
     if len(found) != 1:
         raise ValueError(f"{file} should contain exactly one {name}, but contains {len(found)}")

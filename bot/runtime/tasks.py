@@ -97,11 +97,11 @@ class StopFlag:
         self._is_kept = True
 
     def reset(self) -> None:
-        """Reset the flag, to generate the answer that replaces the superseded one."""
+        """Reset the flag before generating the answer that replaces a superseded one."""
         self.requested = self.is_superseded = self._cancelled = False
 
     def resume_until_text(self, shown_to: int) -> None:
-        """Continue a stopped answer until it has some text for the messages readers already saw.
+        """Resume a stopped answer just long enough to fill the messages readers already saw.
 
         An earlier process sent these messages, up to part `shown_to`; if the answer stayed empty,
         they would be deleted.
@@ -200,5 +200,5 @@ def _limiter_for_loop(_: asyncio.AbstractEventLoop) -> ResumeLimiter:
 
 
 def resume_limiter() -> ResumeLimiter:
-    """Return the `ResumeLimiter` limiter of the running event loop."""
+    """Return the `ResumeLimiter` of the running event loop."""
     return _limiter_for_loop(asyncio.get_running_loop())

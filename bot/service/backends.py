@@ -42,7 +42,7 @@ def add_backends(
 
 
 def refused_presets(presets: Iterable[Preset], settings: Settings) -> dict[str, str]:
-    """Return the reasons, one per line, of presets that cannot run with these settings."""
+    """Return the presets that cannot run with these settings, with reasons, one per line."""
     found = {preset.name: preset_refusals(preset, settings) for preset in presets}
     return {name: join_texts(reasons) for name, reasons in found.items() if reasons}
 

@@ -127,7 +127,7 @@ class Container(AnsweringContainer):
         lanes = self.lane_pool
 
         async def drain() -> None:
-            """Send queued messages if no other process will; otherwise finish the current ones."""
+            """Send all queued messages if no other process will; else only those in progress."""
             if not self.is_alone:
                 await lanes.drain(_DRAIN_SECONDS)
                 return

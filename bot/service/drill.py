@@ -144,7 +144,7 @@ class DrillResult:
     after: Mapping[str, int]
     """The counts after the deletion."""
     kept: Mapping[str, int]
-    """Ids that are kept on purpose."""
+    """The counts of ids that are kept on purpose."""
 
 
 async def run_drill(settings: Settings) -> DrillResult:
@@ -194,7 +194,7 @@ class _Drill:
     redis: Any
     """The Redis client; None: Redis is not configured."""
     first_ids: dict[str, int] = field(default_factory=dict)
-    """By table, the first id that a row of the drill can have."""
+    """For each table, the lowest id that a row of the drill can have."""
     events: int = 0
 
     async def run(self) -> DrillResult:

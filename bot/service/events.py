@@ -34,7 +34,7 @@ class EventSender:
     clock: Clock
     _positions: dict[EventKind, float] = field(default_factory=dict)
     _sent: set[str] = field(default_factory=set)
-    """The keys of sent events after these positions."""
+    """The keys of events that were sent but are still after their kind's stored position."""
 
     async def run(self) -> None:
         """Send events until cancelled."""

@@ -43,7 +43,7 @@ class RolePart:
     jobs: Sequence[Job] = ()
     """Jobs that run until the process ends."""
     start: Job = _nothing
-    """Runs before the jobs, such as to release claims of a previous run."""
+    """Runs before the jobs, for example to release claims of a previous run."""
     drain: Job = _nothing
     """Finishes work in progress without starting new work."""
 
@@ -105,7 +105,7 @@ async def measure_loop_lag(clock: Clock) -> None:
 
 
 async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
-    """Log when a state that `look` returns, by the part's name, changes to or from "ok"."""
+    """Log when a part's state changes to or from "ok"; `look` returns the states by part."""
     began: dict[str, float] = {}
     has_worked: set[str] = set()
     for looks in itertools.count(1):

@@ -138,7 +138,7 @@ class MessagingContainer(StorageContainer, ABC):
         return platform if isinstance(platform, HistoryReader) and observes else None
 
     async def is_refused(self, message: IncomingMessage) -> bool:
-        """Return whether a message's author may not use the bot, or if this is unknown."""
+        """Return whether the author may not use the bot; True if this cannot be determined."""
         try:
             return await self.access.refusal(message) is not None
         except StoreError:

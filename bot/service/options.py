@@ -38,7 +38,7 @@ class RunOptions:
     """The options of a run of the service."""
 
     has_port: bool = True
-    """Whether to serve HTTP: health, and in consoles the pages."""
+    """Whether to serve HTTP: health checks and, in consoles, the operators' pages."""
     answers_messages: bool = True
     """Whether to process messages. If not, this process runs beside a service to send operators'
     prompts: it neither locks the data directory nor prepares models."""
@@ -51,7 +51,7 @@ class RunOptions:
 
     @property
     def shares_work(self) -> bool:
-        """Whether other processes have the remaining roles."""
+        """Whether other processes run the roles that this process does not have."""
         return self.roles != ALL_ROLES
 
 
@@ -71,7 +71,7 @@ def parse_roles(names: str) -> frozenset[Role]:
 
 
 def select_platforms(names: str, configured: Sequence[PlatformSpec]) -> Sequence[PlatformSpec]:
-    """Return the configured platforms that --platforms lists; raises `SettingsError`."""
+    """Return the platforms that --platforms names; raises `SettingsError` if not configured."""
     specs = {spec.kind: spec for spec in configured}
     selected = _split_names(names)
     for name in selected:
@@ -96,7 +96,7 @@ def _describe_unknown(name: str, known: Sequence[str], problem: str = "is not on
 def replace_model(
     presets: Mapping[str, Preset], model: str | None, settings: Settings
 ) -> Mapping[str, Preset]:
-    """Return the presets with another model ("model" or "provider/model"), without fallbacks."""
+    """Return the presets with `model` ("name" or "provider/name") and no fallback models."""
     if model is None:
         return presets
     provider, slash, name = model.partition("/")

@@ -22,7 +22,7 @@ _POLL_SECONDS = 0.5  # until the platform is connected
 
 
 Receiver: TypeAlias = Platform | ExclusiveReceiver | ShardReceiver
-"""A platform, or a receiver that shares the platform with other processes."""
+"""A platform, or a wrapper that coordinates which process receives its events."""
 
 
 @dataclass(eq=False, repr=False)
@@ -35,7 +35,7 @@ class PlatformSupervisor:
     announce: Callable[[str], None]
     """Shows the operator that a platform is connected."""
     companions: Collection[str] = ()
-    """The names of platforms that do not keep the service running."""
+    """Platforms by name; the service stops once all other platforms have ended."""
     _failed: dict[str, str] = field(default_factory=dict, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
@@ -46,7 +46,7 @@ class PlatformSupervisor:
     async def until_stopped(self) -> None:
         """Run the platforms until a signal arrives or all have ended; raises `PlatformFatal`.
 
-        After a signal they stay connected until `close`, because some need this to send answers.
+        After a signal, platforms stay connected until `close`: some need the connection to send.
         """
         stop = asyncio.Event()
         call_on_termination(asyncio.get_running_loop(), stop.set)

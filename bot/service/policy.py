@@ -13,7 +13,7 @@ from bot.storage.tables import metadata
 
 
 def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[PolicySection]:
-    """Return a section per kind of stored data."""
+    """Return one section of the privacy policy per kind of stored data."""
     recipients = ", ".join(_recipients(settings, list(presets))) or "nobody"
     seconds = {"inbox": INBOX_SECONDS, "outbox": OUTBOX_SECONDS, "usage": USAGE_SECONDS}
     days = {name: each / 86_400 for name, each in seconds.items()}

@@ -23,7 +23,7 @@ from bot.texts.text import error_text
 _log = structlog.get_logger(__name__)
 _PUBLISHED_PRESETS = "presets"
 _ROW = "published preset "
-"""The prefix of cursor rows, one per preset, whose values change with each new version."""
+"""Prefix of cursor names; a preset's cursor changes when a new version is published."""
 _LOOK_SECONDS = 2.0
 
 
@@ -56,17 +56,17 @@ class PublishedPresets:
         await self._publish_names(names)
 
     async def _publish_names(self, names: Sequence[str]) -> None:
-        """Store a row for processes that miss the signal, then send the signal."""
+        """Store a new cursor value per preset, in case the signal is missed; then signal."""
         rows = {f"{_ROW}{name}": secrets.token_hex(4) for name in names}
         await self._container.inbox.receive((), rows)
         self._resources.signals.publish(_PUBLISHED_PRESETS, names)
 
     async def watch(self) -> None:
-        """Poll for new versions whose signals were missed, until cancelled."""
+        """Poll for preset versions whose signals were missed, until cancelled."""
         await repeat(self.look, self._container.clock, _LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Mark presets with a new version since the last poll as stale."""
+        """Mark presets as stale if a new version was published since the last poll."""
         rows = await self._container.inbox.cursors(_ROW)
         seen = rows if self._seen is None else self._seen
         new = [name.removeprefix(_ROW) for name in rows if rows[name] != seen.get(name)]
@@ -103,7 +103,7 @@ class PublishedPresets:
         return True
 
     async def _use_changes(self, found: ReadPresets) -> list[str]:
-        """Store and activate presets with changed files; return the names."""
+        """Store and activate the presets whose files have changed; return their names."""
         resolver = self._resolver
         problems = {
             self._last_names.get(file, found.names[file]): reason
@@ -141,7 +141,7 @@ class PublishedPresets:
         return [*changed, *deleted]
 
     def _report_problems(self, problems: Mapping[str, str]) -> None:
-        """Log each problem once, and disable presets that were never usable."""
+        """Log each preset's problem once, and disable presets that never loaded successfully."""
         resolver = self._resolver
         for name, reason in problems.items():
             if self._reported.get(name) != reason:
@@ -153,7 +153,7 @@ class PublishedPresets:
         self._reported = problems
 
     def prepare(self, preset: Preset) -> Preset:
-        """Create a preset's missing backends; return the preset with this run's model."""
+        """Create a preset's missing backends; return the preset with any model override applied."""
         settings, models = self._container.settings, self._resources.models
         if models is None:
             return preset
@@ -164,7 +164,7 @@ class PublishedPresets:
         return presets[preset.name]
 
     async def _load(self, name: str) -> tuple[Preset, int] | None:
-        """Return a preset's newest version and number, or None if it was deleted."""
+        """Return a preset's newest version and its version number, or None if it was deleted."""
         newest = await self._container.preset_versions.newest(name)
         if newest is None or not newest.content:
             return None

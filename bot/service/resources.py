@@ -47,17 +47,17 @@ _log = structlog.get_logger(__name__)
 
 @value_class
 class Models:
-    """Open components that generate answers."""
+    """The open components that generate answers: backends, tool servers and retrievers."""
 
     renderer: Renderer
     backends: dict[str, Backend]
     """Backends by provider; presets published later may add some."""
     retrieve_stories: RetrieveStories | None = None
-    """Retrieves stories; None: no preset has stories."""
+    """Retrieves stories; None if no preset has stories."""
     memory_embedder: Embedder | None = None
-    """Finds memories; None: no preset has memories, or the embedder is not installed."""
+    """Finds memories by meaning; None if no preset uses memories or the embedder is missing."""
     tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
-    """Tool servers by the names in presets."""
+    """Tool servers by the name that presets use for them."""
     session_key: bytes = b""
     """The key for hashing conversation names in backends; the same in all processes."""
 
@@ -90,7 +90,7 @@ async def _preload(backend: Backend, default: Preset) -> None:
 async def open_story_retriever(
     embedder: Embedder, stories_by_character: Mapping[str, Sequence[str]], database: Database
 ) -> AsyncIterator[RetrieveStories]:
-    """Index the stories of presets during the block; raises `SettingsError`."""
+    """Index presets' stories in the background; yield a retriever. Raises `SettingsError`."""
     stories: Stories = import_extra("bot.storage.stories", "a preset with stories").SqlStories(
         database
     )
@@ -103,7 +103,7 @@ async def open_story_retriever(
 
 
 def _make_embedder(settings: Settings, *, has_stories: bool) -> Embedder | None:
-    """Return the embedder or, if it fails and no stories need it, None."""
+    """Return the embedder; None if it cannot be loaded and no stories need it."""
     try:
         return make_embedder(settings.embedding, settings.data_dir)
     except SettingsError as error:
@@ -116,7 +116,7 @@ def _make_embedder(settings: Settings, *, has_stories: bool) -> Embedder | None:
 def stories_by_preset(
     presets: Mapping[str, Preset], stories: Mapping[str, Sequence[str]]
 ) -> dict[str, Sequence[str]]:
-    """Return the stories of the presets whose prompts include stories."""
+    """Return, by preset name, the stories of the presets whose prompts include stories."""
     return {
         name: texts
         for name, texts in stories.items()
@@ -133,20 +133,20 @@ class Resources:
 
     database: Database
     bot_ids: Mapping[str, str]
-    """By platform, the `Address.bot_id` of its bot."""
+    """Each platform's `Address.bot_id`, by platform name."""
     signals: Signals
     chat_settings: ChatSettings
     resolver: PresetResolver
     models: Models | None
-    """None: this process neither generates nor shows answers."""
+    """None if this process neither generates nor shows answers."""
     shared_windows: SharedWindows | None = None
-    """Shared session windows; None: Redis is not configured."""
+    """Session windows shared through Redis; None if Redis is not configured."""
     rate_limits: RateLimits | None = None
-    """Shared rate limits; None: each process counts separately."""
+    """Rate limits shared by all processes; None if each process counts separately."""
     folder: ReadPresets = field(default_factory=ReadPresets)
-    """The presets folder as read at the start."""
+    """The content of the presets folder, as read at startup."""
     file_stamps: FileStamps = field(default_factory=dict)
-    """The presets folder's file stamps before it was read."""
+    """Stamps of the presets folder's files, taken before reading them, to detect changes."""
 
 
 @contextlib.asynccontextmanager
@@ -284,7 +284,7 @@ def make_chat_settings(
 
 
 def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
-    """Return how a process with these platforms locks the data directory."""
+    """Return the data directory lock that a process with these platforms takes."""
     in_terminal = all(spec.uses_terminal or spec.is_companion for spec in specs)
     return DataDirUse.TERMINAL if in_terminal else DataDirUse.SERVICE
 

@@ -33,7 +33,7 @@ _PROBE_SECONDS = 2.0
 
 
 class Service:
-    """The life cycle of a process of the service; created by `running`."""
+    """One process of the service, from start to drained shutdown; created by `running`."""
 
     def __init__(self, container: Container) -> None:
         self.container = container
@@ -105,14 +105,14 @@ class Service:
         return _import_console(self.container)
 
     async def _tell_login(self) -> None:
-        """Print a login link if a person reads the output, because logs must not contain it."""
+        """Print a login link, but only if a person reads the output: logs must not contain it."""
         container = self.container
         if container.is_in_terminal or sys.stderr.isatty():
             link = await container.console_links.make_login_link()
             container.progress(f"console, by a link that works once, for 10 minutes:\n{link}")
 
     async def _drain(self) -> None:
-        """Finish the work in progress: first answers, then queued messages."""
+        """Finish the work in progress: first answers, then queued outgoing messages."""
         self._is_stopping = True
         for part in self.container.role_parts:
             await part.drain()
@@ -150,7 +150,7 @@ class Service:
 
 
 def _import_console(container: Container) -> Any:
-    """Import and return the console's container, only in processes that serve it."""
+    """Create the console's container; its modules are imported only when it is needed."""
     return import_module("bot.service.console").ConsoleContainer(container)
 
 
@@ -179,7 +179,7 @@ async def running(
 async def open_replay(
     settings: Settings, progress: Callable[[str], None]
 ) -> AsyncIterator[PromptReplay]:
-    """Open the replay of stored answers, beside a service; raises as `open_resources`."""
+    """Open a replay of stored answers; a service may run meanwhile. Raises as `open_resources`."""
     options = RunOptions(has_port=False, answers_messages=False)
     async with open_resources(settings, (), progress, options) as resources:
         container = Container(settings, resources, (), progress, options)

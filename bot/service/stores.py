@@ -1,4 +1,4 @@
-"""The lowest part of the container: settings, open resources, tables and limits."""
+"""The bottom layer of the component container: settings, resources, tables and limits."""
 
 import os
 import secrets
@@ -54,7 +54,7 @@ _SLOT_MARGIN_SECONDS = 60.0  # for retries and pauses beyond an answer's time li
 
 @dataclass(eq=False, repr=False)
 class StorageContainer:
-    """Creates the components that access tables, and the limits."""
+    """Creates the components that access tables and those that enforce limits."""
 
     settings: Settings
     resources: Resources
@@ -63,7 +63,7 @@ class StorageContainer:
     options: RunOptions
     clock: Clock = field(default_factory=SystemClock)
     owner: str = ""
-    """The name under which this process holds leases; by default created for the database."""
+    """The name under which this process holds leases; the default depends on the database."""
 
     def __post_init__(self) -> None:
         """Create the simple components; others are created on first use."""
@@ -114,7 +114,7 @@ class StorageContainer:
 
     @property
     def backends(self) -> Mapping[str, Backend]:
-        """The backends by provider; empty: this process does not answer."""
+        """The backends by provider; empty if this process generates no answers."""
         models = self.resources.models
         return models.backends if models is not None else {}
 
@@ -125,7 +125,7 @@ class StorageContainer:
 
     @property
     def is_in_terminal(self) -> bool:
-        """Whether the operator is the only user."""
+        """Whether this process chats in a terminal, so that the operator is the only user."""
         return data_dir_use(self.specs) is DataDirUse.TERMINAL
 
     @property
@@ -215,7 +215,7 @@ class StorageContainer:
 
 
 def _lease_owner(settings: Settings, use: DataDirUse) -> str:
-    """Return this process's name for leases; on SQLite, the same after a restart."""
+    """Return this process's name for holding leases; on SQLite, it stays after a restart."""
     if settings.sqlalchemy_url.startswith("sqlite"):
         return "embedded" if use is DataDirUse.SERVICE else "terminal"
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"

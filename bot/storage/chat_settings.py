@@ -1,4 +1,4 @@
-"""Chat settings in SQL, with a cache: every message reads them, few change them."""
+"""Chat settings in SQL, cached because every message reads them and few change them."""
 
 import json
 import math
@@ -70,15 +70,15 @@ def _conversation_of(scope: str) -> str:
 CHAT_SETTINGS = "chat_settings"
 _MAX_SCOPES = 40_000  # of 10,000 chats; an empty scope takes 300 bytes
 _UNCERTAIN_SECONDS = 60.0
-"""The time after which a failed write is certainly over; statements end within 20 s."""
+"""A failed write may still be committed for this long; statements end within 20 s."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class CachedChatSettings(ChatSettings, ConversationMemory):
     """Caches the settings of scopes until a signal says that a scope has changed.
 
-    Cached values expire after `max_age_seconds`, because signals may be lost; None: never, because
-    no other process writes.
+    Cached values expire after `max_age_seconds`, because signals may be lost. If it is None, they
+    never expire, because no other process writes.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""Encode columns with people's or characters' texts: plain, or encrypted with a marker.
+"""Encode columns with people's or characters' texts: plain, or encrypted and marked.
 
 A mark distinguishes the two, so rows of both kinds can coexist while encryption is turned on or
 off::
 
-    Hello                                as it is
-    <mark>3f9c0a71:gAAAAABpKZ1...        the id of the key, and what Fernet made of the text
-    <mark><mark>...                      a text that itself begins like the mark
+    Hello                                plain text
+    <mark>3f9c0a71:gAAAAABpKZ1...        encrypted: the key's id, and the Fernet token
+    <mark><mark>...                      plain text that itself starts with the mark
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class TextEncryption:
     """The settings for encrypting texts in the database."""
 
     encryption_keys: Sequence[str] = ()
-    """The newest first."""
+    """The encryption keys, newest first."""
     is_on: bool = False
     """Whether new texts are encrypted; encrypted texts can be read in any case."""
     keys_file: Path | None = None
@@ -37,10 +37,10 @@ class TextCodec:
     """Encodes texts and bytes for storage; this one has no key and encrypts nothing."""
 
     encrypting_key = ""
-    """The id of the key that encrypts new texts; "": they are stored as they are."""
+    """The id of the key that encrypts new texts; "" if new texts are not encrypted."""
 
     def encrypt(self, _plain: bytes) -> str:
-        """Return the newest key's id, a colon, and the encrypted text."""
+        """Return the encrypted text, prefixed with the newest key's id and a colon."""
         raise UnknownEncryptionKey
 
     def decrypt(self, _stored: str) -> bytes:
@@ -72,7 +72,7 @@ class TextCodec:
         return stored  # SQLite may hold any type
 
     def renewed(self, stored: Any) -> Any:
-        """Re-encode a stored value with the newest key."""
+        """Return a stored value, re-encoded with the newest key."""
         if not stored or _key_id(stored) == self.encrypting_key:
             return stored
         return self.encode(self.decode(stored))

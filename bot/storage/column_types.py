@@ -1,7 +1,7 @@
 """Column types for people's and characters' texts, which can be encrypted.
 
-SQLAlchemy encodes and decodes their values; for units of work, statements.py does the same. The
-codec of a database is attached to the dialects of its engines.
+SQLAlchemy encodes and decodes values of these types; statements.py does so for units of work. A
+database's codec is attached to the dialects of its engines.
 """
 
 from typing import Any

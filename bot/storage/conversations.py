@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 class Conversations(StoredTurns):
     """Conversations in SQL, with a cache of the recent turns of claimed conversations.
 
-    With a `sender`, rows are reserved for sending in the unit that queues them.
+    With a `sender`, the unit of work that queues outbox rows also reserves them for sending.
     `record_tombstone` records deletions in a file outside the database.
     """
 
@@ -69,11 +69,11 @@ class Conversations(StoredTurns):
     async def claim_next(
         self, keys: Sequence[str], owner: str, lease_seconds: float
     ) -> Sequence[ClaimedMessage]:
-        """Claim those of the conversations that are ready, and return them with their next message.
+        """Claim the ready ones among these conversations; return each with its next message.
 
-        A claim invalidates all earlier ones. An unfinished attempt at the message counts as a crash
-        of its process: depending on the recorded `Attempt`, this message is to blame, may be to
-        blame, or is cleared.
+        A claim invalidates all earlier claims of the conversation. If an attempt at the message was
+        not finished, its process has crashed: the recorded `Attempt` decides whether this message
+        caused the crash, may have caused it, or did not.
         """
         found = await self._claim_rows(keys, owner, lease_seconds)
         begun = []
@@ -107,7 +107,7 @@ class Conversations(StoredTurns):
     async def _first_readable(
         self, claim: Claim, stored: NextMessage | None
     ) -> InboxMessage | None:
-        """Return the message or, if unreadable, the next one; make unreadable ones dead letters."""
+        """Return the first readable message from `stored` on; make others dead letters."""
         while stored is not None:
             try:
                 return _to_message(stored)
@@ -156,14 +156,14 @@ class Conversations(StoredTurns):
 
     @transaction
     def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> Unit[None]:
-        """Record how a message is processed, in case of a crash; NONE deletes the record."""
+        """Record how a message is being processed, to judge a crash; NONE deletes the record."""
         yield from finishing.lock_claim(claim)
         rows = [{"message": one, "attempted": int(attempt)} for one in _message_ids(message)]
         yield SQL["record_attempt"].query_many(rows)
 
     @transaction
     def load_waiting(self, claim: Claim, limit: int) -> Unit[Sequence[InboxMessage]]:
-        """Return the unanswered messages, oldest first, including the current one."""
+        """Return up to `limit` unanswered messages, oldest first, including the current one."""
         asked = {"of": claim.conversation, "newer_than": 0, "most": limit}
         rows = yield SQL["following_messages"].query(asked)
         return decode_all("inbox", [NextMessage(*row[:-1]) for row in rows], _to_message)
@@ -172,10 +172,10 @@ class Conversations(StoredTurns):
     def load_after(
         self, claim: Claim, message: InboxMessage, limit: int
     ) -> Unit[Sequence[InboxMessage]]:
-        """Return the waiting messages after a message and those gathered with it, in order.
+        """Return the messages that wait behind `message` and the ones gathered with it, in order.
 
-        End before the first event that is not a message, and before a message that was in flight
-        during a crash, because that message must be processed alone.
+        The list ends before the first event that is not a message, or a message that was in flight
+        during a crash, because such a message must be processed alone.
         """
         asked = {"of": claim.conversation, "newer_than": message.newest.id, "most": limit}
         messages: list[InboxMessage] = []
@@ -190,7 +190,7 @@ class Conversations(StoredTurns):
         return messages
 
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
-        """Return the current session's newest turns; the claim may be outdated."""
+        """Return the current session's newest turns; works even if the claim is outdated."""
         window = self.windows.get(claim)
         if window is None and self._shared is not None:
             window = await self._shared.find(claim)
@@ -237,7 +237,7 @@ class Conversations(StoredTurns):
         return len((yield SQL["forget_turns"].query(values)))
 
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
-        """Queue the message of a part of an unfinished answer, at most once per part."""
+        """Queue one part of an unfinished answer for sending, at most once per part."""
         row, at = finishing.to_opening_row(message, opening), current_moment(self._clock)
         number, taken = await self._database.run(
             lambda: finishing.open_part(claim, row, self._sender, at, self._database.dialect)

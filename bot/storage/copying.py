@@ -18,11 +18,11 @@ from bot.storage.statements import SQL, Unit
 from bot.storage.tables import metadata, supported_revision
 
 COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_revision]
-"""All tables except those with revisions."""
+"""All tables except the one that records the oldest supported revision."""
 
 _ROWS_PER_PAGE = 500
 _SEEN_SECONDS = 3 * HEARTBEAT_SECONDS
-"""A process whose last report is more recent counts as running."""
+"""A process counts as running if its last report is younger than this."""
 
 
 Row = Mapping[str, Any]
@@ -61,7 +61,7 @@ async def _copy_table(source: Database, target: Database, table: Table) -> int:
 
 
 async def _run_as_owner(target: Database, unit: Callable[[Connection], None]) -> None:
-    """Run a function that only the tables' owner may run; raises `StoreError` otherwise."""
+    """Run a function as the tables' owner; raises `StoreError` if the role is not the owner."""
     try:
         await target.write(unit)
     except StoreError as error:
@@ -124,7 +124,7 @@ def _is_in_use(is_sqlite: bool) -> Unit[bool]:
 
 
 def _continue_ids(connection: Connection, table: Table) -> None:
-    """Continue ids after the largest copied id, which PostgreSQL's sequence does not know."""
+    """Make PostgreSQL's sequence continue after the largest copied id."""
     highest = connection.execute(select(func.max(table.c.id))).scalar_one()
     if highest is not None:
         sequence = func.pg_get_serial_sequence(table.name, "id")
@@ -153,8 +153,8 @@ def back_up(database: Path, backup: Path) -> int:
 def copy_file(database: Path, copy: Path, *, is_written: bool) -> None:
     """Copy an SQLite database to an owner-only file, and check the copy.
 
-    Unless `is_written`, the database may be in a read-only folder. Raises `OSError` or
-    `sqlite3.Error` if a file cannot be read or written, or is damaged.
+    If no process writes to it (`is_written` is false), it may be in a read-only folder. Raises
+    `OSError` or `sqlite3.Error` if a file cannot be read or written, or is damaged.
     """
     for end in ("", "-wal", "-shm"):  # left by an interrupted copy
         Path(f"{copy}{end}").unlink(missing_ok=True)

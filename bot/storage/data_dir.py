@@ -39,7 +39,7 @@ def create_data_dir(data_dir: Path) -> Path:
 
 
 def restrict_to_owner(path: Path, mode: int) -> None:
-    """Set the mode of a file or directory that belongs to this user."""
+    """Set the mode of a file or directory of this user, if others have access to it."""
     found = path.stat()
     if belongs_to_user(found) and found.st_mode & 0o077:
         path.chmod(mode)
@@ -51,8 +51,8 @@ def lock_data_dir(
 ) -> Iterator[None]:
     """Create the data directory and hold its lock for `use` until the block ends.
 
-    With `is_shared`, other processes that also take a shared lock are let in. Raises
-    `SettingsError` if it cannot be created or another process has locked it.
+    If `is_shared`, other processes may hold a shared lock, too. Raises `SettingsError` if the
+    directory cannot be created or another process has locked it.
     """
     try:
         lock = (create_data_dir(data_dir) / use.value).open("a+")

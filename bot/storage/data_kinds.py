@@ -21,7 +21,7 @@ class DataKind:
     """Where it is stored, if outside the database."""
     readers: str = "operators"
     encrypted: str = ""
-    """What is encrypted; empty: depends on the settings."""
+    """What is encrypted; empty if that depends on the settings."""
     is_sent: bool = False
     """Whether it is sent to model providers."""
     of_person: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class DataKind:
 
 @value_class
 class PolicySection:
-    """The lines of `troupe policy` about one kind of data, by heading."""
+    """One kind of data as shown by `troupe policy`; `lines` are texts by heading."""
 
     name: str
     lines: Mapping[str, str]

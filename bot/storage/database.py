@@ -49,7 +49,7 @@ _NEWEST_TEXTS = [
 ]
 _PING, _NOW = Statement("SELECT 1"), Statement("SELECT :now")
 _CHECKPOINT_ATTEMPTS = 5
-"""Each attempt waits as long as SQLite waits for a lock."""
+"""Attempts to truncate the log; each waits as long as SQLite waits for a lock."""
 
 
 class Database:
@@ -99,7 +99,7 @@ class Database:
         await self.fetch(_PING)
 
     async def now(self, clock: Clock) -> float:
-        """Return the time used for leases, in Unix seconds: on PostgreSQL the server's."""
+        """Return the time used for leases, in Unix seconds; on PostgreSQL, the server's time."""
         [[now]] = await self.fetch(_NOW, now=clock.now())
         return float(now)
 
@@ -113,7 +113,7 @@ class Database:
         _log.warning("log_not_truncated", reason="a reader keeps the write-ahead log busy")
 
     async def check_keys(self) -> None:
-        """Read the newest texts; raises `SettingsError` if their encryption key is missing."""
+        """Check that the newest texts can be decrypted; raises `SettingsError` if a key is gone."""
         try:
             newest = [await self.fetch(one) for one in _NEWEST_TEXTS]
         except UnknownEncryptionKey as error:
@@ -148,7 +148,7 @@ class Database:
 
 @value_class
 class Moment:
-    """The start of a unit of work, by this process's clocks."""
+    """When a unit of work started, by this process's clocks."""
 
     now: float
     """In Unix seconds; PostgreSQL uses its own clock instead."""
@@ -235,7 +235,7 @@ async def upgrade_tables(url: str) -> None:
 
 @contextlib.asynccontextmanager
 async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
-    """Open a database to copy rows without decrypting; also raises if the tables are newer."""
+    """Like `open_database`, but without decrypting; raises `SettingsError` for newer tables."""
     async with _connect(url, PassThroughCodec(), Database.migrate) as database:
         if (await database.read(read_revisions)).is_newer:
             raise SettingsError(
@@ -262,7 +262,7 @@ async def read_revision(url: str) -> str | None:
 async def _connect(
     url: str, codec: TextCodec, prepare: Callable[[Database], Awaitable[object]]
 ) -> AsyncIterator[Database]:
-    """Open a database and prepare it; an error says what to do."""
+    """Open a database and run `prepare` on it; error messages say what the operator can do."""
     try:
         parsed = parse_url(url)
     except (ArgumentError, ValueError):
@@ -331,7 +331,7 @@ async def _translated(work: Awaitable[T]) -> T:
 
 
 def translate_error(error: Exception) -> StoreError:
-    """Convert a driver's error; raise it `from None`, because its traceback contains values."""
+    """Convert a driver's error; raise the result `from None` to hide SQL values in tracebacks."""
     origin = getattr(error, "orig", None) or error
     if getattr(origin, "sqlstate", None) == _READ_ONLY:
         return StoreError(
@@ -364,7 +364,7 @@ NEWEST_REVISION = "0100"
 """The revision in migrations/ that creates exactly the tables of `bot.storage.tables`."""
 
 OLDEST_REVISION = "0100"
-"""The oldest revision whose version can use these tables; raise it in incompatible migrations."""
+"""The oldest revision that can use these tables; increase it in incompatible migrations."""
 
 _alembic_version = Table(
     "alembic_version", MetaData(), Column("version_num", String(32), primary_key=True)
@@ -373,7 +373,7 @@ _alembic_version = Table(
 
 @dataclass(frozen=True)
 class TableRevisions:
-    """A database's newest revision and oldest supported one; None: not recorded."""
+    """A database's revision, and the oldest revision that may still use it; None if unknown."""
 
     newest: str | None
     oldest: str | None

@@ -86,7 +86,7 @@ class DeadLetters(ClockStore):
 
 
 def _parse(name: str) -> tuple[str, int]:
-    """Return the kind and row id in a name; the kind of an invalid name is ""."""
+    """Return the kind and row id in a dead letter's name; the kind of an invalid name is ""."""
     kind, _, number = name.partition("-")
     is_known = kind in {_IN, _OUT} and number.isascii() and number.isdigit() and len(number) < 18
     return (kind, int(number)) if is_known else ("", 0)

@@ -22,11 +22,11 @@ _CURSOR = "events:"
 _BEGUN = "events begun:"
 _LISTED = 50
 _COMMIT_SECONDS = 60.0
-"""How long a transaction of ours takes at most."""
+"""The maximum duration of one of our transactions."""
 _WRITE_SECONDS = 2.0
-"""How long a transaction takes at most from the id of its row to its first write."""
+"""The maximum time from assigning a row's id to the first write of its transaction."""
 DRILL_PLATFORM = "drill"
-"""The platform of the deletion drill, which causes no events."""
+"""The platform name of the deletion drill (bot/service/drill.py), which causes no events."""
 
 
 class EventKind(StrEnum):
@@ -43,9 +43,9 @@ class EventRow:
     kind: EventKind
     position: float
     at: float
-    """In Unix seconds."""
+    """The row's time, in Unix seconds."""
     data: Mapping[str, object] | None
-    """The event's data, without message texts; None: the row contains no event."""
+    """The event's data, without message texts; None if the row contains no event."""
     is_sent: bool = False
     has_no_older_transaction: bool = True
     """Whether all transactions that wrote before the row's transaction have ended."""
@@ -83,7 +83,7 @@ class EventLog(ClockStore):
         yield SQL["advance_cursor"].query(values)
 
     def is_settled(self, row: EventRow) -> bool:
-        """Return whether no row can appear before this one; PostgreSQL commits ids out of order."""
+        """Return whether no earlier row can still appear: PostgreSQL commits ids out of order."""
         seconds = _WRITE_SECONDS if row.has_no_older_transaction else _COMMIT_SECONDS
         return self._database.is_sqlite or self._clock.now() - row.at > seconds
 

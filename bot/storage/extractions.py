@@ -1,8 +1,8 @@
-"""How far each conversation was read for memories.
+"""Record up to which turn each conversation was searched for memories.
 
-Turns have ascending ids. `memory_read_to` is the newest turn that was read; a change of an earlier
-turn lowers it (histories.py), so that the change is read. `memory_asked_to` is the newest turn when
-a model was last asked, whatever came of it: it limits how often that happens.
+Turns have ascending ids. `memory_read_to` is the newest turn that was read; changing an earlier
+turn lowers it (histories.py), so that the change is read. `memory_asked_to` was the newest turn
+when a model was last asked, with any outcome; it limits how often models are asked.
 """
 
 import json
@@ -16,10 +16,10 @@ from bot.value_class import value_class
 
 @value_class
 class UnreadTurns:
-    """A conversation's turns that were not read for memories yet, oldest first."""
+    """A conversation's turns that were not searched for memories yet, oldest first."""
 
     turns: tuple[StoredTurn, ...]
-    """The newest 100, and the newest 100 that address nobody, in all sessions."""
+    """The newest 100 questions and answers, and the newest 100 observed turns, in all sessions."""
     read_to: int
     asked_to: int
 
@@ -40,7 +40,7 @@ class UnreadTurns:
 class SqlExtractions(Store):
     @reading
     def load(self, conversation_key: str) -> Unit[UnreadTurns]:
-        """Return what was not read yet; no turns if the conversation does not exist."""
+        """Return the turns not searched for memories yet; none if the conversation is missing."""
         of = {"of": conversation_key}
         state = yield SQL["extraction_state"].query(of)
         # Apart, else small talk would push the exchanges out.
@@ -53,13 +53,13 @@ class SqlExtractions(Store):
 
     @transaction
     def begin(self, conversation_key: str, unread: UnreadTurns) -> Unit[bool]:
-        """Record that a model is asked now; return False if another process did that meanwhile."""
+        """Record that a model is being asked; return False if another process already did so."""
         moved = {"known": unread.asked_to, "to": unread.turns[-1].id}
         return bool((yield SQL["set_asked_to"].query({"of": conversation_key, **moved})))
 
     @transaction
     def finish(self, conversation_key: str, unread: UnreadTurns, read_to: int) -> Unit[None]:
-        """Record up to which turn it was read, or up to the first that has changed meanwhile."""
+        """Record `read_to`, or the turn before the first changed one, as the last turn read."""
         of = {"of": conversation_key}
         yield SQL["locked_session"].query(of)  # else a turn may be changed meanwhile
         ids = json.dumps([one.id for one in unread.turns if one.id <= read_to])

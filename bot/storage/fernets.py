@@ -22,7 +22,7 @@ _KEY_ID = re.compile("[0-9a-f]{8}")
 
 
 def create_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fernet]:
-    """Return a Fernet per key, newest first; raises `SettingsError`, which contains `needed_by`."""
+    """Return a Fernet per key, newest first; raises `SettingsError` that mentions `needed_by`."""
     if not encryption_keys:
         raise SettingsError(
             f"{needed_by} a key to encrypt them; set TROUPE_ENCRYPTION_KEYS to"
@@ -92,11 +92,11 @@ class KeyCipher:
         self._fernets = MultiFernet(made)
 
     def encrypt(self, provider: str, key: str) -> str:
-        """Return a provider's API key encrypted."""
+        """Return the provider's API key in encrypted form, to be stored."""
         return self._fernets.encrypt(msgspec.json.encode((provider, key))).decode()
 
     def decrypt(self, provider: str, token: str) -> str:
-        """Return a provider's API key decrypted; raises `SettingsError` if this is impossible."""
+        """Return a provider's decrypted API key; raises `SettingsError` if decryption fails."""
         try:
             stored = self._fernets.decrypt(token)
         except InvalidToken:

@@ -27,12 +27,12 @@ from bot.storage.statements import SQL, DialectName, Unit
 from bot.value_class import value_class
 
 _MESSAGE_COLUMNS = 7
-"""The number of result columns of database functions that form a `NextMessage`."""
+"""How many columns a database function returns for a `NextMessage`."""
 
 
 @value_class
 class NextMessage:
-    """An undecoded inbox row."""
+    """The next message of a conversation, as an undecoded inbox row."""
 
     id: int
     payload: bytes
@@ -51,14 +51,14 @@ class PartChanges:
     """The columns that all rows share: turn, platform, bot_id, chat, thread, lane,
     reply_to."""
     changes: Sequence[dict[str, Any]]
-    """The other columns of each row, and `opened`: whether its part must already be opened."""
+    """Each row's other columns; `opened` tells whether the row is for an already queued part."""
     parts: Sequence[int]
-    """The numbers of the parts; messages of other opened parts are deleted."""
+    """The numbers of the final parts; messages of parts that are not listed are deleted."""
     may_be_opened: bool
-    """Whether this turn may have opened parts."""
+    """Whether parts of this turn may have been queued before the answer was finished."""
 
     def rows(self, opened: Collection[int]) -> list[dict[str, Any]]:
-        """Return the rows to queue, given the parts that were opened."""
+        """Return the rows to queue, given the numbers of the parts that are already queued."""
         surplus = sorted(set(opened).difference(self.parts))
         return self._rows({part: {} for part in opened}, {}, ((part, {}) for part in surplus))
 
@@ -130,7 +130,7 @@ def finish(
     at: Moment,
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
-    """Store a result; return the conversation's next message and the lane's first row, if any."""
+    """Store a result; return the conversation's next message and the lane's first row, or None."""
     changes_others = rows.result.change or rows.result.in_place_of or rows.result.feedback
     is_plain = not changes_others
     if dialect == "postgresql" and is_plain:
@@ -322,7 +322,7 @@ def _row_change(
     *,
     opened: bool,
 ) -> dict[str, object]:
-    """Return an outbox row's own columns, and `opened`: its part must already be opened."""
+    """Return the columns of one outbox row; `opened` means that its part is already queued."""
     file = one.file if op is OutboxOperation.SEND else None
     return {
         "part": one.part,
@@ -336,7 +336,7 @@ def _row_change(
 
 
 def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
-    """Return the part, as a response if it is the first reply to a native command."""
+    """Return the part, marked as a response if it is the first reply to a native command."""
     incoming = message.incoming
     is_command = incoming.interaction is not None and not isinstance(incoming, Pressed)
     is_response = part.part == 0 and is_command

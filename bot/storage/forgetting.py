@@ -43,7 +43,7 @@ class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
     """A record of a deletion, kept outside the database."""
 
     at: float
-    """In Unix seconds."""
+    """The time of the deletion, in Unix seconds."""
     conversation: str | None = None
     """The conversation; all of it was deleted unless turns, messages or memories are listed."""
     turns: tuple[int, ...] = ()
@@ -57,7 +57,7 @@ class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
     consent_of: str | None = None
     """The person who chose a `Consent`."""
     consent: str = ""
-    """The chosen `Consent`; empty: the choice was deleted."""
+    """The chosen `Consent`; empty if the choice was deleted."""
 
 
 def record_tombstone(path: Path, tombstone: Tombstone) -> None:
@@ -73,7 +73,7 @@ def record_tombstone(path: Path, tombstone: Tombstone) -> None:
 
 
 def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
-    """Return the tombstones in those files that exist; raises `StoreError` if damaged."""
+    """Return the tombstones in the files that exist; raises `StoreError` if one is damaged."""
     return [one for file in files for one in _read(file)]
 
 
@@ -123,7 +123,7 @@ class PersonalData(ClockStore):
         return list(found)
 
     def record_consent(self, person_id: str, consent: str) -> None:
-        """Record a consent (empty: deleted) as a tombstone."""
+        """Record the person's consent as a tombstone; an empty one means that it was deleted."""
         self._record_tombstone(Tombstone(self._clock.now(), consent_of=person_id, consent=consent))
 
     async def forget_outside_histories(self, person_id: str) -> None:
@@ -180,7 +180,7 @@ class PersonalData(ClockStore):
 
     @reading
     def list_settings(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
-        """Return scopes and keys of the settings deleted with the person's messages."""
+        """Return scope and key of each setting that is deleted with the person's messages."""
         anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
         rows = yield SQL["settings_of_person"].query({"person": person_id, **anywhere})
         uses = _choices_of_characters(
@@ -211,7 +211,7 @@ class PersonalData(ClockStore):
 
     @reading
     def memories(self, person_id: str) -> Unit[Sequence[Mapping[str, object]]]:
-        """Return what is remembered of the person, and what they said, as JSON."""
+        """Return the memories about the person, and those of what they said, as JSON values."""
         rows = yield SQL["memory_texts_of_person"].query_alone(person=person_id)
         names = ("text", "about", "audience", "since")
         return decode_all("memory", rows, lambda row: dict(zip(names, row, strict=True)))
@@ -222,19 +222,19 @@ class PersonalData(ClockStore):
 
     @reading
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
-        """Return conversations with deletions since a time, by a number that grows."""
+        """Return conversations with deletions since a time, by the deletion's ascending number."""
         return to_dict((yield SQL["forgotten_since"].query_alone(since=moment)))
 
 
 def _choices_of_characters(owner: str, choices: Rows) -> list[tuple[str, str]]:
-    """Return scopes and keys of the settings that contain a character of this owner."""
+    """Return scope and key of each setting that refers to a character of this owner."""
     lines = [(scope, key, str(value).splitlines()) for scope, key, value in choices]
     own = f"{owner}{OWNER_SEPARATOR}"
     return [(scope, key) for scope, key, of in lines if any(one.startswith(own) for one in of)]
 
 
 def _concerns_person(person_id: str, kind: str, payload: bytes | str | None) -> bool:
-    """Return whether a person is the author of an event or, if unreadable, occurs in it."""
+    """Return whether a person wrote an event or, if it is unreadable, their id occurs in it."""
     try:
         event: Incoming = decode_event(kind, payload)
     except Undecodable:

@@ -30,7 +30,7 @@ class PostgresFunction:
 
 
 def _expand_included(name: str, given: str) -> str:
-    """Return a statement included in a function, with its values replaced."""
+    """Return a named statement for use inside a function, with its values replaced as `given`."""
     record, values = "_", {"now": SERVER_CLOCK}
     for one in given.split():
         value, is_value, expression = one.partition("=")
@@ -53,7 +53,7 @@ def _read_functions() -> dict[str, PostgresFunction]:
 
 
 FUNCTIONS = _read_functions()
-"""All functions by name; each function follows those that it calls."""
+"""All functions by name, ordered so that each follows the functions that it calls."""
 
 
 def install_functions(connection: Connection) -> None:

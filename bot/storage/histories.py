@@ -1,4 +1,4 @@
-"""Find stored turns by messages on the platform, change them and delete them."""
+"""Find stored turns by their messages on the platform; change and delete turns."""
 
 import itertools
 import json
@@ -51,8 +51,8 @@ class StoredTurns(ClockStore):
     ) -> Unit[Exchange | None]:
         """Return the exchange whose answer or failure notice was sent as this part, or None.
 
-        For a failure notice, the exchange has no answers, because the question is not in the
-        history; the questions gathered with it are in `before`. None: unknown, or answered later.
+        A failed question is not in the history: its exchange has no answers, and `before` contains
+        the questions gathered with it. None if unknown, or if it was answered later.
         """
         of = {"of": conversation_key}
         rows = yield SQL["sent_as"].query({**of, "part": encode_parts((part,))})
@@ -74,7 +74,7 @@ class StoredTurns(ClockStore):
 
     @transaction
     def find_turns_of_person(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
-        """Return the ids of a person's turns and the answers; all ids if nobody else wrote."""
+        """Return the ids of a person's turns and answers to them; all, if no one else wrote."""
         asked = {"of": claim.conversation, "person": person_id}
         if not (yield SQL["turn_of_others"].query(asked)):
             return [row[0] for row in (yield SQL["all_turns"].query(asked))]
@@ -156,7 +156,7 @@ def find_part_targets(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
 
 
 def find_parts(names: Sequence[str]) -> Unit[dict[str, str | None]]:
-    """Return the platform ids of parts by part name; None: not sent yet."""
+    """Return the platform's message id of each part, by part name; None if not sent yet."""
     asked = {"names": json.dumps(sorted({name.rpartition("/")[0] for name in names}))}
     rows = [
         *(yield SQL["kept_ids_of_turns"].query(asked)),

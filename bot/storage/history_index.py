@@ -22,7 +22,7 @@ class SqlHistoryIndex(Store):
     def find_places(
         self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
     ) -> Unit[Sequence[MessagePlace]]:
-        """Return the places of messages in histories: people's messages, then answers."""
+        """Return where messages occur in histories: first people's messages, then answers."""
         ids = {"ids": json.dumps(list(message_ids))}
         places = []
         for turn, key, session, is_active in (
@@ -60,7 +60,7 @@ class SqlHistoryIndex(Store):
 
     @transaction
     def create_branch(self, key: str, place: MessagePlace) -> Unit[None]:
-        """Copy a history up to a turn into a new conversation that has no turns yet."""
+        """Copy a history, up to a turn, into conversation `key`, unless it already has turns."""
         if (yield SQL["has_turns"].query(of=key)):
             return
         rows = yield SQL["turns_until"].query(of=place.conversation, turn=place.turn)

@@ -43,7 +43,7 @@ class SqlInbox(ClockStore, Intake):
     def waiting(
         self, conversations: Collection[str], limit: int, of_each: int
     ) -> Unit[Sequence[Incoming]]:
-        """Return up to `limit` unanswered events, newest first, `of_each` per conversation."""
+        """Return the newest unanswered events: `of_each` per conversation, `limit` in total."""
         asked = {"conversations": json.dumps(sorted(conversations)), "of_each": of_each}
         return _decode_events((yield SQL["waiting_messages"].query_alone({**asked, "most": limit})))
 

@@ -29,7 +29,7 @@ class SqlRoleLeases(ClockStore):
 
     @reading
     def held_roles(self, prefix: str) -> Unit[Sequence[str]]:
-        """Return the roles with a prefix that any process holds now."""
+        """Return the roles that start with `prefix` and are held by any process."""
         rows = yield SQL["held_roles"].query_alone(prefix=prefix, now=self._clock.now())
         return [row[0] for row in rows]
 
@@ -43,13 +43,13 @@ async def read_installation_id(database: Database) -> str:
 
 
 async def resolve_bot_id(database: Database, platform: str, account: str) -> str:
-    """Return the id for a bot's addresses; empty for the platform's first account."""
+    """Return the bot id to use in addresses; empty for the platform's first account."""
     first = await database.run(lambda: _first_account(platform, account))
     return "" if first == account else account
 
 
 def _first_account(platform: str, account: str) -> Unit[str]:
-    """Return a platform's first account, which becomes `account` if there was none."""
+    """Return the platform's first account; if there was none, `account` becomes the first."""
     yield SQL["claim_first_bot"].query(platform=platform, account=account)
     [[first]] = yield SQL["first_bot"].query(platform=platform)
     return str(first)

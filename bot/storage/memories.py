@@ -38,7 +38,7 @@ from bot.texts.text import translatable
 
 _MAX_LISTED = 1000
 _SAME_COSINE = 0.95
-"""E5 models rate unrelated sentences at 0.75 and paraphrases at 0.93."""
+"""Memories above this cosine are equal; E5 rates unrelated sentences 0.75, paraphrases 0.93."""
 _SAME_TRIGRAMS = 0.7
 DELETE_GONE = (
     *("note_memories_gone", "empty_receipts_of_memories", "delete_uses_of_gone"),
@@ -72,9 +72,9 @@ class SqlMemories(ClockStore):
         set from them. `retires` lists memories of the same subject and place that the new one
         contradicts. An `audience` of None follows the consent of author and subject.
 
-        Returns None if the author or the subject is off, a source has changed or is gone, or the
-        same was already said by hand. Raises `UserError` if the memory is made by hand and there
-        are too many of those already; the oldest derived ones are deleted to stay below the limits.
+        Returns None if the author or subject opted out, a source has changed or is gone, or a
+        memory made by hand already says the same. Raises `UserError` if there are too many memories
+        made by hand; the oldest derived ones are deleted to stay below the limits.
         """
         if new.conversation:  # else a turn may be changed meanwhile
             yield SQL["locked_session"].query(of=new.conversation)
@@ -104,7 +104,7 @@ class SqlMemories(ClockStore):
 
     @reading
     def recall(self, listener: MemoryListener) -> Unit[RecalledMemories]:
-        """Return what a character may recall in a place, in one query; not ranked."""
+        """Return the memories that a character may recall in a place, unranked, in one query."""
         place, character = listener.place, encode_parts([listener.preset])
         subjects = [*listener.people, listener.asker, listener.preset, place.channel, place.server]
         rows = yield SQL["memories_for_listener"].query_alone(
@@ -135,7 +135,7 @@ class SqlMemories(ClockStore):
     def newest(self, state: str = "", number: int = 0) -> Unit[Sequence[Memory]]:
         """Return the newest memories of all places, for operators.
 
-        `state` and `number`, if given, limit them.
+        `state` and `number` (a memory's id), if given, restrict the result.
         """
         asked = {"state": state, "id": number, "most": _MAX_LISTED}
         rows = yield SQL["newest_memories"].query_alone(asked)
@@ -144,11 +144,11 @@ class SqlMemories(ClockStore):
     async def correct(
         self, number: int, reader: MemoryReader, text: str, embedding: tuple[str, bytes] | None
     ) -> Memory | None:
-        """Replace a memory's text by what the reader wrote; it counts as made by hand by them.
+        """Replace a memory's text by the reader's; it then counts as made by hand by the reader.
 
-        Another author's memory is recalled only where it was said, until the reader widens it.
-        `embedding` is the embedding model and the vector of the new text. Prompts in receipts lose
-        the old text.
+        Another author's memory is recalled only where it was said, until the reader widens its
+        audience. `embedding` is the embedding model and the vector of the new text. Receipts'
+        prompts lose the old text.
         """
         model, vector = embedding or ("", None)
 
@@ -184,7 +184,7 @@ class SqlMemories(ClockStore):
     def widen(
         self, number: int, reader: MemoryReader, audience: Audience | None
     ) -> Unit[Memory | None]:
-        """Set who may recall a memory; only its author may. None: what their consent allows."""
+        """Set who may recall a memory, for its author only; None: what their consent allows."""
         old = yield from _changeable(number, reader)
         if old is None or old.said_by != reader.person:
             return None
@@ -214,7 +214,7 @@ class SqlMemories(ClockStore):
     async def _delete(
         self, number: int, reader: MemoryReader, unit: StartUnit[Memory | None]
     ) -> Memory | None:
-        """Run a unit that deletes a memory, if the reader may; record the deletion before."""
+        """Run a unit that deletes a memory, if the reader may; record a tombstone first."""
         if await self._database.run_reading(lambda: _changeable(number, reader)) is None:
             return None
         self._record_tombstone(Tombstone(self._clock.now(), memories=(number,)))
@@ -224,7 +224,7 @@ class SqlMemories(ClockStore):
 
     @transaction
     def follow_consent(self, person: str) -> Unit[None]:
-        """Give memories that a person said, or that are about them, the audience they consent to.
+        """Set the audience of memories by or about a person to what that person consents to.
 
         Call it after the consent was stored. Audiences that the author chose stay.
         """
@@ -248,7 +248,7 @@ def delete_gone(ids: Collection[int], now: float) -> Unit[None]:
 
 
 def delete_stale(conversation: str, changed: Collection[int], now: float) -> Unit[None]:
-    """Delete memories derived from changed or deleted turns, and prompts with them."""
+    """Delete memories derived from changed or deleted turns, and the prompts with them."""
     yield SQL["mark_stale_memories"].query(of=conversation, rows=json.dumps(list(changed)))
     for name in DELETE_GONE:
         yield SQL[name].query(moment=now, content=b"")
@@ -272,7 +272,7 @@ def _trigrams(text: str) -> set[str]:
 
 
 def _merged(old: Memory, new: Memory) -> Memory:
-    """Return the newer wording in the place of the older one."""
+    """Return the new memory with the id and the choices of the old one that it replaces."""
     return replace(
         new,
         id=old.id,
@@ -304,7 +304,7 @@ def _consents(one: Memory) -> Unit[list[Consent]]:
 
 
 def _limit(new: Memory) -> Unit[bool]:
-    """Delete surplus memories; return whether the new one is among those that stay."""
+    """Delete memories over the limits; return whether the new one stays. Raises `UserError`."""
     row, gone = _to_row(new), set[int]()
     limits = {"surplus_of_channel": MAX_PER_CHANNEL}
     if new.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}:

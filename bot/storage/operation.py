@@ -20,7 +20,7 @@ _WORK = {
     "sends with an unknown outcome": "unknown_sends",
     "stories without a vector": "stories_without_vector",
 }
-"""By kind of work: the statement that returns its amount and the age of the oldest item."""
+"""Kinds of work, each with the statement that returns its amount and its oldest item's age."""
 _MAX_BYTES = 2**18
 _NEVER = 1e11
 _encode_report = msgspec.msgpack.Encoder().encode
@@ -131,7 +131,7 @@ class SqlMessageNotes(ClockStore):
 
     @transaction
     def forget(self, key: str, person_id: str | None = None) -> Unit[None]:
-        """Delete the notes with a key, one person's or all."""
+        """Delete the notes with a key: those of one person, or all if `person_id` is None."""
         statement = SQL["forget_notes"] if person_id is None else SQL["forget_notes_of_person"]
         yield statement.query(key=key, person=person_id)
 

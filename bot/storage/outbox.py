@@ -145,7 +145,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def edit_opened(self, row: OutboxRow, external_id: str) -> Unit[OutboxRow | None]:
-        """Turn a row that was sent without content into an edit, and reserve it again."""
+        """After a row was sent as an empty message, turn it into an edit, and reserve it again."""
         at = current_moment(self._clock)
         yield SQL["lock_lane"].query(of=row.address.lane)
         [lane] = yield from self._change_row("edit_opened_row", row, arrived_as=external_id)
@@ -153,7 +153,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def move(self, row: OutboxRow, private: PrivateDelivery, to: Address) -> Unit[OutboxRow | None]:
-        """Move an unsent row to a private chat; reserve and return its lane's next row."""
+        """Move an unsent row to a private chat; reserve and return the next row of its old lane."""
         at, key, where = current_moment(self._clock), row.address.lane, address_columns(to)
         yield from _lock_lanes(key, to.lane)
         buttons = encode_content(row.content, private=private)["buttons"]
@@ -178,12 +178,12 @@ class SqlOutbox(ClockStore):
 
     @reading
     def has_later(self, row: OutboxRow) -> Unit[bool]:
-        """Return whether a lane contains further unsent rows after a row."""
+        """Return whether the lane contains further unsent rows after this row."""
         return bool((yield SQL["later_row"].query_alone(of=row.address.lane, row=row.id)))
 
     @transaction
     def sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
-        """Return the message ids of finished rows; None: the row will never be sent."""
+        """Return the message id of each finished row; None if the row will never be sent."""
         rows = yield SQL["sent_ids"].query_alone(ids=json.dumps(sorted(row_ids)))
         return {row: None if state == OutboxState.DEAD else sent for row, state, sent in rows}
 
@@ -194,13 +194,13 @@ class SqlOutbox(ClockStore):
 
     @reading
     def known_ids(self, address: Address) -> Unit[Set[str]]:
-        """Return the ids of this chat's messages that belong to known rows."""
+        """Return the ids of messages in this chat that are recorded in outbox rows."""
         rows = yield SQL["known_ids"].query_alone(of=address.lane, most=_MAX_KNOWN_IDS)
         return {row[0] for row in rows}
 
     @transaction
     def hold_lane(self, lane: str) -> Unit[float | None]:
-        """Hold a lane for the length of a lease, without a row, so that no sender uses it.
+        """Hold a lane until a lease ends, without reserving a row, so that no sender uses it.
 
         Return the lease's end in Unix seconds, for `release_lane`, or None if a row of the lane is
         being sent or has an unknown outcome.
@@ -232,9 +232,9 @@ class SqlOutbox(ClockStore):
         return str(lane)
 
     def _postpone(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
-        """Release a row, to be due after some seconds by the clock used for leases.
+        """Release a row, and make it due after some seconds, by the clock used for leases.
 
-        By its own clock, a sender with a wrong time would look up an unknown outcome too early.
+        With its own, wrong clock, a sender might look up an unknown outcome too early.
         """
         yield SQL["lock_lane"].query(of=row.address.lane)
         due = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
@@ -248,7 +248,7 @@ class SqlOutbox(ClockStore):
 def queue(
     rows: Sequence[dict[str, Any]], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Append rows to a lane; if the lane is free, reserve and return its first row."""
+    """Append rows to a lane's queue; if the lane is free, reserve and return its first row."""
     is_in_place = "target_turn" in rows[0]
     yield (SQL["queue_in_place"] if is_in_place else SQL["queue_row"]).query_many(rows)
     return (yield from make_due(rows[0], sender, at))
@@ -257,7 +257,7 @@ def queue(
 def make_due(
     row: dict[str, Any], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Reserve and return the first row of a row's lane or, without a sender, make the lane due."""
+    """Reserve and return the first row of the row's lane; without a sender, make the lane due."""
     lane = {"key": row["lane"], "platform": row["platform"], "bot_id": row["bot_id"]}
     if sender is None:
         yield SQL["make_due"].query({**lane, "now": at.now})
@@ -277,7 +277,7 @@ def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow |
 
 
 def _take_next_alone(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
-    """Do the same as `_take_next` on SQLite, in one statement if the lane is empty."""
+    """Like `_take_next`, but for SQLite: needs only one statement if the lane is empty."""
     leased = yield SQL["hold_or_empty_lane"].query(of=key, now=at.now)
     if leased[0][0] is None:
         return None
@@ -340,7 +340,7 @@ def identity(sender: SenderIdentity | None) -> dict[str, object]:
 
 
 def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
-    """Decode a row, `not_before` and `started_at`; an undecodable row contains the reason."""
+    """Decode a row, `not_before` and `started_at`; if undecodable, the row holds the reason."""
     try:
         return decode(lambda one: _read_row(one, at), columns)
     except Undecodable as error:

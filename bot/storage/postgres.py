@@ -49,7 +49,7 @@ _SERVER_LIMITS = {
 _SET_LIMITS = "; ".join(f"SET LOCAL {name} = '{limit}'" for name, limit in _SERVER_LIMITS.items())
 
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""asyncpg's errors; `InternalClientError` if the server closes a connection in a statement."""
+"""asyncpg's errors; `InternalClientError` occurs if the server closes a connection mid-use."""
 
 
 _HOST = re.compile(r"(.*?)(?::(\d+))?")
@@ -246,7 +246,7 @@ def _password_now(file: Path, url: URL) -> str:
 
 
 def to_dsn(url: URL) -> str:
-    """Convert a URL to libpq's form, with one `host` for several hosts, and `sslmode`."""
+    """Convert a URL to libpq's form: one `host` parameter for all hosts, and `sslmode`."""
     query = {
         name: ",".join(value) if isinstance(value, tuple) else value
         for name, value in url.query.items()

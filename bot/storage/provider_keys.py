@@ -14,7 +14,7 @@ class StoredKey:
     token: str
     """The encrypted key."""
     added_at: float
-    """In Unix seconds."""
+    """When the key was added, in Unix seconds."""
 
 
 class ProviderKeys(ClockStore):
@@ -34,7 +34,7 @@ class ProviderKeys(ClockStore):
 
     @transaction
     def replace_tokens(self, renew: Callable[[str, str], str]) -> Unit[int]:
-        """Replace all tokens (none if `renew` raises), and return their number."""
+        """Re-encrypt all tokens with `renew`, or none if it raises; return their number."""
         keys = yield SQL["keys"].query()
         for number, provider, token, _ in keys:
             yield SQL["replace_key"].query(row=number, token=renew(provider, token))

@@ -16,13 +16,13 @@ from bot.storage.statements import SQL, Rows, Unit
 
 _COMPRESSION_LEVEL = 1  # half the time for a tenth more space
 _WINDOW_BITS, _MEMORY_LEVEL = 13, 6
-"""The defaults clear 268 KB of memory for each receipt, which takes longer than compressing it."""
+"""Below zlib's defaults, whose 268 KB take longer to clear than a receipt to compress."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Receipt).decode
 
 
 def to_row(conversation: str, turn: str, one: Receipt, at: float) -> dict[str, object]:
-    """Return the row of a receipt; one without a turn is of a replay."""
+    """Return a receipt's table row; an empty `turn` means that the receipt is of a replay."""
     memories = [span.memory for span in one.layout if span.memory]
     return {
         "conversation": conversation,
@@ -81,7 +81,7 @@ class Receipts(Store):
 
     @reading
     def newest(self, conversation: str) -> Unit[Sequence[tuple[int, Receipt]]]:
-        """Return the receipts for the last answered message, one per character."""
+        """Return number and receipt of each character's answer to the last answered message."""
         return _decode_rows((yield SQL["newest_receipts"].query_alone(of=conversation)))
 
     @reading

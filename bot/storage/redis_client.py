@@ -122,7 +122,7 @@ class _PasswordFile(CredentialProvider):
 
 
 def _take_password_file(url: str) -> tuple[str, _PasswordFile | None]:
-    """Return a URL without user and `password_file`, and the file; raises `ValueError`."""
+    """Remove user and `password_file` from a URL; return it and the file. Raises `ValueError`."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     file = options.pop(_OPTION, None)

@@ -29,23 +29,23 @@ from bot.storage.statements import read_sections
 _log = structlog.get_logger(__name__)
 _ANSWER_SECONDS = 0.3
 _LATE_SECONDS = 0.1
-"""If a timeout fires this much too late, this process was slow, and maybe not the server."""
+"""If a timeout fires this many seconds late, this process was slow, maybe not the server."""
 _PAUSE_SECONDS = 1.0
-"""The pause after the server did not answer; doubled each time."""
+"""The pause after the server did not answer; doubled after each further failure."""
 _MAX_PAUSE_SECONDS = 15.0
 _SCANNED_AT_ONCE = 1000
 _MAX_SHOWN = 100
 
 _ANY_NUMBER = 1_000_000
 _MAX_UNTOLD_RELEASES = 10_000
-"""The most releases to report later; the first ones matter most."""
+"""At most this many releases are kept to report later; the first ones matter most."""
 _RELEASES_AT_ONCE = 500
 _COUNT_EVERY_SECONDS = 20.0
 _MEMBER_SECONDS = 90.0
 
 
 class RedisRateLimits(RateLimits):
-    """Counts on the server or, while it does not respond in time, in this process."""
+    """Counts calls on the server or, while the server does not respond in time, in this process."""
 
     def __init__(self, redis: Redis, prefix: str, clock: Clock, answer_seconds: float) -> None:
         self._redis = redis
@@ -130,7 +130,7 @@ class RedisRateLimits(RateLimits):
         return [one.per_process_share(self._processes) for one in scopes]
 
     def _encode(self, scopes: Sequence[CallScope]) -> tuple[list[str], list[str | int | float]]:
-        """Return the keys and arguments of the scripts for these scopes."""
+        """Return the Redis keys and arguments that the scripts need for these scopes."""
         keys = [key for scope in scopes for key in self._refusal_keys(scope.key)]
         given: list[str | int | float] = [len(scopes)]
         for scope in scopes:
@@ -209,7 +209,7 @@ class RedisRateLimits(RateLimits):
             return await call()
 
     async def _tell_refusals(self) -> None:
-        """Report refused calls since the last query to the server."""
+        """Report to the server the platforms' refusals that it does not know yet."""
         for scope, until in list(self._untold.items()):
             left = max(0.0, until - self._clock.monotonic())
             given = [math.ceil(left * 1000), int(LEARNED_SECONDS * 1000)]
@@ -218,7 +218,7 @@ class RedisRateLimits(RateLimits):
                 del self._untold[scope]
 
     async def _tell_releases(self) -> None:
-        """Report unreported releases to the server, a limited number at a time."""
+        """Report released slots that the server does not know yet, a limited number at a time."""
         if not (told := list(itertools.islice(self._untold_releases, _RELEASES_AT_ONCE))):
             return
         async with self._redis.pipeline(transaction=False) as pipeline:

@@ -32,7 +32,7 @@ _ROWS_PER_READ = 500
 _MAX_ROWS_SEARCHED = 4000
 """The most receipts to decode per search, which takes about 0.3 s."""
 _SECONDS_TO_FINISH = 600.0
-"""The maximum time from an answer's end to storing its receipt; other characters may answer."""
+"""How long after an answer its receipt may be stored: other characters may answer first."""
 _ANSWER = (
     "SELECT id, conversation, at, content FROM receipt WHERE length(content) > 0 AND turn <> ''"
 )
@@ -61,9 +61,8 @@ class AnswerLog(Store):
     async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
         """Return up to `limit` matching answers, newest first.
 
-        If the filters need receipts' contents, only a few thousand receipts are searched, so that
-        fewer answers may be found; `next_before` continues the search, except in
-        another order.
+        If filters need receipts' contents, only a few thousand receipts are searched, so fewer
+        answers may be found; `next_before` continues the search, unless it is sorted differently.
         """
         found: list[StoredAnswer] = []
         before = asked.before
@@ -106,7 +105,7 @@ class AnswerLog(Store):
 
     @reading
     def counts(self, since: float, limit: int) -> Unit[Mapping[str, Mapping[str, int]]]:
-        """Return the most frequent values of columns that answers are filtered by."""
+        """Return how often the most frequent values of each filter column occur, by column."""
         found = {}
         for name in _COUNTED:
             text = SQL["counted_answers"].text.replace("{column}", name)
@@ -121,7 +120,7 @@ class AnswerLog(Store):
 
     @reading
     def find_context(self, answer: StoredAnswer) -> Unit[Scene | None]:
-        """Return the answered message (without quote and files) and its history, or None."""
+        """Return the answered message (no quote or files) and its history; None if not found."""
         one, of = answer.receipt, {"of": answer.conversation}
         times = {"since": answer.at - _SECONDS_TO_FINISH, "until": answer.at}
         rows = yield SQL["answers_around"].query({**of, **times, "preset": one.preset})

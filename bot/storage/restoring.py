@@ -98,7 +98,7 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
 
 
 _MATTERS_SECONDS = 30 * 86_400.0
-"""Platforms do not deliver messages older than this."""
+"""A restore older than this no longer matters: platforms do not deliver older messages."""
 
 
 async def read_restore(database: Database, now: float) -> Restore | None:

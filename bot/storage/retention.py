@@ -13,16 +13,16 @@ from bot.storage.statements import SQL, Rows, Statement, Unit
 
 _DAY = 86_400.0
 INBOX_SECONDS = 14 * _DAY
-"""Longer than a platform may deliver a message again, which its row detects."""
+"""Longer than platforms may redeliver a message: its row is needed to detect that."""
 OUTBOX_SECONDS = 7 * _DAY
 USAGE_SECONDS = 400 * _DAY
-"""A year and the current month."""
+"""How long usage is kept: a year and the current month."""
 _NODE_SECONDS = 7 * _DAY
-"""The time for which operators see a dead process."""
+"""How long operators still see a dead process."""
 FORGOTTEN_SECONDS = 30 * _DAY
-"""The time a process may be offline without missing deletions."""
+"""How long a process may be offline without missing other processes' deletions."""
 _ROWS_PER_PAGE = 500
-"""Few enough that workers do not wait long for the transaction."""
+"""Rows per transaction: few enough that workers do not wait long for it."""
 
 _IS_FINAL = "state IN ('sent', 'dead')"
 
@@ -98,7 +98,7 @@ def _list_values(ids: Iterable[int]) -> dict[str, object]:
 
 
 def _rows_of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
-    """Return the ids of rows whose turns are complete, so that no edit needs them any more."""
+    """Return the ids of those rows whose turns are complete, so that no edit needs the rows."""
     rows = yield SQL["turns_of_rows"].query(_list_values(ids))
     turns = {row[1] for row in rows}
     unsent = yield SQL["unsent_turns"].query(turns=json.dumps(list(turns)))
@@ -114,7 +114,7 @@ def _rows_of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
 
 
 def retention_start(clock: Clock, days: float | None) -> float:
-    """Return the time since which messages are kept: 00:00 UTC `days` ago, or -inf for None."""
+    """Return the time from which messages are kept: 00:00 UTC `days` days ago, or -inf if None."""
     return -math.inf if days is None else _start_of_day(clock.now(), days)
 
 

@@ -15,11 +15,11 @@ from bot.storage.statements import Query, Statement, Unit
 from bot.storage.tables import metadata
 
 _ROWS_PER_PAGE = 200
-"""Few enough that workers do not wait long for the transaction."""
+"""Rows per transaction: few enough that workers do not wait long for it."""
 
 
 async def rewrite_texts(database: Database, report: Report) -> int:
-    """Re-encode all texts like new texts, and return the number of changed rows.
+    """Re-encode all texts by the current settings, and return the number of changed rows.
 
     `report` is called with each table and its number of changed rows. Changes before a
     `StoreError`, such as for a text that cannot be decrypted, are kept.
@@ -50,7 +50,7 @@ async def _rewrite_table(database: Database, table: Table) -> int:
     )
 
     def rewrite(query: Query) -> Unit[tuple[dict[str, Any] | None, int]]:
-        """Return the last row of a page, and the number of changed rows."""
+        """Re-encode a page of rows; return its last row and the number of changed rows."""
         row, changed = None, 0
         for found in (yield query):
             row = dict(zip(names, found, strict=True))

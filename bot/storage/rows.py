@@ -39,7 +39,7 @@ Value = TypeVar("Value")
 _log = structlog.get_logger(__name__)
 
 _DESCRIBED = (msgspec.MsgspecError, json.JSONDecodeError, zlib.error)
-"""Their texts describe the fault and quote nothing that people wrote."""
+"""Errors whose texts describe the fault, but quote nothing that people wrote."""
 _FAILURES = (
     *_DESCRIBED,
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, OSError),
@@ -104,7 +104,7 @@ def decode_event(kind: str, payload: bytes | str | Undecodable | None) -> Incomi
 
 
 class _Controls(msgspec.Struct, omit_defaults=True):
-    """The JSON in the column `buttons`."""
+    """The JSON in the column `buttons`: controls, and other content without its own column."""
 
     buttons: tuple[Button, ...] = ()
     menus: tuple[Menu, ...] = ()
@@ -141,7 +141,7 @@ def encode_content(
     thread: AnswerThread | None = None,
     private: PrivateDelivery | None = None,
 ) -> dict[str, str | None]:
-    """Return the columns; `buttons` has all but text and face; NULL: nothing."""
+    """Return outbox columns; `buttons` contains all but text and face, or NULL if nothing."""
     controls = _Controls(content.buttons, content.menus, thread, content.thoughts, private)
     return {
         "text": to_storable_text(content.text),
@@ -173,7 +173,7 @@ def decode_content(text: str, face: str | None, buttons: str | None) -> MessageC
 
 
 def decode_target(buttons: str | None) -> tuple[AnswerThread | None, PrivateDelivery | None]:
-    """Return a message's target thread and person; None if it is sent to the whole channel."""
+    """Return a message's target thread and private recipient, each None if there is none."""
     if buttons is None or not ('"thread"' in buttons or '"private"' in buttons):
         return None, None
     controls = _decode_controls(buttons)
@@ -224,7 +224,7 @@ def to_turn(row: Sequence[Any]) -> Turn:
 
 
 def encode_parts(names: Sequence[str]) -> str | None:
-    """Join the names of parts, each between two line breaks."""
+    """Join the names of parts, with a line break around each; None if there are no names."""
     return "\n" + "".join(f"{name}\n" for name in names) if names else None
 
 

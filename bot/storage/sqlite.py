@@ -103,7 +103,7 @@ class SqliteWriter:
                 connection.close()
 
     def _next_batch(self, begins_at: float) -> tuple[list[_Job], bool]:
-        """Collect units until a time; return them, and whether they are the last ones."""
+        """Wait until a time, then collect units; return them, and whether the writer must stop."""
         batch: list[_Job] = []
         job = self._jobs.get()
         if (seconds := begins_at - time.monotonic()) > 0:

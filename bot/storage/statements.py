@@ -113,7 +113,7 @@ class Statement:
 
 
 def read_sections(*files: str) -> dict[str, str]:
-    """Return the sections of files by their heading `-- name: NAME`; expand `{NAME}`."""
+    """Return sections of SQL files by their heading `-- name: NAME`; expand each `{NAME}`."""
     texts = [(Path(__file__).parent / file).read_text("utf-8") for file in files]
     _, *parts = _HEADING.split("\n".join(texts))
     sections: dict[str, str] = {}
@@ -208,7 +208,7 @@ class Query:
     statement: Statement
     values: Values
     many: tuple[Values, ...]
-    """If not empty: the statement runs once for each of these, and returns no rows."""
+    """If not empty, the statement runs once for each of these, and returns no rows."""
     is_whole_unit: bool = False
     """Whether it is the only query of its unit, which saves round trips on PostgreSQL."""
 
@@ -234,7 +234,7 @@ def describe_failure(error: BaseException) -> str:
 
 
 def to_store_error(error: BaseException) -> StoreError:
-    """Convert a driver's error; raise it `from None`, because its traceback contains values."""
+    """Convert a driver's error; raise the result `from None` to hide SQL values in tracebacks."""
     failure = StoreError(f"the database failed: {describe_failure(error)}")
     failure.sql_state = getattr(error, "sqlstate", None)
     return failure
@@ -246,5 +246,5 @@ def to_dict(rows: Rows) -> dict[Any, Any]:
 
 
 def encode_sources(sources: Collection[str]) -> str:
-    """Return the SQL value `served` for bots, given as `Address.source`."""
+    """Return the SQL value `served`, a list of bots in the form of `Address.source`."""
     return "," + ",".join(one if "@" in one else f"{one}@" for one in sorted(sources)) + ","

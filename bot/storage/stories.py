@@ -32,7 +32,7 @@ class _CachedVectors:
 
 
 class SqlStories(Store, Stories):
-    """Stores stories; writes for a character are serialized, so that starting workers agree."""
+    """Stores stories; writes for one character run one at a time, so that workers agree."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -101,7 +101,7 @@ class SqlStories(Store, Stories):
     def _read_vectors(
         self, character: str, model_id: str, known: _CachedVectors | None
     ) -> Unit[tuple[int, Rows | None]]:
-        """Return the revision, and its vectors or, if `known` is up to date, None."""
+        """Return the revision and its vectors; the vectors are None if `known` is up to date."""
         found = yield SQL["story_revision"].query(of=character)
         revision = found[0][0] if found else 0
         if known and (known.revision, known.model_id) == (revision, model_id):

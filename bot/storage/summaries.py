@@ -35,8 +35,8 @@ class SqlSummaries(Store):
     ) -> Unit[tuple[float | None, Sequence[StoredTurn]]]:
         """Return the newest 400 turns of all sessions since a moment, and that moment.
 
-        `since` and the result are Unix seconds. None stands for the person's last turn; None is
-        returned if they have none here.
+        Times are Unix seconds. If `since` is None, the moment of the person's last turn is used;
+        the returned moment is None if they wrote nothing here.
         """
         of, session, own_id = {"of": conversation_key}, 0, 0
         if since is None:

@@ -24,7 +24,7 @@ class Budgets(Store):
 
     @transaction
     def reserve(self, caps: Sequence[BudgetCap], amount: int) -> Unit[BudgetCap | None]:
-        """Reserve an amount in all budgets; if it exceeds one, reserve none and return this one."""
+        """Reserve an amount in all budgets; if it exceeds one, reserve none and return that one."""
         keys = _keys(caps)
         yield SQL["ensure_budget"].query_many(
             [{"key": key} for key in sorted(cap.key for cap in caps)]
@@ -87,7 +87,7 @@ GROUPS = {
     "model": "provider || '/' || coalesce(model, '')",
     "person": "person",
 }
-"""What usage is summed by, and the expression for it."""
+"""What usage can be summed by, each with its SQL expression."""
 
 
 @cache
@@ -107,7 +107,7 @@ class UsageTotals(Store):
     def over_time(
         self, by: str, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, str, UsageTotal]]]:
-        """Return sums by the number of the step in a period, and by group, see `GROUPS`."""
+        """Return usage sums per time step (numbered in the period) and group (see `GROUPS`)."""
         rows = yield _grouped_by(by).query_alone(since=since, until=until, step=step)
         return [(int(at), name or "", UsageTotal(*map(int, sums))) for at, name, *sums in rows]
 
@@ -115,14 +115,14 @@ class UsageTotals(Store):
     def first_words(
         self, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, float]]]:
-        """Return each answer's step in a period and its seconds to the first word."""
+        """Return each answer's time step (numbered in the period) and seconds to the first word."""
         of = {"since": since, "until": until, "step": step}
         rows = yield SQL["first_words"].query_alone(of)
         return [(int(at), seconds) for at, seconds in rows]
 
     @reading
     def failures(self, kind: str, since: float, until: float, step: float) -> Unit[dict[int, int]]:
-        """Return the number of notes whose keys begin with `kind`, by step."""
+        """Return the number of notes whose keys begin with `kind`, by time step in the period."""
         of = {"kind": kind, "since": since, "until": until, "step": step}
         return {int(at): count for at, count in (yield SQL["failures_over_time"].query_alone(of))}
 

@@ -47,7 +47,7 @@ class SqlWebChannels(Store):
     async def change(
         self, channel_id: str, change: Callable[[WebChannel], WebChannel]
     ) -> WebChannel | None:
-        """Store and return a channel as `change` returns it, or None if it does not exist.
+        """Apply `change` to a channel, store and return the result; None if there is no channel.
 
         `change` receives the stored channel, so that no simultaneous change is lost.
         """
@@ -87,7 +87,7 @@ class SqlWebChannels(Store):
         return decode_all("web_channel", (yield SQL["web_channels"].query_alone()), _to_channel)
 
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None:
-        """Append messages unless their ids exist; raises `Refused` if the channel does not."""
+        """Append messages with new ids; raises `Refused` if the channel does not exist."""
         if not await self._add(channel_id, messages):
             raise Refused(f"there is no channel {channel_id!r}")
         self._signals.publish(_TOPIC, [channel_id])
@@ -173,7 +173,7 @@ class HistoryCopies(Store):
 
     @reading
     def recent(self, limit: int) -> Unit[Sequence[str]]:
-        """Return the keys of conversations, most recent turns first."""
+        """Return conversation keys, those with the most recent turns first."""
         return [row[0] for row in (yield SQL["recent_conversations"].query_alone(most=limit))]
 
     async def copy(self, source: str, target: str) -> Sequence[Turn]:
@@ -201,7 +201,7 @@ _MAX_MESSAGES = 100_000
 
 @dataclass(eq=False)
 class ForgottenWebMessages(ConversationMemory):
-    """Empties messages whose turns were forgotten, and answers to them; commands stay."""
+    """Blanks web messages whose turns were forgotten, and their answers; keeps commands."""
 
     channels: SqlWebChannels
     conversations: Conversations

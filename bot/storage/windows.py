@@ -138,7 +138,7 @@ class SessionWindows(ConversationMemory):
         return entry.window if entry is not None and entry.epoch == claim.epoch else None
 
     def take(self, claim: Claim) -> SessionWindow | None:
-        """Remove and return a claim's window, or None."""
+        """Remove and return a claim's window, or None if there is none."""
         window = self.get(claim)
         if window is not None:
             self._set(claim, None)

@@ -85,7 +85,7 @@ _NEWER: set[str] = set()
 
 
 def register_secrets(secrets: Iterable[str]) -> None:
-    """Make all maskers mask these secrets, too; for files of secrets that were replaced."""
+    """Make all maskers mask these secrets, too, such as from a replaced secret file."""
     for one in secrets:
         if len(one) >= _MIN_SECRET_CHARS:
             _NEWER.update(_list_encodings(one))
@@ -99,7 +99,7 @@ def find_passwords(address: str) -> set[str]:
 
 
 class SecretMasker:
-    """A structlog processor that masks secrets; of long ones, the last four characters stay."""
+    """A structlog processor that masks secrets; long ones keep their last four characters."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = {each for one in secrets for each in (one, *find_passwords(one))}
@@ -149,7 +149,7 @@ def mask_pasted_tokens(text: str) -> str:
 
 
 def _may_have_token(text: str) -> bool:
-    """Check quickly, without the formats, whether a text may contain a token or key at all."""
+    """Check quickly, without matching formats, whether a text may contain a token or key."""
     if _DIGIT_OR_AT.search(text) is None and "-----BEGIN" not in text:
         return False
     longest = max(map(len, text.split()), default=0)

@@ -1,8 +1,8 @@
 """Detect what a chat template accepts, and adapt conversations to it.
 
 Some templates have no system role, or require that roles alternate and start with the user. Group
-chats need all of these: several users in a row, a greeting by the character, a persona. So messages
-are rewritten to a form that the template accepts, judging by its output, not by the model's name:
+chats need more: several users in a row, a greeting by the character, a persona. So messages are
+rewritten to a form that the template accepts, judging by its output, not by the model's name:
 
 - A system message that it rejects or drops is put in front of the next user message.
 - Consecutive messages with the same role are merged if roles must alternate.
@@ -76,7 +76,7 @@ async def render_or_none(
 
 
 def has_parts(messages: Sequence[Message]) -> bool:
-    """Return whether a content is a list of parts, which only Jinja templates can read."""
+    """Return whether any message's content is a list of parts, which only Jinja templates read."""
     return any(isinstance(message.get("content"), list | tuple) for message in messages)
 
 

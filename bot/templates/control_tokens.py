@@ -266,7 +266,7 @@ def _mark_between(separators: Sequence[str]) -> MarkText:
 
 
 def _character_class(code_points: Sequence[int]) -> str:
-    """Return a character class for ascending code points, with runs as ranges for speed."""
+    """Return a regex character class for ascending code points, with runs as ranges for speed."""
     runs = groupby(enumerate(code_points), key=lambda position: position[1] - position[0])
     ends = [(run[0][1], run[-1][1]) for _, found in runs if (run := list(found))]
     return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ends) + "]"

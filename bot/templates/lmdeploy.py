@@ -46,7 +46,7 @@ class DropLastCharacterTemplate(RoleTemplate):
 
 
 class StartTokenTemplate(RoleTemplate):
-    """Writes `start` at the start of a sequence, as Llama 3; for GLM, of every conversation."""
+    """Writes `start` at the start of a sequence (Llama 3) or of every conversation (GLM)."""
 
     start: str
     starts_conversations: bool = False
@@ -123,7 +123,7 @@ class CodeLlama(RoleTemplate):
 
 
 class Llama31(StartTokenTemplate):
-    """Llama 3.1, with dates in the default system text, and turns that continue after a call."""
+    """Llama 3.1, with dates in its default system text, and `<|eom_id|>` after tool calls."""
 
     knowledge: str
     tools: str  # as in LMDeploy; these templates offer no tools here
@@ -165,7 +165,7 @@ class InternLM2(RoleTemplate):
 
 
 class Qwen25(RoleTemplate):
-    """Qwen2.5, with a system text only at the start of a sequence; all answers are closed."""
+    """Qwen2.5: system text only at the start of a sequence; even the last answer is closed."""
 
     tools: str
     eotools: str

@@ -81,7 +81,7 @@ class UnknownRole(TemplateError, ValueError):
 
 
 class UnsupportedCapability(TemplateError, AssertionError):
-    """A template does not support its `capability`; the error is as in LMDeploy."""
+    """A template does not support the requested `capability`; raised as in LMDeploy."""
 
 
 @register("base", "llama", "falcon", "internlm-7b")

@@ -93,7 +93,7 @@ def detect_tool_call_format(prompt: str) -> ToolCallFormat | None:
 
 
 def offered_tools(specs: Sequence[ToolSpec], special: Sequence[str]) -> list[Message]:
-    """Return tools for a template, with the texts of `special` tokens broken up."""
+    """Return tools for a template, after breaking up `special` tokens in their texts."""
     return [
         {
             "type": "function",

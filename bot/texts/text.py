@@ -75,7 +75,7 @@ def translatable(pattern: str, **values: object) -> Text:
 
 
 def translatable_count(singular: str, plural: str, count: int, **values: object) -> Text:
-    """Return a translatable text in its singular or plural form; `{count}` is a value of both."""
+    """Return a translatable text in singular or plural form; both may contain `{count}`."""
     return Text(singular, {"count": count, **values}, plural=plural, count=count)
 
 
@@ -133,7 +133,7 @@ def _catalog(language: str) -> gettext.NullTranslations:
 _MAX_CHARS = 2000
 
 _NESTED = frozenset({"found", "reason"})
-"""Values that are stored texts and are translated, too; others are numbers or people's words."""
+"""Names of values that are translated, too; other values are numbers or people's words."""
 
 
 class StoredPattern:

@@ -139,7 +139,7 @@ class McpServer(ToolServer):
         raise AssertionError("the second call ends the loop")
 
     def _was_sent(self, error: MCPError) -> bool | None:
-        """Return whether a call reached a server that is now gone; None if it is still there."""
+        """Return whether a failed call reached a server that then ended; None if it still runs."""
         if error.code == NOT_REACHED or error.message == _SESSION_UNKNOWN:
             return False
         is_process = self._settings.command is not None

@@ -198,7 +198,7 @@ class AnswerPipeline:
     async def _regenerate_if_shown(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
     ) -> None:
-        """Generate an answer stopped before its first word, if a crashed process showed it."""
+        """Resume an answer stopped before its first word, if a crashed process had shown some."""
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
         opened = await self.sources.conversations.opened_parts(context.message)
@@ -266,7 +266,7 @@ class AnswerPipeline:
             context.notices.append(_SAMPLE_MODEL)
 
     async def _is_beyond_model(self, receipt: Receipt, context: TurnContext) -> bool:
-        """Return whether to say that the sample model failed; rarely true for a conversation."""
+        """Return whether to tell people, once in a while, that the sample model is too weak."""
         backend = self.models.backends.get(receipt.provider)
         if backend is None or not backend.is_sample_model(receipt.prompt.model):
             return False
@@ -311,7 +311,7 @@ def _with_edits(receipt: Receipt, live_reply: LiveReply, message: IncomingMessag
 
 
 def _long_answer_form(preset: Preset, message: IncomingMessage, limits: Limits) -> LongAnswer:
-    """Return the preset's form for long answers, or "parts" where it needs an impossible thread."""
+    """Return the preset's form for long answers, or "parts" where a thread cannot be created."""
     if preset.long_answer == "thread" and (message.in_thread or message.is_private):
         return "parts"
     return supported_form(preset.long_answer, limits)

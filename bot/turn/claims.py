@@ -82,13 +82,13 @@ class LeaseKeeper:
 RecordAttempt = Callable[[Attempt], Awaitable[None]]
 
 SUSPECT_CRASHES = 2
-"""Crashes during a message's processing after which it is a suspect, to be isolated."""
+"""After this many crashes while it was processed, a message is a suspect, to be isolated."""
 _MAX_WAIT_SECONDS = 4.0  # for a suspect; four times as long after each further crash
 _LONGEST_WAIT_SECONDS = 60.0
 _DEFERRED_SECONDS = 10.0
 _MAX_SHARE_IN_FLIGHT = 1 / 3
 _ALWAYS_IN_FLIGHT = 2
-"""Suspects that may always run at once, because one alone may take very long."""
+"""This many suspects may always run at once, because one alone may take very long."""
 
 
 def is_set_aside(message: InboxMessage) -> bool:
@@ -98,7 +98,7 @@ def is_set_aside(message: InboxMessage) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _TrackedAttempt:
-    """A message that is being processed or waits to be."""
+    """A message that is being processed, or waits to be processed."""
 
     message: InboxMessage
     record: RecordAttempt
@@ -124,7 +124,7 @@ class _TrackedAttempt:
 
 
 class IsolationGate:
-    """Starts messages immediately, except suspects, which normally run one at a time."""
+    """Starts messages at once, but suspects (see `SUSPECT_CRASHES`) usually one at a time."""
 
     def __init__(self, clock: Clock, dice: Callable[[], float] = random.random) -> None:
         self._clock = clock
@@ -194,7 +194,7 @@ class IsolationGate:
             self._end_attempt(attempt)
 
     async def _defer(self, attempt: _TrackedAttempt) -> None:
-        """Wait some seconds; a crash meanwhile clears the message if no suspect is running."""
+        """Wait some seconds; a crash meanwhile clears this message unless a suspect is running."""
         self._deferred.append(attempt)
         try:
             async with self._recording:
@@ -238,7 +238,7 @@ class IsolationGate:
             self._alone = None
 
     async def _record_start(self, attempt: _TrackedAttempt) -> None:
-        """Record before the start of an attempt whether other suspects run at the same time.
+        """Record, before an attempt starts, whether other suspects run at the same time.
 
         A first crash makes suspects of all messages in flight; later crashes count only against
         suspects.

@@ -113,7 +113,7 @@ class Commands:
         return "command", await self.finish(group, request, result)
 
     async def _recap(self, group: MessageGroup, request: CommandRequest) -> InboxMessage | None:
-        """Run /recap unless answering is paused, until it is done or its author stops it."""
+        """Run /recap until it is done or its author stops it; raises `UserError` in a pause."""
         message, stages = request.incoming, self.stages
         if stages.is_paused(message.address.recapped.conversation):
             raise UserError(PAUSED)
@@ -176,7 +176,7 @@ class Commands:
     async def check_greeting(
         self, asked: IncomingMessage | Joined, result: CommandResult
     ) -> CommandResult:
-        """Check the greeting of a character that was created in a chat, like an answer."""
+        """Check, like an answer, the greeting of a character that was created in a chat."""
         if not result.greeting:
             return result
         check = self.stages.pipeline.models.check_greeting
@@ -186,7 +186,7 @@ class Commands:
     async def greet(
         self, group: MessageGroup, scopes: Sequence[str], result: CommandResult
     ) -> InboxMessage | None:
-        """Greet a group that the bot was added to as a character, then send `result.text`."""
+        """Greet, as a character, a group that the bot was added to; then send `result.text`."""
         incoming, now = group.message.incoming, self.stages.now()
         address = incoming.address
         turn, line, face = await self._greeting(address, scopes, result, now)

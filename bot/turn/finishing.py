@@ -167,7 +167,7 @@ class TurnFinisher:
     def for_author_alone(
         self, asked: IncomingMessage | Pressed, parts: Sequence[OutgoingPart]
     ) -> tuple[OutgoingPart, ...]:
-        """Return the parts, visible only to the author of a command if others are present."""
+        """Return the parts; if others are in the chat, only the command's author will see them."""
         replies = self.stages.replies
         if asked.is_private or not replies.limits(asked.address).has_private_chats:
             return tuple(parts)
@@ -317,7 +317,7 @@ class QuestionAnswers:
     async def _pause_result(
         self, group: MessageGroup, gathering: Gathering, *, is_new: bool
     ) -> TurnResult:
-        """Return a result for a pause: the question as background and, if due, a notice."""
+        """Return the result during a pause: the question as background and, if due, a notice."""
         message, result = gathering.asked.incoming, _as_background(gathering, is_new=is_new)
         if is_native_command(group.message):
             return with_response(group.message, result, PAUSED)

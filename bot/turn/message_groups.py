@@ -62,7 +62,7 @@ class MessageParts:
     rules: BusyRules
 
     def seconds_to_wait(self, message: IncomingMessage) -> float:
-        """Return how long to wait for a message's next part; 0 if it is complete."""
+        """Return the seconds to wait for a message's next part; 0 if the message is complete."""
         if message.interaction is not None:
             return 0.0
         if message.album is not None:
@@ -76,7 +76,7 @@ class MessageParts:
     def join(
         self, whole: IncomingMessage, newest: InboxMessage, later: InboxMessage
     ) -> IncomingMessage | None:
-        """Return the joined parts with a later message appended, or None if it is not a part."""
+        """Return `whole` with a later message appended, or None if that is not one of its parts."""
         message, last = later.incoming, newest.incoming
         if not (isinstance(message, IncomingMessage) and isinstance(last, IncomingMessage)):
             return None
@@ -167,7 +167,7 @@ class Gathering:
 
     group: MessageGroup
     asked: AskedQuestion
-    """The question and its speakers; the preset of the first one controls what is gathered."""
+    """The question and its speakers; the first speaker's preset controls what is gathered."""
     limits: Limits
     conversations: Conversations
     arrivals: ArrivalSignals
@@ -217,7 +217,7 @@ class Gathering:
 
     @contextlib.asynccontextmanager
     async def interrupt_on_arrival(self, stop: StopFlag) -> AsyncIterator[None]:
-        """While the block generates an answer, interrupt it when a message arrives to be covered.
+        """While the block generates an answer, interrupt it for a new message that it should cover.
 
         In `collect` mode, this happens only in the first moments, before anybody has read anything.
         """
@@ -271,7 +271,7 @@ class Gathering:
         return max((self.group.message.newest, *seen), key=lambda one: one.id)
 
     async def _read_new(self) -> None:
-        """Read new messages; stop gathering at a command or one that needs its own answer."""
+        """Read new messages; stop gathering at a command or a message that needs its own answer."""
         if self._is_closed or self._free_places == 0 or self.decide_next is None:
             return
         after, between = self._newest, self.group.between

@@ -226,7 +226,7 @@ class ModelRequests:
         return await self.check_text(asked, provider, greeting)
 
     async def check_text(self, asked: Request | Joined, provider: str, text: str) -> str:
-        """Check a text; return it, or the sentence shown instead."""
+        """Check a text; return it as changed by plug-ins, or the stock sentence if refused."""
         check = await self.create_check(asked.scopes, provider)
         if check is None:
             return text
@@ -299,7 +299,7 @@ async def _apply_check(
 def _reaction_as_text(
     answer: GeneratedAnswer, preset: Preset, context: TurnContext
 ) -> GeneratedAnswer:
-    """Return the answer; if it has no words, with its emoji reaction as text."""
+    """Return the answer; if it has no words, its emoji reaction becomes its text."""
     reaction = _reaction_text(preset, context)
     if reaction is None or is_visible(answer.text):
         return answer

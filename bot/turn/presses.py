@@ -87,7 +87,7 @@ class Presses:
     async def handle(
         self, group: MessageGroup, pressed: Pressed
     ) -> TurnResult | AskedQuestion | ChosenCommand:
-        """Return a press's result, question to answer, or command. Raises `UserError`."""
+        """Return what a press leads to: a result, a question or a command. Raises `UserError`."""
         data = parse_button(pressed)
         if data is None or data.action is ButtonAction.STOP:  # its signal stopped the answer
             return TurnResult()
@@ -141,7 +141,7 @@ class Presses:
             return TurnResult()
 
     async def _remember(self, reacted: Reacted, turns: Sequence[StoredTurn]) -> None:
-        """Remember a message if the person may use the bot; ignore others' reactions silently."""
+        """Save the message as a memory if the person may use the bot; otherwise, say nothing."""
         pressed = Pressed(**_origin_fields(reacted), message_id=reacted.message_id, data="")
         is_refused = await self.stages.access.refusal(pressed) is not None
         if reacted.is_removed or is_refused or not turns:
@@ -163,7 +163,7 @@ class Presses:
         return Feedback(number, reacted.author.id, reacted.reaction, reacted.is_removed)
 
     async def _find(self, pressed: Pressed, data: ButtonData) -> Exchange | None:
-        """Return the pressed button's exchange, or None if it is already deleted as wanted."""
+        """Return the exchange of a pressed button, or None if it was to be deleted and is gone."""
         try:
             return await self.stages.buttons.find_to_change(pressed, data)
         except UserError as error:
@@ -178,7 +178,7 @@ class Presses:
     async def _confirm(
         self, pressed: Pressed, action: ButtonAction, exchange: Exchange
     ) -> Text | None:
-        """Apply a confirmation; return a notice, or None if the question can be answered."""
+        """Apply what a button confirms; return a notice, or None to answer the question now."""
         match action:
             case ButtonAction.FORGET:
                 is_off = await self.stages.forgetting.request_person_deletion(pressed)

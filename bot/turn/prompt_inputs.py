@@ -79,7 +79,7 @@ class ChannelReader:
     """Reads messages of a channel that the bot did not receive, as observed turns."""
 
     read_before: Callable[[IncomingMessage, int], Awaitable[Sequence[IncomingMessage]]]
-    """Returns up to a number of messages before one, oldest first; raises `PlatformError`."""
+    """Returns up to that many messages before a message, oldest first; raises `PlatformError`."""
     read_thread_start: Callable[[IncomingMessage], Awaitable[IncomingMessage | None]]
     """Returns the message that a thread was opened from; raises `PlatformError`."""
     retention_start: Callable[[], float]
@@ -88,7 +88,7 @@ class ChannelReader:
     async def read(
         self, message: IncomingMessage, active: ActiveCharacters, known: Sequence[Turn] = ()
     ) -> tuple[Turn, ...]:
-        """Return earlier messages that are not stored, oldest first; empty on failure."""
+        """Return earlier messages that are not stored, oldest first; empty if reading fails."""
         if message.wake is WakeReason.DM or not active.any_reads_all_messages:
             return ()
         if message.address.history:  # the channel's messages belong to other histories
@@ -204,12 +204,12 @@ class PromptSources:
     resolver: PresetResolver
     personas: UserPersonas
     retrieve_stories: RetrieveStories | None
-    """None: no preset has stories."""
+    """Retrieves stories; None if no preset has stories."""
     summarizer: Summarizer
     channel_reader: ChannelReader
     attachment_reader: AttachmentReader
     backends: Mapping[str, Backend]
-    """By provider."""
+    """Backends by provider."""
     index: SqlHistoryIndex
     recaller: Recaller
     may_spend: bool = True
@@ -224,7 +224,7 @@ class PromptSources:
         before: Session | None = None,
         first_part: int = 0,
     ) -> TurnContext:
-        """Load the data shared by the speakers; pictures only if a speaker's model sees them."""
+        """Load the data shared by all speakers; pictures only if a speaker's model can see them."""
         incoming, speakers, gathered = asked.incoming, asked.speakers, asked.earlier
         claim, message = group.claim, group.message
         max_turns = _turns_to_load(speakers)

@@ -122,7 +122,7 @@ class StopRequests:
     ) -> AsyncIterator[StopFlag]:
         """While the block generates an answer, let a stop, edit or deletion interrupt it.
 
-        This includes events that already wait. `asked` is the current text, edited at `edited_at`.
+        Events that already wait count, too. `asked` is the current text, edited at `edited_at`.
         """
         conversation, flag = asked.address.conversation, StopFlag()
         turn, at = f"{asked.address.source}:{asked.external_key}", edited_at or asked.at
@@ -142,7 +142,7 @@ class StopRequests:
         answer.askers, answer.is_alone = askers, is_alone
 
     def stop_outcome(self, command: IncomingMessage) -> StopOutcome:
-        """Return the outcome of a /stop, which will not stop any later answer from now on."""
+        """Return the outcome of a /stop; from now on, it can stop no further answer."""
         return self._outcomes.setdefault(_key(command), StopOutcome.NOTHING)
 
     def was_edited(self, message_id: str | None, conversation: str) -> bool:
@@ -318,7 +318,7 @@ class ArrivalSignals:
 _LOOK_SECONDS = 2.0
 _MAX_EVENTS = 500
 _MAX_OF_CONVERSATION = 20
-"""The limit per conversation, so that a long queue does not hide a /stop in another one."""
+"""The limit per conversation, so that one long queue does not hide a /stop in another."""
 
 
 @dataclass(eq=False)

@@ -322,7 +322,7 @@ class ConversationWorker:
         return bool(await self._later_edits(group, edited.message_id))
 
     async def _find_later(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
-        """Return the waiting events after a message and those gathered with it, in order."""
+        """Return the events that wait behind `message` and the ones gathered with it, in order."""
         arrivals = self._stages.arrivals
         if not (message.has_messages_waiting or arrivals.has_arrived(claim.conversation)):
             return ()

@@ -238,7 +238,7 @@ def _image_source(image: Image) -> dict[str, str]:
 def _mark_stable_prefix(
     system: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]], cache: Literal["5m", "1h"]
 ) -> None:
-    """Set up to four cache breakpoints in the part of the prompt that the next one will repeat."""
+    """Mark up to four cache breakpoints in the prefix that the next prompt will share."""
     marker = {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
     ends = [*system[:1], *system[-1:]]
     answers = (each for each in reversed(messages[:-1]) if each["role"] == "assistant")

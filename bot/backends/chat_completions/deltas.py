@@ -256,7 +256,7 @@ class ReturnedFields:
 
 
 def _add_item(items: list[dict[str, Any]], item: JsonObject) -> None:
-    """Append an item, or extend the last one if both are pieces of one unsigned item."""
+    """Append an item, or merge it into the last one if both are chunks of one unsigned item."""
     last = items[-1] if items else {}
     place = [(each.get("type"), each.get("index"), each.get("format")) for each in (last, item)]
     if not last or last.get("signature") or "data" in item or place[0] != place[1]:

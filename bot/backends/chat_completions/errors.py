@@ -135,7 +135,7 @@ class RequestFailed(TroupeError):
     retryable: bool = False
     retry_after_seconds: float = 0
     provider_unhealthy: bool = True
-    """Whether the circuit breaker counts it as a failure."""
+    """Whether the circuit breaker counts this error as a failure."""
     is_lasting: bool = False
     """Whether other prompts to the model would fail, too."""
     is_down: bool = False

@@ -16,7 +16,7 @@ class Quirks:
     refused: Collection[str] = ()
     accepts_names: bool = False
     accepts: Capabilities = ALL_CAPABILITIES
-    """The role sequences that it accepts; prompts with other sequences are rewritten."""
+    """The role sequences that the model accepts; other prompts are rewritten to match."""
     continuation: tuple[Mapping[str, object], Mapping[str, object]] | None = None
     """Extra fields of the last message and of the request that make a model continue that message.
     None: its models cannot continue an answer."""

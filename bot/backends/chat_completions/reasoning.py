@@ -151,7 +151,7 @@ class ReasoningFormat:
     open_tag: str | None = None
     """The start tag at the prompt's end, if any: the answer then starts inside the reasoning."""
     assumed_end: str | None = None
-    """An end tag that had no start tag in the model's last answer, as may happen in this one."""
+    """An end tag without a start tag, seen in the model's last answer and expected again."""
     special_tokens: tuple[str, ...] = ()
     keeps_calls: bool = False
     """Whether tool calls stay in the text, for another parser to read."""

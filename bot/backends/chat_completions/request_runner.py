@@ -165,7 +165,7 @@ class ChatRequest:
     stop: Sequence[str]
     reasoning: ReasoningFormat = ANY_FORMAT
     parameters: Collection[str] = ()
-    """Parameter names that may be repeated from the provider's error message."""
+    """Request parameters whose names may be quoted from the provider's error message."""
     has_fallback: bool = False
     headers: Mapping[str, str] | None = None
     is_continuation: bool = False
@@ -293,7 +293,7 @@ class ChatRequestRunner:
         return RateLimitWait(pause) if error.retry_after_seconds else None
 
     def _raise_lasting_error(self, request: ChatRequest) -> None:
-        """Raise a model's lasting error at once, so that the fallback answers without delay."""
+        """Raise a model's recent lasting error at once if a fallback can answer instead."""
         until, error = self._lasting_errors.get(request.model, (0.0, None))
         if error is None or not request.has_fallback:
             return

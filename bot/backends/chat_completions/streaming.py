@@ -193,7 +193,7 @@ class StreamParser(ABC):
         """
 
     def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
-        """Return the texts of the plain events from `begin` on, to save `_parse_event` calls."""
+        """Return the texts of text-only events from `begin` on, to save `_parse_event` calls."""
         return ()
 
     def _add_text(self, text: str) -> None:

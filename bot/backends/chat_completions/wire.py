@@ -83,7 +83,7 @@ def to_wire(
 
 
 def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
-    """Set up to four cache breakpoints in the part of the prompt that the next one will repeat."""
+    """Mark up to four cache breakpoints in the prefix that the next prompt will share."""
     roles = [message["role"] for message in messages]
     begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
     answers = [at for at, role in enumerate(roles[:-1]) if role == "assistant"]

@@ -156,7 +156,7 @@ class ServedModel:
         self._llama.reset()
 
     def _read_prompt(self, prompt: list[int], is_cancelled: Callable[[], bool]) -> int:
-        """Decode all but the prompt's last batch, until cancelled; return the cached tokens."""
+        """Decode all but the last batch, until cancelled; return the cached token count."""
         known = int(Llama.longest_token_prefix(self._llama.eval_tokens, prompt))
         for end in range(known + _BATCH_TOKENS, len(prompt), _BATCH_TOKENS):
             if is_cancelled():
@@ -240,7 +240,7 @@ class BindingsServer:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
 
     async def _get_slots(self, _: web.Request) -> web.Response:
-        """Describe the only slot once it is idle; if there is no response, the model hangs."""
+        """Describe the only slot when the model is idle; no response means that the model hangs."""
         context_tokens = await self._run(lambda: self._model.context_tokens)
         return web.json_response([{"id": 0, "n_ctx": context_tokens, "is_processing": False}])
 

@@ -116,7 +116,7 @@ class Tokenizer:
     async def _tokenize(
         self, texts: Sequence[tuple[str, bool]], *, parse_special: bool
     ) -> list[list[int]]:
-        """Tokenize (text, continues another) pairs, without a space that the tokenizer adds."""
+        """Tokenize (text, joined) pairs; a joined text continues another, without added space."""
         _, separator_ids = await self._detect_added_ids()
         size = len(separator_ids)
         given = [_SEPARATOR + text if joined and size else text for text, joined in texts]

@@ -117,7 +117,7 @@ class _SlotState:
     """The conversation whose text is in the slot, even if it has no owner."""
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     saved: bool = True
-    """Whether it is on disk or not worth saving."""
+    """Whether the slot is saved on disk, or is not worth saving."""
     last_used: int = 0
     busy: bool = False
     to_erase: bool = False

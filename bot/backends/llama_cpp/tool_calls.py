@@ -299,7 +299,7 @@ async def separate_calls(
 
 
 def fit_tools(prompt: Prompt, context_tokens: int, special: Sequence[str]) -> ToolUse:
-    """Return tools for a prompt, none if over a third of the context; cut results to a sixth."""
+    """Return the tools, if they fit in 1/3 of the context, and results cut to 1/6 of it."""
     described = sum(len(one.description) + len(json.dumps(one.parameters)) for one in prompt.tools)
     specs = prompt.tools
     if described > context_tokens * _BYTES_PER_TOKEN // _SPECS_DIVISOR:

@@ -73,7 +73,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         )
 
     def _fold_system(self, prompt: Prompt, model: str) -> ChatRequest:
-        """Rebuild a request without a system message, now and for all of the model's prompts."""
+        """Rebuild a request without a system message; the model's later requests omit it, too."""
         self._without_system_role.add(model)
         return self._to_request(prompt, model)
 

@@ -72,7 +72,7 @@ class KnownService:
     is_self_hosted: bool = False
     """Whether it is self-hosted: it needs no key, costs nothing, and may have any address."""
     lists_all: bool = True
-    """Whether its model list is complete, without aliases or free choice of names."""
+    """Whether its model list names every usable model; false with aliases or free-form names."""
     sees_images: bool = False
     """Whether all of its models see images; if not, a setting decides."""
     context_tokens: int | None = None
@@ -108,7 +108,7 @@ _BY_ADDRESS = {service.address: service for service in SERVICES.values()}
 
 
 def find_known_service(provider: str, base_url: str) -> KnownService | None:
-    """Return the service with an address, the self-hosted server with a provider id, or None."""
+    """Return the service at an address, else the self-hosted server with this id, else None."""
     if base_url in _BY_ADDRESS:
         return _BY_ADDRESS[base_url]
     if is_azure(provider, base_url):

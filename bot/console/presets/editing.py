@@ -36,7 +36,7 @@ from bot.texts.text import error_text, translatable
 from bot.value_class import value_class
 
 MAX_CONTENT_CHARS = 4_000_000
-"""The longest text of a draft; a lorebook may be inside."""
+"""The maximum length of a draft in characters, including any lorebook in it."""
 
 _MAX_AUDIT_CHARS = 4000
 _MAX_CHARS_CHECKED_AT_ONCE = 20_000  # about 10 ms
@@ -46,9 +46,9 @@ _MAX_CHARS_CHECKED_AT_ONCE = 20_000  # about 10 ms
 class EditedPreset:
     name: str
     version: int
-    """The newest one; 0: it was never published."""
+    """The number of the newest published version; 0 if it was never published."""
     published: str
-    """The text of that version; empty if there is none."""
+    """The text of the newest published version; empty if there is none."""
     draft: PresetDraft | None
 
     @property
@@ -65,7 +65,7 @@ class EditedPreset:
 class ListedPreset:
     name: str
     version: int | None
-    """None: it was never published."""
+    """The newest published version; None if it was never published."""
     character: str
     description: str
     provider: str
@@ -91,7 +91,7 @@ class PresetEditing:
     audit: AuditLog
     clock: Clock
     unsupported: Callable[[Preset], Sequence[str]]
-    """Returns a line for each parameter that one of the preset's providers does not take."""
+    """Returns a line for each parameter that some provider of the preset does not support."""
     open_folder: Callable[[], Path]
     """Returns the folder that presets are written to; raises `UserError`."""
     prepare: Callable[[Preset], Preset]
@@ -109,7 +109,7 @@ class PresetEditing:
         return [self._to_listed(name, has_draft=name in drafts) for name in names]
 
     def picture_file(self, name: str) -> Path | None:
-        """Return the file of a preset's card if it is a picture."""
+        """Return the file of a preset's card, or None if it is not a picture."""
         with contextlib.suppress(KeyError, UserError, OSError):
             file = card_file(self.open_folder(), self.resolver.presets[name])
             with file.open("rb") as opened:
@@ -194,7 +194,7 @@ class PresetEditing:
         return preset
 
     async def with_lorebook(self, value: dict[str, object]) -> dict[str, object]:
-        """Return a preset's JSON with its lorebook included, even if that is in a file."""
+        """Return a preset's JSON including its lorebook, even if the lorebook is in a file."""
         file = value.get("lorebook")
         if not isinstance(file, str):
             return value
@@ -253,7 +253,7 @@ class PresetEditing:
             raise UserError(error_text(error)) from None
 
     def check_name(self, name: str, others: Iterable[str]) -> None:
-        """Raise `UserError` if the name would give the same file name as another preset's."""
+        """Raise `UserError` if the name results in the same file name as one of `others`."""
         wanted = preset_id(name)
         if found := next((one for one in others if preset_id(one) == wanted), None):
             raise _name_taken_error(found)
@@ -265,7 +265,7 @@ class PresetEditing:
 
 
 def _parameter_line(document: JsonDocument, text: str) -> int:
-    """Return the line of the parameter quoted in a text."""
+    """Return the line number of the parameter that an error's text quotes."""
     quoted = re.search(r"'([^']+)'", text)
     path = ("parameters", quoted[1]) if quoted else ("parameters",)
     return document.line_at(path)

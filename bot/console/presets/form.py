@@ -22,7 +22,7 @@ NOT_IN_FORM = frozenset({
 FieldKind: TypeAlias = Literal[
     "text", "long", "number", "whole", "choice", "flag", "lines", "texts"
 ]
-"""`lines`: a list with a text in each line; `texts`: a list of texts of several lines."""
+"""The kind `lines` is a list of one-line texts; `texts` is a list of multi-line texts."""
 _Schema: TypeAlias = Mapping[str, Any]
 _CHARS_PER_ROW = 62
 _MAX_ROWS = 12
@@ -70,7 +70,7 @@ class FormField:
     label: str
     """The key of its label in templates/presets/labels.html."""
     texts: Sequence[str]
-    """As it is written in the form; several for `texts`, else one."""
+    """The texts in the field: several if its kind is `texts`, otherwise one."""
 
     @property
     def is_long(self) -> bool:
@@ -126,7 +126,7 @@ def _collect_specs(schema: _Schema, parts: _Schema, path: tuple[str, ...]) -> It
 
 
 def _resolve_schema(schema: _Schema, parts: _Schema) -> _Schema:
-    """Return the schema of a value, ignoring null."""
+    """Return a value's schema, with a reference resolved and null ignored."""
     if "$ref" in schema:
         part: _Schema = parts[schema["$ref"].rpartition("/")[2]]
         return part
@@ -209,7 +209,7 @@ def _texts_of(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
 
 
 def read_texts(spec: FieldSpec, texts: Sequence[str]) -> object:
-    """Parse a field's texts; invalid numbers stay text, and None omits the key."""
+    """Parse a field's texts; invalid numbers stay text. None means to omit the key."""
     text = texts[0]
     if spec.kind == "texts":
         return [one for one in texts if one] or None
@@ -238,7 +238,7 @@ def _parse_number(text: str) -> float | str:
 
 
 def plain_lines(text: str) -> str:
-    """Normalize a browser's line breaks to JSON's."""
+    """Replace a browser's CRLF and CR line breaks with LF, as used in JSON."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -28,7 +28,7 @@ _NUMBERED: Mapping[str, Sequence[str]] = {
     "position": [one.value for one in POSITIONS],
     "role": ROLES,
 }
-"""Values that the JSON numbers from 0 and the form names."""
+"""The form's names for values that the JSON stores as numbers, starting at 0."""
 _SPECS = (
     FieldSpec(("name",), "text"),
     FieldSpec(("keys",), "lines"),
@@ -63,7 +63,7 @@ _CARD: Mapping[str, tuple[str, ...]] = {
         for name in ("depth", "role", "probability", "scan_depth", "match_whole_words")
     },
 }
-"""Where a field is, if not under its name; see `_path_of`."""
+"""The paths of fields that cards store under other names; see `_path_of`."""
 _NEVER_ABSENT: Mapping[str, object] = {"keys": [], "content": ""}
 """Keys that cards must have even if empty."""
 
@@ -71,7 +71,7 @@ _NEVER_ABSENT: Mapping[str, object] = {"keys": [], "content": ""}
 @value_class
 class EntryForm:
     number: int
-    """Counts from 1, in the order of the book."""
+    """The position of the entry in the lorebook, starting at 1."""
     title: str
     fields: Sequence[FormField]
 
@@ -162,7 +162,7 @@ def _is_card(book: object) -> bool:
 
 
 def _path_of(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
-    """Return the path of an entry's field; in a card, the one of its two places that counts."""
+    """Return the path of an entry's field; if a card has the field twice, the one that counts."""
     if not _is_card(book):
         return _WORLD_INFO.get(name, (name,))
     if name == "name" and not entry.get("name") and entry.get("comment"):

@@ -82,7 +82,7 @@ SceneId = Annotated[str, Field(max_length=400, description="A sample, or a conve
 TriedText = Annotated[
     str, Field(max_length=4000), AfterValidator(lambda text: text.replace("\r\n", "\n"))
 ]
-"""The text that the lorebook is tried on, with plain line breaks."""
+"""The text to try the lorebook on, with plain line breaks."""
 
 Ask: TypeAlias = Callable[[Preset, Prompt, str], Awaitable[OperatorAnswer]]
 
@@ -118,7 +118,7 @@ _TEMPLATES: Mapping[str, Mapping[str, object]] = {
     },
     "assistant": {"system": "You are a helpful assistant. ", "max_output_tokens": 1000},
 }
-"""What a new preset begins with."""
+"""The initial content of a new preset, by template name."""
 
 
 @value_class
@@ -127,13 +127,13 @@ class PresetDetail:
 
     name: str
     version: int
-    """0: it was never published."""
+    """The newest published version; 0 if it was never published."""
     published: str
     draft: str | None
     revision: int
     """The draft's revision; 0 without a draft."""
     problems: Sequence[PresetProblem]
-    """Of the draft, or else of the published text."""
+    """Problems in the draft or, if there is none, in the published text."""
 
 
 @value_class
@@ -141,7 +141,7 @@ class TrialAnswer:
     """One version's answer to a scene."""
 
     version: int | None
-    """Absent: of the draft."""
+    """The published version that answered; absent if the draft answered."""
     text: str
     seconds: float = 0.0
     problem: str = ""
@@ -157,7 +157,7 @@ class PresetPages(RouteGroup):
     ask_model: Ask
     providers: Sequence[str]
     count_uses: Callable[[], Awaitable[Mapping[str, int]]]
-    """Returns in how many channels, threads and servers each preset was chosen."""
+    """Returns the number of channels, threads and servers in which each preset was chosen."""
 
     @route("GET /api/v1/presets", Scope.READ, also=Scope.PRESETS)
     async def list_presets(self) -> Mapping[str, Sequence[ListedPreset]]:
@@ -552,7 +552,7 @@ class PresetPages(RouteGroup):
     async def test(
         self, request: ConsoleRequest, name: str
     ) -> Mapping[str, Sequence[Mapping[str, str | int | None]]]:
-        """Compose the draft for recorded conversations; no model is called.
+        """Compose the draft's prompts for recorded conversations; no model is called.
 
         Each prompt is "same", "differs", or "over" (something no longer fits). Steps that cost
         money are skipped unless the caller may spend.

@@ -25,11 +25,11 @@ from bot.value_class import value_class
 _BEGIN = datetime(2026, 1, 5, 19, 30, tzinfo=UTC)
 _PLATFORM = "web"
 _ANSWER = ""
-"""In the lines of a sample: who answers."""
+"""The speaker in a sample's lines that stands for the preset's character."""
 
 
 def sample_scene(name: str, preset: str) -> Scene | None:
-    """Return a sample scene with a preset's answers; its last line is to be answered."""
+    """Return a sample scene in which a preset has answered and should answer the last line."""
     turns = [_sample_turn(at, *line, preset) for at, line in enumerate(SAMPLE_SCENES[name])]
     return recorded_scene(f"{_PLATFORM}:sample-{name}", 1, turns)
 
@@ -54,7 +54,7 @@ SAMPLE_SCENES: Mapping[str, Sequence[tuple[str, str]]] = {
     "tavern": _TAVERN,
     "first": (("Alice", "Hello! Who are you, and what can you do?"),),
 }
-"""Lines: who says what. The first one is shown first; labels.html has their titles."""
+"""Sample scenes as (speaker, text) lines, default scene first; labels.html has the titles."""
 
 
 _MAX_RECORDED = 24
@@ -168,9 +168,9 @@ def recorded_scene_id(conversation: str) -> str:
 async def open_entry(
     editing: PresetEditing, value: dict[str, object] | None, number: int
 ) -> Mapping[str, object]:
-    """Return a lorebook entry as a form; 0 selects none.
+    """Return a lorebook entry as a form; the number 0 selects no entry.
 
-    `file` is set if the lorebook is in a separate file; a change moves it into the preset.
+    `file` is set if the lorebook is in a separate file; a change then moves it into the preset.
     """
     if value is None:
         return {**_NO_ENTRY, "problem": translatable("The draft is not valid JSON. Fix it first.")}

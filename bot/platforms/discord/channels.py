@@ -170,7 +170,7 @@ class CharacterPictures:
         return _PICTURE_ADDRESS.format(found)
 
     async def drop(self, kept: Collection[str]) -> None:
-        """Delete pictures whose URLs are not in `kept` and were not in the last call's `kept`."""
+        """Delete pictures whose URLs were not in `kept` in this call or the previous one."""
         if kept == self._kept and not self._unused:
             return
         ids = [one.id for one in await self._list_pictures()]
@@ -242,7 +242,7 @@ class AnswerThreads:
 
 
 def thread_message_id(thread: str, message_id: str) -> str:
-    """Return the id under which we store a message that an answer in a channel sent to a thread."""
+    """Return our id for a message in a thread that belongs to an answer in a channel."""
     return f"{thread}{_THREAD_MARK}{message_id}"
 
 

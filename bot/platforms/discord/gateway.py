@@ -56,7 +56,7 @@ GatewayEvent = Incoming | CommandReceived | SessionStarted | SessionResumed
 async def wait_for_events(
     queue: asyncio.Queue[GatewayEvent], seconds: float
 ) -> Sequence[GatewayEvent]:
-    """Wait `seconds` for an event; return all queued ones, up to and with a session start."""
+    """Wait `seconds` for an event; return all queued ones, up to the first session start."""
     taken: list[GatewayEvent] = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -150,7 +150,7 @@ class Gateway(ShardClient):
             self._queue_event(self.read_message(message))
 
     def read_message(self, message: discord.Message) -> IncomingMessage | None:
-        """Convert a new or missed message, or return None if it is not for the bot to read."""
+        """Convert a new or missed message, or return None if the bot should not read it."""
         bot_id = self._context.bot_id
         return parse_or_skip("MESSAGE", incoming.to_incoming_message, message, self._bot, bot_id)
 
@@ -203,7 +203,7 @@ class Gateway(ShardClient):
         self._queue_event(incoming.guild_to_joined(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
-        """Queue the joining of a new server; after outages, Discord also reports old servers."""
+        """Queue the joining of a new server; Discord also reports old servers after outages."""
         arrived = getattr(guild.me, "joined_at", None)  # the event may not contain the bot
         is_new = arrived is not None and utcnow() - arrived < _NEW_GUILD_AGE
         if self._connected and is_new and guild.channels:
@@ -325,7 +325,7 @@ class Gateway(ShardClient):
         kind: ResponseType,
         data: Mapping[str, object] | None = None,
     ) -> bool:
-        """Send a response, twice if the outcome is unknown; return whether Discord accepted it."""
+        """Send a response, again if the outcome is unknown; return whether Discord accepted it."""
         ids = str(interaction.id), interaction.token
         body = {"type": kind.value} | ({"data": data} if data else {})
         try:

@@ -72,7 +72,7 @@ def to_incoming_message(
 def edit_to_incoming(
     message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
 ) -> Edited | None:
-    """Convert an edit, also for a `thread` started from the message; None for a link preview."""
+    """Convert an edit, addressed to `thread` if given; None if it only added a link preview."""
     incoming = to_incoming_message(message, bot, bot_id)
     if incoming is None or message.edited_at is None:
         return None
@@ -278,7 +278,7 @@ def _list_scopes(address: Address, channel: object, guild: discord.Guild | None)
 
 
 def _is_age_restricted(channel: object, *, is_private: bool) -> bool | None:
-    """Return whether Discord admits only adults, or None for private chats."""
+    """Return whether only adults may enter a channel on Discord, or None for private chats."""
     if is_private:
         return None
     is_nsfw = getattr(channel, "is_nsfw", None)  # missing if the channel is not in the cache

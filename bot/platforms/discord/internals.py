@@ -35,7 +35,7 @@ from bot.platforms.discord.shards import GatewaySession, Shard
 
 _GUILD_READY_TIMEOUT_SECONDS = 1.0  # the longest gap between guilds at the start of a session
 _KEEPS_SESSION = 4000
-"""The close code; with 1000 or 1001, Discord would end the session."""
+"""The close code that keeps the session; with 1000 or 1001, Discord would end it."""
 _MESSAGE_EVENTS = frozenset({"MESSAGE_CREATE", "MESSAGE_UPDATE"})
 
 EventHandler = Callable[..., None]

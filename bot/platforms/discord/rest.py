@@ -249,7 +249,7 @@ class RestClient:
         file: Attachment | None = None,
         query: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Send a request, after short rate limits, and return the body; raises `PlatformError`."""
+        """Wait out short rate limits, send a request, return its body; raises `PlatformError`."""
         if file is not None and isinstance(body, dict):
             # Without this list, a repeated edit would attach the file twice.
             body = {**body, "attachments": [{"id": 0, "filename": file.name}]}

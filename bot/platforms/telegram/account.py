@@ -120,7 +120,7 @@ class TelegramAccount(AccountSetup):
     async def _thank_and_confirm(
         self, update_id: int, updates: list[dict[str, Any]], chat: int
     ) -> None:
-        """Thank the sender; confirm the update with the code if no other message precedes it."""
+        """Thank the sender; mark the update with the code as read if it is the oldest one."""
         if updates[0]["update_id"] == update_id:
             await self._get_updates(offset=update_id + 1, timeout=0, limit=1)
         thanks = SendMessage(chat_id=chat, text="Thank you. You are an admin of this bot now.")

@@ -178,7 +178,7 @@ def token_rejected_error() -> errors.TokenRejected:
 
 
 def translate(error: Exception) -> errors.PlatformError:
-    """Convert a failed call's error to ours; its text contains Telegram's description at most."""
+    """Convert a failed call's error to ours, with no text except Telegram's description."""
     match error:
         case exceptions.TelegramRetryAfter():
             return errors.RateLimited(error.retry_after)

@@ -35,7 +35,7 @@ UPDATE_TYPES = [
     "message_reaction",  # sent only for private chats and groups where the bot is an admin
 ]
 PRESS_KEY_PREFIX = "cb"
-"""In the external key of a button press, the prefix of the callback query's id."""
+"""The prefix of a button press's external key; the callback query's id follows it."""
 
 _log = structlog.get_logger(__name__)
 
@@ -235,7 +235,7 @@ def to_incoming_message(
 
 
 def ephemeral_id(person: int, number: int) -> str:
-    """Return our id of an ephemeral message; Telegram's number is unique for one person only."""
+    """Return our id of an ephemeral message; Telegram's number is unique only per person."""
     return f"e{person}:{number}"
 
 

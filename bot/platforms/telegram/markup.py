@@ -41,7 +41,7 @@ _CHOSEN = "✓ "
 def render_markdown(
     source: str, max_entities: int = _MAX_ENTITIES, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity] | None]:
-    """Convert Markdown to a text and its entities or None; mentions become code."""
+    """Convert Markdown to text and entities (None without entities); mentions become code."""
     styled = style_markdown(source) if has_links else style_markdown(source, has_links=False)
     styled = _limit_spans(_without_mentions(styled), max_entities)
     if not styled.spans:
@@ -51,7 +51,7 @@ def render_markdown(
 
 
 def _limit_spans(styled: StyledText, max_spans: int) -> StyledText:
-    """Keep only the most important spans; change mentions that were code but no longer are."""
+    """Keep the most important spans; alter mentions that were code but no longer are."""
     if len(styled.spans) <= max_spans:
         return styled
     by_importance = sorted(styled.spans, key=lambda one: _IMPORTANCE.index(one.style))
@@ -142,7 +142,7 @@ def _utf16_offsets(text: str) -> Sequence[int]:
 
 
 def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[str, object] | None:
-    """Return a keyboard with a row per menu option, then the button rows, or None."""
+    """Return a keyboard with a row per menu option, then the button rows; None if it is empty."""
     if not (buttons or menus):
         return None
     rows = itertools.groupby(sorted(buttons, key=attrgetter("row")), attrgetter("row"))

@@ -35,7 +35,7 @@ from bot.ports import Intake
 from bot.value_class import value_class
 
 _MESSAGE_ID_OFFSET = 10**12
-"""The offset added to the message ids of a supergroup; no group has had as many messages."""
+"""Added to a supergroup's message ids, so that they exceed all ids of the former group."""
 
 Result = TypeVar("Result")
 
@@ -50,7 +50,7 @@ class CurrentChat:
     has_moved: bool = False
 
     def to_wire(self, message_id: str | None) -> int | None:
-        """Return a stored message id as Telegram's, or None if the message is not in this chat."""
+        """Convert a stored message id to Telegram's; None if the message is not in this chat."""
         if message_id is None or not message_id.isdecimal():  # ephemeral, see `incoming.py`
             return None
         known = int(message_id)
@@ -63,7 +63,7 @@ class CurrentChat:
 
 
 class MovedChats:
-    """The moves of a bot's groups to supergroups, which are stored with the cursors."""
+    """Tracks groups that became supergroups with new chat ids; stored with the cursors."""
 
     def __init__(self, store: Intake | None = None, bot_id: str = "") -> None:
         self._store = store
@@ -85,7 +85,7 @@ class MovedChats:
         self._is_loaded = True
 
     async def load_moves_of_new_chats(self, incomings: Iterable[Incoming], store: Intake) -> None:
-        """Load stored moves, if any of these events is from a group new to this process."""
+        """Load stored moves if any event comes from a group that this process has not seen yet."""
         seen = {int(one.address.chat) for one in incomings}
         new = {chat for chat in seen - self._loaded_for if chat < 0}
         if new:
@@ -104,7 +104,7 @@ class MovedChats:
         return cursors
 
     def to_first_addresses(self, incomings: Iterable[Incoming]) -> list[Incoming]:
-        """Return events with their group's first address, without those that announce a move."""
+        """Return the events with their group's original address; drop those announcing a move."""
         placed = (self._to_first_address(one) for one in incomings)
         return [one for one in placed if one is not None]
 
@@ -137,7 +137,7 @@ class MovedChats:
     async def call_in_chat(
         self, address: Address, request: Callable[[CurrentChat], Awaitable[Result]]
     ) -> Result:
-        """Make a request to the current chat of an address; repeat it if the chat just moved."""
+        """Send a request to an address's current chat; repeat it once if the chat just moved."""
         chat = await self._current_chat(address)
         try:
             return await request(chat)

@@ -170,7 +170,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     def admits_call(self, headers: Mapping[str, str]) -> bool:
-        """Compare the secret in constant time, and as bytes, because a header need not be ASCII."""
+        """Check the secret header in constant time, as bytes, because it may not be ASCII."""
         given = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
         _, secret = self._read_secrets()
         return hmac.compare_digest(given, secret.encode())
@@ -232,7 +232,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         task.add_done_callback(self._acknowledging.discard)
 
     async def _get_updates(self, offset: int | None) -> list[dict[str, Any]]:
-        """Poll once; return updates unparsed, so that an invalid one does not hide the others."""
+        """Poll once; return unparsed updates, so that an invalid update does not lose the rest."""
         # After a failure, poll without waiting, to notice soon when it is over; but not in a
         # conflict, because each poll interrupts the other process.
         is_short = self.connection_error is not None and not self._has_conflict

@@ -53,7 +53,7 @@ _ProbeResult: TypeAlias = Literal["ours", "foreign", "nothing"]
 
 
 class TelegramSurface(Surface, DraftingSurface):
-    """Sends messages; without idempotency keys, `find` looks for the text after a lost response."""
+    """Sends messages. Without idempotency keys, `find` must check if a lost request succeeded."""
 
     def __init__(
         self, api: BotApi, chats: MovedChats | None = None, *, has_drafts: bool = False
@@ -269,7 +269,7 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _find_duplicate(
         self, message: OutgoingMessage, chat: int, oldest: int, known: Set[int], sent: int
     ) -> int | None:
-        """Search for a copy of the message `sent`, first after it, then just before it."""
+        """Search for a duplicate of the message with id `sent`: first after it, then before it."""
         found = await self._search(message, chat, sent, known)
         if found is not None:
             return found

@@ -34,7 +34,7 @@ _MAX_KEPT = 100  # the number of messages whose nonces and texts are kept
 
 
 class LocalChat:
-    """The chat of a terminal; a fresh chat has a new name, and so no history from earlier runs."""
+    """The terminal's chat; a fresh chat gets a new name, so it has no history of earlier runs."""
 
     def __init__(
         self, chat: str = "", locale: str | None = None, *, is_fresh: bool = False
@@ -81,7 +81,7 @@ class LocalChat:
         )
 
     def rename(self, name: str) -> str:
-        """Change the current person's name unless `name` is blank; return a notice of the name."""
+        """Rename the current person unless `name` is blank; return a notice of their name."""
         if name.strip():
             self.person = to_person(name.strip())
             told = translatable("Your name is now {name}.", name=self.person.name)

@@ -84,7 +84,7 @@ class TerminalPlatform(LocalPlatform):
 
 
 class TerminalSurface(PrintingSurface):
-    """Prints messages; after an edit, it prints the added text, or the whole text if it changed."""
+    """Prints messages; an edit prints only the appended text, or all if earlier text changed."""
 
     def __init__(self, screen: TextIO, run: str, language: str = "en") -> None:
         super().__init__(run, language)

@@ -38,7 +38,7 @@ _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "ta
 
 
 class _PlainCode(CodeBlock):
-    """A code block to copy: without background, and not wrapped outside lists and quotes."""
+    """A code block that is easy to copy: no background, and wrapped only in lists and quotes."""
 
     @override
     def __rich_console__(
@@ -87,7 +87,7 @@ class TextRenderer:
         )
 
     def answer(self, source: str) -> str:
-        """Render an answer in Markdown, whose first line may be its speaker: "[Nora]"."""
+        """Render a Markdown answer, whose first line may name the speaker, as in "[Nora]"."""
         speaker = _SPEAKER_LINE.match(source)
         if speaker is None:
             return self._markdown(source)

@@ -140,7 +140,7 @@ class ChatScreen:
             self._session.app.exit()
 
     def print(self, text: str) -> None:
-        """Print lines above the prompt, for good; raises `OSError` if the terminal was closed."""
+        """Print lines permanently above the prompt; raises `OSError` if the terminal was closed."""
         app = self._session.app
         if app.is_running:
             app.renderer.erase()

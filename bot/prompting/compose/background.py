@@ -27,7 +27,7 @@ _TOO_OLD = marked("older than the background that fits")
 def build_background(
     observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, tagged: bool
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
-    """Return parts for observed lines (oldest first), quote, and files, and the dropped items."""
+    """Return parts for observed lines (oldest first), quote, and files; and the dropped items."""
     message = inputs.incoming
     if not (observed or message.thread_title or message.quote or files.texts or files.unread):
         return [], []  # the usual case

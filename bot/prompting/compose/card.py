@@ -85,7 +85,7 @@ def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
 def _apply_prompt_order(
     draft: Draft, inputs: PromptInputs, macros: CardMacros, lore: LoreResult, people: str
 ) -> Draft:
-    """Arrange the draft in the preset's own prompt order, with `{{user}}` for all speakers."""
+    """Arrange the draft in the preset's prompt order; `{{user}}` stands for all speakers."""
     preset = inputs.preset
     summary = draft.summary.text if draft.summary and _mentions(preset.prompts, "summary") else ""
     given = replace(macros.current, user=macros.stable.user)
@@ -97,7 +97,7 @@ def _apply_prompt_order(
 
 
 def _expand_persona(draft: Draft, macros: Macros) -> Draft:
-    """Expand macros in the persona and stories, whose texts other macros insert."""
+    """Expand macros in the persona and stories, because other macros insert these texts."""
 
     def expand_parts(parts: Sequence[PromptPart], section: str) -> tuple[PromptPart, ...]:
         return tuple(
@@ -210,7 +210,7 @@ _MARKED_FIELDS = {
 
 @value_class
 class _Filled:
-    """A prompt of the preset's order with its text; lore has several parts that can be dropped."""
+    """An item of the preset's prompt order with its text; parts of lore can be dropped singly."""
 
     prompt: OrderedPrompt
     parts: Sequence[PromptPart]
@@ -309,7 +309,7 @@ def _is_system(one: _Filled) -> bool:
 def _messages_before(
     filled: Sequence[_Filled], examples: Sequence[Message], lore: LoreResult
 ) -> list[Message]:
-    """Return the messages between system message and history, with system messages joined."""
+    """Return the messages between system message and history; join adjacent system messages."""
     found: list[Message] = []
     for one in filled:
         messages = [one.message] if one.text.strip() else []
@@ -332,7 +332,7 @@ def _lore_message(parts: Sequence[PromptPart]) -> list[Message]:
 
 
 def _at_depths(filled: Sequence[_Filled]) -> Iterator[tuple[int, _Filled]]:
-    """Yield (depth, prompt) pairs, deepest first, with prompts of equal order and role joined."""
+    """Yield (depth, prompt), deepest first; join prompts with equal depth, order, and role."""
     groups: dict[tuple[int, int, int], list[_Filled]] = defaultdict(list)
     for one in filled:
         prompt = one.prompt

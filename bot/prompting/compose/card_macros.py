@@ -25,7 +25,7 @@ ORIGINAL_SYSTEM = (
 """A card's default instructions, which are also the value of `{{original}}`."""
 
 DEPTH_NOTE = "note at depth"
-"""The name of the lorebook entry into which a card's depth prompt is imported."""
+"""The name of the lorebook entry that stores the depth prompt of an imported card."""
 
 _MAX_LISTED_NAMES = 5
 _MAX_GREETING_CHARS = 20_000  # ten messages on Discord; a greeting cannot be stopped
@@ -36,12 +36,11 @@ class CardMacros:
     """The macros for a prompt's stable start, and for the part that changes with each message."""
 
     stable: Macros
-    """Here, `{{user}}` stands for all people in the conversation, as the author changes too
-    often."""
+    """Macros in which `{{user}}` means all people, because the author changes too often."""
     current: Macros
 
     def with_values(self, outlets: Mapping[str, str], **fields: str) -> "CardMacros":
-        """Return the macros with additional values, and with lore by outlet name."""
+        """Return a copy with additional values, and with the lore text for each outlet name."""
         stable, current = (
             replace(one, fields={**one.fields, **fields}, outlets=outlets)
             for one in (self.stable, self.current)
@@ -108,9 +107,9 @@ def choose_greeting(
     number: int | None = None,
     characters: int = 1,
 ) -> str | None:
-    """Return the greeting with a number (from 1, by default the first), or None without greetings.
+    """Return greeting `number` (from 1, by default 1), or None if the preset has no greetings.
 
-    It is cut to what fits into ten messages.
+    The greeting is cut to what fits into ten messages.
     """
     greetings = preset.greetings_among(characters)
     if not greetings:
@@ -140,12 +139,12 @@ def seeded_random(*seeds: str) -> random.Random:
 
 
 def turn_seed(turn: Turn) -> str:
-    """Return a text that identifies a turn each time its session is loaded."""
+    """Return a text that identifies a turn, and stays the same when its session is reloaded."""
     return f"{int(turn.at.timestamp())} {turn.text}"
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """["Alice", "Bob", "Carol"] -> Alice, Bob and Carol."""
+    """Join names, as in `Alice, Bob and Carol`; `others` stands for names over the limit."""
     listed = [*names[:_MAX_LISTED_NAMES], *(["others"] if len(names) > _MAX_LISTED_NAMES else [])]
     *first, last = listed or ["user"]
     return f"{', '.join(first)} and {last}" if first else last

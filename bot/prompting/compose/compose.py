@@ -329,7 +329,7 @@ async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> Fit
 
 
 async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
-    """Fit a draft to the preset's limit, counted or estimated; raise `UserError` if too long."""
+    """Fit a draft to the preset's limit of (estimated) tokens; raise `UserError` if too long."""
     limit = preset.max_input_tokens
     if preset.token_counter:
         token_counter = get_counter(preset.token_counter)

@@ -14,7 +14,7 @@ from bot.value_class import value_class
 
 @value_class
 class PromptInputs:
-    """All that a prompt is composed of, except stories."""
+    """Everything that a prompt is composed from, except stories."""
 
     preset: Preset
     session: Session
@@ -37,7 +37,7 @@ class PromptInputs:
         return turn.speaker is None and turn.preset in {None, self.preset.name}
 
     def speaker_label(self, turn: Turn) -> str:
-        """Return the name of a turn's speaker, even if turns are not tagged."""
+        """Return the name of a turn's speaker, even where turns have no speaker tags."""
         if self.is_own(turn):
             return self.preset.character_name
         return self.speakers.find_label(turn, self.preset.name)

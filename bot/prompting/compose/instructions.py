@@ -22,11 +22,11 @@ from bot.prompting.text.tokens import counter_for_model
 
 _STORIES_DIVISOR = 4  # stories may use a quarter of the prompt
 PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scenario": "scenario"}
-"""The preset keys that describe a character, and the macros that insert their texts."""
+"""Maps the preset keys that describe a character to the macros that insert their texts."""
 
 
 def persona_prefix(key: str, preset: Preset) -> str:
-    """Return the heading for a persona text, if the preset has no prompt order of its own."""
+    """Return the heading for a persona text in Troupe's own prompt order, or "" if none."""
     prefixes = {"personality": f"{preset.character_name}'s personality: ", "scenario": "Scenario: "}
     return prefixes.get(key, "")
 
@@ -134,7 +134,7 @@ def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPro
 
 
 def _persona_with_queries(preset: Preset) -> Persona:
-    """Return a persona with story queries, with a default one for "recent" stories."""
+    """Parse the persona for its story queries; without any, "recent" stories have a default."""
     persona = parse_persona(preset.persona or "")
     if preset.stories == "recent" and not persona.placeholders:
         return parse_persona(DEFAULT_PLACEHOLDER)

@@ -39,7 +39,7 @@ _LORE_PRIORITY = 2  # lore has its own budget already, so others are dropped fir
 
 
 DeepMessage: TypeAlias = tuple[int, Message, str]
-"""How many messages follow the inserted message (including the newest), the message, its name."""
+"""(depth, message, name): inserted before the last `depth` messages, the newest included."""
 
 
 def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResult:
@@ -70,7 +70,7 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
 
 
 def _earlier_prompts(book: Lorebook, inputs: PromptInputs) -> list[int]:
-    """Return the lengths in turns of earlier prompts, as far back as lasting effects reach."""
+    """Return the number of turns in each earlier prompt whose effects may still last."""
     reach = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
     if not reach:
         return []
@@ -111,7 +111,7 @@ def deep_lore(lore: LoreResult) -> list[DeepMessage]:
 def insert_messages(
     deep: Sequence[DeepMessage], history: Sequence[HistoryUnit]
 ) -> tuple[HistoryUnit, ...]:
-    """Insert messages into a history by depth; those deeper than its length go to the start."""
+    """Insert messages into a history at their depths, or at its start if it is too short."""
     if not deep:
         return tuple(history)
     total = 1 + sum(len(unit.messages) for unit in history)  # including the newest message
@@ -145,7 +145,7 @@ def parts_without_history(lore: LoreResult, history: Sequence[HistoryUnit]) -> l
 
 
 def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
-    """Return an item for each inactive entry with the reason; entries without a match share one."""
+    """Return an item with the reason for each inactive entry; unmatched entries share an item."""
     inactive = [decision for decision in lore.decisions if not decision.activated]
     others = [decision for decision in inactive if decision.reason != KEYS_NOT_FOUND]
     items = [DroppedItem("lore", one.entry.label, one.reason) for one in others]

@@ -34,7 +34,7 @@ _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0
 
 
 class KeyLogic(StrEnum):
-    """How secondary keys count. The order is that of SillyTavern's numbers."""
+    """How secondary keys affect a match; in the order of SillyTavern's numbers for them."""
 
     AND_ANY = "and_any"
     NOT_ALL = "not_all"
@@ -49,7 +49,7 @@ class EntryPosition(StrEnum):
     """At the top of the author's note, shortly before the newest message."""
     NOTE_BOTTOM = "note_bottom"
     AT_DEPTH = "at_depth"
-    """`depth` messages before the end."""
+    """Before the last `depth` messages."""
     EXAMPLES_TOP = "examples_top"
     EXAMPLES_BOTTOM = "examples_bottom"
     OUTLET = "outlet"
@@ -72,11 +72,11 @@ class LoreEntry:
     enabled: bool = True
     constant: bool = False
     vectorized: bool = False
-    """Whether SillyTavern also finds it by similarity."""
+    """Whether SillyTavern also finds the entry by the similarity of vectors."""
     never_active: bool = False
-    """Whether it has the decorator `@@dont_activate` of V3 cards."""
+    """Whether the entry has the decorator `@@dont_activate` of V3 cards."""
     order: int = 100
-    """At one position, entries with higher orders come later; they get the token budget first."""
+    """Entries with higher orders come later at the same position, but get token budget first."""
     position: EntryPosition = EntryPosition.BEFORE_CHAR
     depth: int = 4
     outlet: str = ""
@@ -84,20 +84,20 @@ class LoreEntry:
     probability: float = 100
     ignores_budget: bool = False
     exclude_recursion: bool = False
-    """Whether other entries cannot activate it."""
+    """Whether the texts of other entries cannot activate this entry."""
     prevent_recursion: bool = False
-    """Whether it cannot activate other entries."""
+    """Whether this entry's text cannot activate other entries."""
     delay_until_recursion: int = 0
-    """The recursion level that it waits for, or 0."""
+    """The recursion level before which the entry cannot be activated, or 0."""
     scan_depth: int | None = None
     """How many messages are searched for its keys; None: the book's setting."""
     case_sensitive: bool | None = None
     match_whole_words: bool | None = None
-    """None, here and above: the book's setting."""
+    """Whether keys match only whole words; None, here and above, means the book's setting."""
     sticky: int = 0
-    """For how many messages it stays active."""
+    """The number of messages for which the entry stays active once it is activated."""
     cooldown: int = 0
-    """For how many messages it then cannot be activated."""
+    """The number of messages after `sticky` for which the entry cannot be activated again."""
     delay: int = 0
     """How many messages a conversation must have before it can be activated."""
     groups: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class Lorebook:
     scan_depth: int = 2
     """How many messages are searched for keys."""
     token_budget: int | None = None
-    """The budget for all entries; None: a quarter of the prompt's."""
+    """The token budget for all entries; None: a quarter of the prompt's budget."""
     recursive: bool = False
     max_recursion_steps: int = 10
     case_sensitive: bool = False
@@ -145,7 +145,7 @@ class LoreResult:
     """The reason why each entry is active or inactive, by uid."""
     tokens: int
     activated_at: Mapping[str, int]
-    """How many messages there were when sticky or cooling-down entries were activated, by uid."""
+    """The message count at which each sticky or cooling-down entry was activated, by uid."""
 
 
 @dataclass
@@ -172,7 +172,7 @@ class KeyMatcher:
         self._lower: dict[str, str] = {}  # most keys are searched in the same text
 
     def match(self, entry: LoreEntry, text: str) -> str | None:
-        """Return which keys of an entry match a text, described for the receipt, or None."""
+        """Return a receipt note on which of the entry's keys match a text, or None if none do."""
         first = next((key for key in entry.keys if self._contains_key(text, key, entry)), None)
         if first is None:
             return None
@@ -283,7 +283,7 @@ def regex_weight(pattern: str) -> int:
 
 
 def _longest_alternative(pattern: str) -> int:
-    """Return the most tokens between two bars, a limit for the longest literal."""
+    """Return the most pattern tokens between two `|`: an upper limit for the longest literal."""
     lengths = [0]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[0] == "|":

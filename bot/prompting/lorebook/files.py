@@ -45,7 +45,7 @@ class LocatedPresetError(PresetError, ValueError):
 def read_lorebook(data: object, source: str) -> Lorebook:
     """Parse a lorebook's JSON; raise `PresetError` if it is invalid.
 
-    `problems` lists what could not be used. `source` is the file's name for messages.
+    Its `problems` list what could not be used. `source` is the file's name in messages.
     """
     if isinstance(data, list):
         data = {"entries": data}
@@ -154,8 +154,8 @@ def _find_problems(
 def _parse(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreEntry:
     """Parse an entry of a SillyTavern file, or of a card, which has `extensions`.
 
-    What is `scanDepth` in files is `scan_depth` in extensions. `use_regex` is ignored, because
-    SillyTavern writes it into every entry of a card, but never reads it.
+    The field `scanDepth` of files is named `scan_depth` in extensions. `use_regex` is ignored,
+    because SillyTavern writes it into every entry of a card, but never reads it.
     """
     read = JsonFields(row)
     further = JsonFields(row.get("extensions")).values if is_card else row

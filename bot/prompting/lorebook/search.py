@@ -95,7 +95,7 @@ class LorebookSearch:
         return LoreResult(tuple(inserted), decisions, self._reasons, self._tokens, self._begun)
 
     def _resume_effect(self, entry: LoreEntry, begin: int | None) -> None:
-        """Continue an entry's sticky or cooldown time, unless its message was removed."""
+        """Continue an entry's sticky or cooldown time, unless the message that began it is gone."""
         if begin is None or begin >= len(self._messages):
             return
         ends = begin + entry.sticky
@@ -245,7 +245,7 @@ def _reject_group_rivals(
     sticky: frozenset[str],
     random_float: Callable[[], float],
 ) -> Mapping[str, str]:
-    """Return by uid why entries lose in their groups; an activated entry always keeps its group."""
+    """Return why entries lose in their groups, by uid; already active entries always win."""
     rejected: dict[str, str] = {}
     members: dict[str, list[LoreEntry]] = defaultdict(list)
     for entry in triggered:
@@ -287,7 +287,7 @@ def _winner(rivals: Sequence[LoreEntry], random_float: Callable[[], float]) -> S
 @value_class
 class LorebookTrial:
     entries: Sequence[tuple[EntryDecision, Sequence[str]]]
-    """The decision about each entry, with those of its keys that are in the text."""
+    """The decision about each entry, and which of its keys occur in the text."""
     tokens: int
     marks: Sequence[tuple[int, int]]
     """The start and end of each key in the text, in order, without overlaps."""
@@ -326,7 +326,7 @@ def _find_places(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _without_overlaps(places: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield positions in order; of those that overlap, yield the first and longest."""
+    """Yield the ranges in order; where ranges overlap, only the first and longest one."""
     end = 0
     for begin, its_end in sorted(places, key=lambda one: (one[0], -one[1])):
         if begin >= end and its_end > begin:

@@ -163,7 +163,7 @@ def export_preset(preset: Preset) -> str:
 
 
 def preset_version(preset: Preset) -> PresetVersion:
-    """Return a preset in its stored form; its stored version is at least its own `version`."""
+    """Return a preset for storage; its stored version number is at least its `version`."""
     return PresetVersion(preset.name, export_preset(preset), preset.version)
 
 
@@ -322,13 +322,13 @@ def _describe(problem: ErrorDetails) -> Text:
 
 
 def _problem_path(problem: ErrorDetails) -> tuple[str | int, ...]:
-    """Return the path to a problem, including steps inside a value that one validator checks."""
+    """Return the path to a problem, even inside a value that a single validator checks."""
     error = problem.get("ctx", {}).get("error")
     return (*problem["loc"], *(error.path if isinstance(error, LocatedPresetError) else ()))
 
 
 def _format_path(path: Iterable[str | int]) -> str:
-    """("messages", 0, "role") -> messages[0].role."""
+    """Format a path: `("messages", 0, "role")` becomes `messages[0].role`."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}"
@@ -359,7 +359,7 @@ def _keys_at(path: tuple[str | int, ...]) -> list[str]:
 
 
 def _model_in(annotation: object) -> type[BaseModel]:
-    """tuple[Wake, ...] -> Wake."""
+    """Return the model class in an annotation, such as `Wake` in `tuple[Wake, ...]`."""
     while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         annotation = typing.get_args(annotation)[0]
     return annotation

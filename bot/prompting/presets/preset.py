@@ -42,13 +42,13 @@ DEFAULT_MODEL = "default"
 """The value of `model` that means the model configured for the provider."""
 
 DEFAULT_INPUT_TOKENS = 16_000
-"""The default token budget of a preset, if the model's context is that large."""
+"""A preset's default token budget for prompts; models with smaller contexts get less."""
 
 FOREIGN_KEYS = frozenset({"id", "plugins", "emoji"})
 """Keys that RodelAgent writes but Troupe does not use; they are dropped."""
 
 MAX_DOLLARS = 10**9
-"""The largest budget: in millionths of a dollar, databases can store it as an integer."""
+"""The largest budget in dollars that databases can store as an integer of millionths."""
 
 _MAX_VERSION = 10**9  # later versions count up from it; PostgreSQL's integers end at 2**31
 _MAX_OUTPUT_TOKENS = 1_000_000  # as in `parameters`
@@ -146,7 +146,7 @@ class BusyRules(StrictModel):
     """`collect`: one next answer to all of them. `interrupt`: the answer stops, and a new one
     includes them. `queue`: one answer to each. null: `interrupt` in private, else `collect`."""
     quiet_seconds: Annotated[float, Field(ge=0, le=5)] = 0.7
-    """How long it must be quiet before several messages are answered; a single one never waits."""
+    """The silence to wait for before answering several messages; one message never waits."""
     at_most: Annotated[StrictInt, Field(ge=1, le=100)] = 20
     """The most messages that one answer replies to."""
     album_seconds: Annotated[float, Field(ge=0, le=5)] = 0.6
@@ -204,7 +204,7 @@ class OrderedPrompt(StrictModel):
     name: str = ""
     """A name for people, which the model does not see."""
     depth: Annotated[StrictInt, Field(ge=0)] | None = None
-    """How many messages of the conversation follow it; null: it comes before or after them all."""
+    """How many conversation messages follow this prompt; null: it is before or after all."""
     order: StrictInt = 100
     """At the same depth, prompts with higher orders come later."""
 
@@ -283,8 +283,7 @@ class Preset(StrictModel):
     """Whether to expand macros such as {{char}}, {{user}}, {{random}} in the texts of a card."""
     user_name_in_message: Literal["default", "add", "not_add"] = "default"
     max_input_tokens: StrictInt | None = Field(DEFAULT_INPUT_TOKENS, ge=1, le=_MAX_INPUT_TOKENS)
-    """The prompt's token budget, which is at most the model's context minus the answer; null: that
-    maximum."""
+    """The prompt's token budget; null or too large: the model's context minus the answer."""
     max_output_tokens: StrictInt | None = Field(None, ge=1, le=_MAX_OUTPUT_TOKENS)
     token_counter: EncodingName | None = None
     """The encoding in which tokens are counted; null: the backend's own tokenizer."""
@@ -296,7 +295,7 @@ class Preset(StrictModel):
     trim_inputs: StrictBool = False
     prompter: Annotated[PrompterChoice | None, _expand_shorthand("kind")] = None
     scope: ScopeName = "channel"
-    """Whose messages share one history, unless `/settings scope` says otherwise."""
+    """Whose messages share one history; admins can override this with `/settings scope`."""
     context: Literal["addressed", "all"] = "all"
     """`all`: it also reads what people say to each other, as background; `addressed`: it reads only
     questions and answers."""
@@ -319,12 +318,11 @@ class Preset(StrictModel):
     tools: Annotated[tuple[_ToolName, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
     """Tools that the model may call during an answer, if its provider supports tools."""
     mcp_servers: Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
-    """Servers with more tools, by their names in the settings."""
+    """The names, from the settings, of MCP servers with more tools."""
     budget: PresetBudget | None = None
     summary: SummaryChoice | None = None
     memory: StrictBool = False
-    """Whether it recalls what people told it before, and its model, or that of `summary`, extracts
-    such memories from conversations."""
+    """Whether it recalls what people told it, as extracted by its own or the `summary` model."""
     adults_only: StrictBool = False
     """Whether it answers only in age-restricted channels, in groups with `/access adult on`, and in
     private chats with people who confirmed their age."""
@@ -338,7 +336,7 @@ class Preset(StrictModel):
 
     @property
     def behavior_of(self) -> str:
-        """The preset whose model and behavior a user-made character has; "" for other presets."""
+        """The preset that gives a user-made character model and behavior; "" for other presets."""
         return self._behavior_of
 
     def behaving_as(self, other: "Preset") -> "Preset":
@@ -380,7 +378,7 @@ class Preset(StrictModel):
 
     @property
     def with_fallbacks(self) -> tuple["Preset", ...]:
-        """This preset, then a copy with each fallback's model."""
+        """This preset, followed by a copy of this preset for each fallback model."""
         others = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
         return (self, *(self.model_copy(update=other) for other in others))
 

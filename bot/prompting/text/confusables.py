@@ -96,7 +96,7 @@ def is_invisible(char: str) -> bool:
 
 
 def is_overlay_mark(char: str) -> bool:
-    """Return whether a mark is drawn over or around a letter, as in no script's names."""
+    """Return whether a mark is drawn over or around letters, which no script's names need."""
     return unicodedata.combining(char) == _THROUGH or unicodedata.category(char) == "Me"
 
 

@@ -40,7 +40,7 @@ def map_incrementally(
 
 
 def _overlap(before: tuple[Item, ...], now: tuple[Item, ...]) -> tuple[int, int]:
-    """Return the start and end of the slice of `before` with which `now` starts."""
+    """Find the slice of `before` that `now` starts with; return its start and end."""
     if not before or not now:
         return 0, 0
     begin = 0

@@ -119,7 +119,7 @@ def _list_children(value: object) -> Iterable[object]:
 
 
 def _blank_comment(found: re.Match[str]) -> str:
-    """Return a matched string unchanged, and blanks for anything else, to keep line numbers."""
+    """Return a matched string unchanged; replace other matches with blanks, keep line breaks."""
     return found[1] or re.sub(r"[^\n]", " ", found[0])
 
 

@@ -14,7 +14,7 @@ _READ_SUFFIXES = frozenset({".json", ".jsonl", ".zip"})
 
 
 def file_stamps(directory: Path) -> FileStamps:
-    """Return the stamps of presets, lorebooks, and characters in a folder and its subfolders."""
+    """Return time and size of presets, lorebooks, and characters in a folder and subfolders."""
     stamps = {}
     for file in (*directory.glob("*"), *directory.glob("*/*")):
         if file.suffix.lower() in _READ_SUFFIXES:

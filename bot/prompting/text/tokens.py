@@ -78,7 +78,7 @@ _SIZE_SEGMENTS = frozenset([*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9,
 
 _TABLES = tomllib.loads((Path(__file__).parent / "encodings.toml").read_text("utf-8"))
 ENCODINGS: Final[Mapping[str, str]] = _TABLES["names"]
-"""The library's name of each encoding, by the names that presets may use."""
+"""Maps the encoding names that presets may use to the library's names."""
 
 _MAX_CACHED_TEXTS = 40_000
 _MAX_CACHED_MODELS = 1024
@@ -91,7 +91,7 @@ _TOKENS_PER_MESSAGE = 4  # including the role
 
 
 class _Estimate:
-    """Estimates tokens without the library; corrected later by usage that services report."""
+    """Estimates tokens if the library is missing; usage reported by services corrects it later."""
 
     def __init__(self, _encoding: str) -> None:
         pass

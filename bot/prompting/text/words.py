@@ -28,7 +28,7 @@ def find_word(word: str, text: str) -> int | None:
 
 
 def split_words(text: str) -> list[str]:
-    """Return a text's words, case-folded; in scripts without spaces, characters and their pairs."""
+    """Return case-folded words; in scripts without spaces, single characters and adjacent pairs."""
     found = []
     for word in _WORD.findall(text.casefold()):
         if _FIRST_UNSPACED.match(word):

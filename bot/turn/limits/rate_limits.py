@@ -118,7 +118,7 @@ class AnswerLimits:
         return not is_refused, notice
 
     async def _admits_any_asker(self, message: IncomingMessage) -> bool:
-        """Charge an answer to the newest asker within the limit; False if there is none."""
+        """Charge an answer to the newest asker within the limit; return False if there is none."""
         people = message.charged_people
         for person in people if len(people) > 1 else ():
             if await self.rates.take(self._applicable_rates(message, person)) <= 0:
@@ -186,7 +186,7 @@ class CommandLimits:
     rates: RateLimits
     _: KW_ONLY
     per_person: int
-    """The burst size: the number of commands and presses."""
+    """The burst size: how many commands and presses are allowed at once."""
     seconds: float
     """The time in which a burst refills."""
 

@@ -1,4 +1,4 @@
-"""Notices and checks for not answering normally: failures, pauses, restores, full queues."""
+"""Handle cases without a normal answer: failures, pauses, restores, full queues."""
 
 import asyncio
 import contextlib
@@ -40,9 +40,9 @@ class OperatorNotes:
     operators: Sequence[str] = ()
     """The ids of the people in `TROUPE_ADMINS`."""
     surfaces: Mapping[str, Surface] = field(default_factory=dict)
-    """By `Address.source`; sending must not wait for rate limits."""
+    """The bots' surfaces, by `Address.source`; sending must not wait for rate limits."""
     private_chats: Mapping[str, PrivateChats] = field(default_factory=dict)
-    """By `Address.source`, for the platforms with private chats."""
+    """Access to private chats, by `Address.source`, for the platforms that have them."""
 
     async def note_fallback(
         self, preset: Preset, failure: BackendError, message: IncomingMessage
@@ -180,13 +180,13 @@ class RestoredMessages:
 
 
 _CHECK_SECONDS = 1.0
-"""The delay before waiting messages are counted, so that a burst is counted once."""
+"""Wait this long before counting waiting messages, so that a burst is counted once."""
 BUSY = translatable(
     "⏳ I am busy: too many messages are waiting here. I have read the newest ones, but will not"
     " answer them. Please write again later."
 )
 _COUNTED_BEYOND = 100
-"""The most messages over the limit that one query reads; the next one reads further."""
+"""One query reads at most this many messages over the limit; the next one reads further."""
 
 
 @value_class

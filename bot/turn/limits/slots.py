@@ -40,7 +40,7 @@ class SlotRequest:
     limit: int
     """The number of slots of the provider."""
     chat: str = ""
-    """The lane of the chat that the slot counts for; empty: none."""
+    """The lane of the chat whose quota the slot counts against; empty if there is none."""
     urgency: Urgency = Urgency.QUESTION
     holder: str = field(default_factory=partial(secrets.token_hex, 8))
     number: int = 0
@@ -54,7 +54,7 @@ class SlotRequest:
 
     @property
     def is_shared(self) -> bool:
-        """Whether each chat has a quota of the provider's slots."""
+        """Whether the request counts against its chat's quota of the provider's slots."""
         return bool(self.chat) and self.limit >= MIN_SHARED_SLOTS
 
 
@@ -135,7 +135,7 @@ TAKEN_SLOTS = "taken_provider_slots"
 _POLL_SECONDS = 0.1
 """The interval of checks for free slots, in case a signal is lost."""
 _MISSED_POLLS = 5
-"""The number of missed checks after which a process loses its place in line."""
+"""A process that misses this many checks in a row loses its place in line."""
 _MAX_WAIT_SECONDS = 60.0
 _WAITING_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
 _ANY_NUMBER = 1_000_000
@@ -230,7 +230,7 @@ class ProviderSlots:
 
     @contextlib.asynccontextmanager
     async def _counted_as_waiting(self, asked: SlotRequest) -> AsyncIterator[int]:
-        """Count a request as waiting, or refuse it; yield the number waiting elsewhere."""
+        """Count a request as waiting, or refuse it; yield how many wait in other processes."""
         key, most = f"{asked.provider} waiting", self.max_waiting or _ANY_NUMBER
         try:
             waiting = await self.rates.acquire_slot(key, most, asked.holder, _WAITING_LEASE_SECONDS)

@@ -66,11 +66,11 @@ class Reservation:
     charge: AnswerCharge
     spent: int | None = None
     caps: Sequence[BudgetCap] = ()
-    """The budgets it counts against; empty: no budget applies."""
+    """The budgets that the answer counts against; empty if no budget applies."""
     amount: int = 0
-    """The maximum cost of one request."""
+    """The maximum cost of one request, in millionths of a US dollar."""
     reserved: int = 0
-    """The amount reserved for all requests so far."""
+    """The amount reserved for all requests so far, in millionths of a US dollar."""
 
 
 @dataclass(eq=False)
@@ -129,7 +129,7 @@ class Spending:
     def with_output_limit(
         self, preset: Preset, message: IncomingMessage, fitted: FittedPrompt
     ) -> FittedPrompt:
-        """Return a prompt with the output limit that `reserved` sets, without reserving."""
+        """Return a prompt with the output limit that `reserved` would set; reserve nothing."""
         if not self.caps(message, preset):
             return fitted
         return replace(fitted, prompt=self._with_output_limit(fitted.prompt))
@@ -155,7 +155,7 @@ class Spending:
         return caps + [replace(cap, owner=one) for one in others for cap in of_people]
 
     def channel_caps(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
-        """Return the budgets that apply to all answers in a channel with these scopes."""
+        """Return the budgets that apply to every answer in a channel with these scopes."""
         return self._caps(preset, _budget_owners(scopes, scopes[-1] if len(scopes) > 1 else None))
 
     def _limits_anything(self, preset: Preset) -> bool:
@@ -224,7 +224,7 @@ class Spending:
         return None if settings is None else settings.find_price(self._model(provider, model))
 
     async def _reserve(self, caps: Sequence[BudgetCap], amount: int) -> list[BudgetCap]:
-        """Reserve an amount for the first person within budget; return the budgets used."""
+        """Charge the first person within budget; return the budgets used. Raises `BudgetUsedUp`."""
         people = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
         exceeded, of_all = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
         for person in people or [""]:
