@@ -460,12 +460,7 @@ class RateLimits(Protocol):
         """Return seconds until all rates allow a call; reserve it if within `max_wait_seconds`."""
 
     async def acquire_slot(
-        self,
-        key: str,
-        limit: int,
-        holder: str,
-        lease_seconds: float,
-        waiter: Waiter | None = None,
+        self, key: str, limit: int, holder: str, lease_seconds: float, waiter: Waiter | None = None
     ) -> int:
         """Take one of `limit` slots until `release` is called or the lease ends.
 

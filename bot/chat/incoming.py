@@ -415,11 +415,7 @@ class SayRequested:
 
 
 def create_forget_requests(
-    keys: Iterable[str],
-    name: str,
-    person_id: str | None,
-    at: datetime,
-    changed: Sequence[str] = (),
+    keys: Iterable[str], name: str, person_id: str | None, at: datetime, changed: Sequence[str] = ()
 ) -> list[ForgetRequested]:
     """Return one request per conversation, with an external key that starts with `name`.
 

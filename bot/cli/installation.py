@@ -416,8 +416,7 @@ def forget(
         typer.Option(help="The channel and its topics, such as discord:81384788765712384."),
     ] = None,
     server: Annotated[
-        str | None,
-        typer.Option(help="The server, such as discord:guild:81384788765712384."),
+        str | None, typer.Option(help="The server, such as discord:guild:81384788765712384.")
     ] = None,
 ) -> None:
     """Delete the stored data of a person, a channel, or a server.

@@ -23,8 +23,7 @@ app = command_app()
 @app.command()
 def policy(
     drill: Annotated[
-        bool,
-        typer.Option("--drill", help="Forget a made-up person, then search for traces."),
+        bool, typer.Option("--drill", help="Forget a made-up person, then search for traces.")
     ] = False,
 ) -> None:
     """Describe what is stored about people, and test its deletion.

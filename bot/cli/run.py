@@ -66,8 +66,7 @@ def run(
         ),
     ] = "all",
     platforms: Annotated[
-        str | None,
-        typer.Option("--platforms", help="Only these platforms, separated by commas."),
+        str | None, typer.Option("--platforms", help="Only these platforms, separated by commas.")
     ] = None,
 ) -> None:
     """Start the service on Discord, Telegram, or in this terminal.
@@ -99,12 +98,10 @@ def run(
 @app.command()
 def chat(
     preset: Annotated[
-        str | None,
-        typer.Option(help="The preset that answers, in a separate conversation."),
+        str | None, typer.Option(help="The preset that answers, in a separate conversation.")
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(help="The model to use this time: MODEL or PROVIDER/MODEL."),
+        str | None, typer.Option(help="The model to use this time: MODEL or PROVIDER/MODEL.")
     ] = None,
 ) -> None:
     """Chat with your presets in this terminal.

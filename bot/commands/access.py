@@ -141,10 +141,7 @@ class AccessHandlers:
         return await self._set_rule(request, None)
 
     @command(
-        "access off",
-        marked("switch me off here, for everybody (admins)"),
-        _WHERE,
-        needs_admin=True,
+        "access off", marked("switch me off here, for everybody (admins)"), _WHERE, needs_admin=True
     )
     async def _off(self, request: CommandRequest) -> CommandResult:
         return await self._switch(request, "on")

@@ -203,10 +203,7 @@ class CommandHandlers:
             " message replied to"
         ),
         CommandOption(
-            "what",
-            marked("me, last or channel"),
-            required=False,
-            choices=("me", "last", "channel"),
+            "what", marked("me, last or channel"), required=False, choices=("me", "last", "channel")
         ),
     )
     async def _forget(self, request: CommandRequest) -> CommandResult:

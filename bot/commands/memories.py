@@ -42,14 +42,7 @@ from bot.prompting.presets.fields import preset_id
 from bot.prompting.speakers import clean_name
 from bot.routing.presets import character_owner
 from bot.storage.conversations import Conversations
-from bot.texts.text import (
-    Text,
-    join_texts,
-    marked,
-    supported_language,
-    translatable,
-    translate,
-)
+from bot.texts.text import Text, join_texts, marked, supported_language, translatable, translate
 
 MEMORY = CommandSpec(
     "memory",
@@ -537,11 +530,7 @@ class MemoryHandlers:
         return self._with_menu(request, CommandResult(join_texts(lines)), shown, back=True)
 
     def _page(
-        self,
-        request: CommandRequest,
-        heading: Text,
-        found: Sequence[Memory],
-        action: str = _SHOW,
+        self, request: CommandRequest, heading: Text, found: Sequence[Memory], action: str = _SHOW
     ) -> CommandResult:
         if not found:
             return CommandResult(heading)

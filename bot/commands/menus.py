@@ -36,10 +36,7 @@ FORM_TEXTS = {
         translatable("Who should answer here?"),
         translatable("The name of the preset"),
     ),
-    ButtonAction.ABOUT: (
-        translatable("About me"),
-        translatable("Your description here"),
-    ),
+    ButtonAction.ABOUT: (translatable("About me"), translatable("Your description here")),
 }
 """The title and the input label of each form."""
 

@@ -79,9 +79,7 @@ class Recaps:
         if left_out := len(new) - len(covered):
             lines.append(
                 translatable_count(
-                    "1 older message did not fit.",
-                    "{count} older messages did not fit.",
-                    left_out,
+                    "1 older message did not fit.", "{count} older messages did not fit.", left_out
                 )
             )
         return CommandResult(join_texts(lines))

@@ -224,10 +224,7 @@ class Console:
         return protected(response, nonce)
 
     def _refusal(
-        self,
-        reader: ConsoleRequest,
-        route: Route,
-        error: RequestRefused | UserError | StoreError,
+        self, reader: ConsoleRequest, route: Route, error: RequestRefused | UserError | StoreError
     ) -> web.Response:
         if isinstance(error, StoreError):
             error = RequestRefused(503, _DATABASE_FAILED)

@@ -31,9 +31,7 @@ class OpenAIEmbedder(Embedder):
     def __init__(self, settings: EmbeddingSettings, clock: Clock) -> None:
         self._model = settings.model or ""
         service = OpenAISettings(
-            base_url=settings.base_url,
-            api_key=settings.api_key,
-            api_key_file=settings.api_key_file,
+            base_url=settings.base_url, api_key=settings.api_key, api_key_file=settings.api_key_file
         )
         self._endpoint = EmbeddingEndpoint("embedding", service.base_url or "")
         self._connection = KeyRotation(partial(OpenAIConnection, service), service, clock)

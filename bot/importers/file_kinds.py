@@ -96,10 +96,7 @@ class FileKind(Enum):
         marked("a SillyTavern interface setting (a theme, a layout, quick replies, a list)"),
         _NOTHING,
     )
-    REGEX_SCRIPTS = (
-        marked("a SillyTavern regex script, or a list of them"),
-        _NOTHING,
-    )
+    REGEX_SCRIPTS = (marked("a SillyTavern regex script, or a list of them"), _NOTHING)
     YAML_CARD = (
         marked("a YAML character of text-generation-webui"),
         marked("open it there, export it as a character card, and import that"),

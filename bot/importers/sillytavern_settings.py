@@ -220,10 +220,7 @@ def unsupported_features(preset: Preset) -> Sequence[Text]:
         names = [f"{{{{{name}}}}}" for name in unknown[:_MAX_NAMES]]
         names += ["…"] * (len(unknown) > _MAX_NAMES)
         notes.append(
-            translatable(
-                "unsupported macros stay unchanged: {names}",
-                names=", ".join(names),
-            )
+            translatable("unsupported macros stay unchanged: {names}", names=", ".join(names))
         )
     book = preset.parsed_lorebook
     entries = book.entries if book else ()

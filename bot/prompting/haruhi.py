@@ -111,10 +111,7 @@ def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> Character
 
 def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Vector], column: str) -> str:
     """Return a JSONL file for `read_jsonl`, ChatHaruhi, and the data set hub."""
-    rows = [
-        {"text": persona, column: "system_prompt"},
-        {"text": _CONFIG, column: "config"},
-    ]
+    rows = [{"text": persona, column: "system_prompt"}, {"text": _CONFIG, column: "config"}]
     pairs = zip(texts, map(encode_floats, vectors), strict=True)
     rows += [{"text": text, column: vector} for text, vector in pairs]
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -258,11 +258,7 @@ class Prompter(ABC):
     """The text before the answer; "": the model's start marker of an assistant turn."""
 
     def __init__(
-        self,
-        system_part: str,
-        user_part: str,
-        tools: Tools | None,
-        history: History | None = None,
+        self, system_part: str, user_part: str, tools: Tools | None, history: History | None = None
     ) -> None:
         self._system_part = system_part
         self._user_part = user_part

@@ -41,12 +41,7 @@ class InProcessRateLimits(RateLimits):
 
     @override
     async def acquire_slot(
-        self,
-        key: str,
-        limit: int,
-        holder: str,
-        lease_seconds: float,
-        waiter: Waiter | None = None,
+        self, key: str, limit: int, holder: str, lease_seconds: float, waiter: Waiter | None = None
     ) -> int:
         now = self._clock.monotonic()
         holders = self._holders[key]

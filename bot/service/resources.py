@@ -200,10 +200,7 @@ async def open_resources(
 
 
 def _usable_presets(
-    settings: Settings,
-    read: ReadPresets,
-    options: RunOptions,
-    progress: Callable[[str], None],
+    settings: Settings, read: ReadPresets, options: RunOptions, progress: Callable[[str], None]
 ) -> tuple[Mapping[str, Preset], Mapping[str, str]]:
     """Return the usable presets, and the reasons why other presets are disabled, by name."""
     presets = replace_model(read.presets, options.model, settings)

@@ -22,10 +22,7 @@ class DataDirUse(Enum):
     TERMINAL = "terminal.lock"
 
 
-_HOLDERS = {
-    DataDirUse.SERVICE: "another troupe",
-    DataDirUse.TERMINAL: "another chat in a terminal",
-}
+_HOLDERS = {DataDirUse.SERVICE: "another troupe", DataDirUse.TERMINAL: "another chat in a terminal"}
 
 
 def create_data_dir(data_dir: Path) -> Path:

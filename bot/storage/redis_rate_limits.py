@@ -78,12 +78,7 @@ class RedisRateLimits(RateLimits):
 
     @override
     async def acquire_slot(
-        self,
-        key: str,
-        limit: int,
-        holder: str,
-        lease_seconds: float,
-        waiter: Waiter | None = None,
+        self, key: str, limit: int, holder: str, lease_seconds: float, waiter: Waiter | None = None
     ) -> int:
         keys = [self._waiting_key(key)]
         given: list[str | int | float] = [limit, holder, lease_seconds]

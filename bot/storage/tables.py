@@ -85,16 +85,12 @@ inbox = _numbered_table(
 
 # How far each source has been read: the Telegram offset, the last message of a Discord channel.
 cursor = _table(
-    "cursor",
-    Column("name", Text, primary_key=True),
-    Column("value", Text, nullable=False),
+    "cursor", Column("name", Text, primary_key=True), Column("value", Text, nullable=False)
 )
 
 # The bot of each platform whose rows and keys carry no bot id: the first one that ran here.
 first_bot = _table(
-    "first_bot",
-    Column("platform", Text, primary_key=True),
-    Column("account", Text, nullable=False),
+    "first_bot", Column("platform", Text, primary_key=True), Column("account", Text, nullable=False)
 )
 
 # The claim on a conversation, and since when it has something unanswered. Each claim raises the
@@ -156,9 +152,7 @@ forgotten = _numbered_table(
 # When this database was restored from a backup, and until when people were answered on the one that
 # was lost; what they wrote before that is not answered again.
 restore = _numbered_table(
-    "restore",
-    Column("at", Float, nullable=False),
-    Column("answered_until", Float, nullable=False),
+    "restore", Column("at", Float, nullable=False), Column("answered_until", Float, nullable=False)
 )
 
 # What was forgotten before the newest restore, so that platforms do not bring it back.
@@ -342,9 +336,7 @@ web_message = _table(
 # What was spent or reserved in a day or a month, by a person, a channel, a server or a preset; the
 # key is a `BudgetCap.key`, which begins with the day or the month.
 budget = _table(
-    "budget",
-    Column("key", Text, primary_key=True),
-    Column("spent", BigInteger, nullable=False),
+    "budget", Column("key", Text, primary_key=True), Column("spent", BigInteger, nullable=False)
 )
 
 # One-time tokens to log in to the console with, its sessions, and the tokens for its API.

@@ -254,11 +254,7 @@ class Commands:
         return result if isinstance(result, TurnResult) else TurnResult()
 
     def _edit_answer(
-        self,
-        message: InboxMessage,
-        request: CommandRequest,
-        found: StoredTurn,
-        exchange: Exchange,
+        self, message: InboxMessage, request: CommandRequest, found: StoredTurn, exchange: Exchange
     ) -> TurnResult:
         incoming, active, replies = request.incoming, request.active, self.stages.replies
         answer = _active_version(found, exchange)

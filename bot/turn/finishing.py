@@ -148,12 +148,7 @@ class TurnFinisher:
         return finished.next_message
 
     async def finish_with_text(
-        self,
-        group: MessageGroup,
-        text: str,
-        *,
-        is_private: bool = False,
-        is_quiet: bool = False,
+        self, group: MessageGroup, text: str, *, is_private: bool = False, is_quiet: bool = False
     ) -> InboxMessage | None:
         """Finish with a reply that the history does not contain; flags as in `OutgoingPart`."""
         incoming = group.message.incoming

@@ -15,14 +15,7 @@ from bot.chat.command import (
     parse_button,
     parse_command,
 )
-from bot.chat.incoming import (
-    REMEMBERING,
-    IncomingMessage,
-    Pressed,
-    Reacted,
-    Reaction,
-    WakeReason,
-)
+from bot.chat.incoming import REMEMBERING, IncomingMessage, Pressed, Reacted, Reaction, WakeReason
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import (
     Exchange,

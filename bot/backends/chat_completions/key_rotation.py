@@ -55,10 +55,7 @@ class KeyRotation(Generic[C]):
     """
 
     def __init__(
-        self,
-        connect: Callable[[SecretStr | None], C],
-        settings: HttpProviderSettings,
-        clock: Clock,
+        self, connect: Callable[[SecretStr | None], C], settings: HttpProviderSettings, clock: Clock
     ) -> None:
         self._connect = connect
         self._clock = clock

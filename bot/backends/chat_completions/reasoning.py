@@ -405,9 +405,7 @@ def _track_fence(in_fence: bool, line: str, text: str) -> tuple[bool, str]:
 
 
 async def separate_reasoning(
-    answer: AsyncGenerator[GenerationEvent, None],
-    reasoning: ReasoningFormat,
-    stop: Sequence[str],
+    answer: AsyncGenerator[GenerationEvent, None], reasoning: ReasoningFormat, stop: Sequence[str]
 ) -> AsyncGenerator[GenerationEvent, None]:
     """Yield tagged reasoning as `ReasoningDelta`s, and end the answer at a stop string."""
     parser, stop_filter = ReasoningParser(reasoning), StopStringFilter(stop)

@@ -329,11 +329,7 @@ class ChatRequestRunner:
             await self._clock.sleep(_BREAKER_POLL_SECONDS)
 
     def _pause_before_retry(
-        self,
-        error: RequestFailed,
-        request: ChatRequest,
-        retry_count: int,
-        may_load_until: float,
+        self, error: RequestFailed, request: ChatRequest, retry_count: int, may_load_until: float
     ) -> float | None:
         if error.is_loading and self._clock.monotonic() < may_load_until:
             return None if request.has_fallback else _LOADING_POLL_SECONDS
@@ -416,11 +412,7 @@ class ChatRequestRunner:
         return self._new_parser(context)
 
     async def _next_chunk(
-        self,
-        response: HttpResponse,
-        parser: StreamParser,
-        timeouts: Timeouts,
-        pause: float,
+        self, response: HttpResponse, parser: StreamParser, timeouts: Timeouts, pause: float
     ) -> bytes:
         try:
             with timeouts.wait(pause) as until:

@@ -55,11 +55,7 @@ class LlamaCpp(Backend, ConversationMemory):
     """Generates with models in the data directory, and with any GGUF file given by its path."""
 
     def __init__(
-        self,
-        settings: LlamaCppSettings,
-        data_dir: Path,
-        renderer: Renderer,
-        name: str = "local",
+        self, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer, name: str = "local"
     ) -> None:
         self._settings = settings
         self._data_dir = data_dir

@@ -117,11 +117,7 @@ class Engine:
     """A model in a child process. KV slots count from 0; any call may raise `EngineFailed`."""
 
     def __init__(
-        self,
-        config: EngineConfig,
-        settings: LlamaCppSettings,
-        server: UnixServer,
-        version: str,
+        self, config: EngineConfig, settings: LlamaCppSettings, server: UnixServer, version: str
     ) -> None:
         self.slot_count = settings.parallel
         self.version = version

@@ -154,9 +154,7 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
     url = httpx2.URL(settings.base_url or "")
     version, query = settings.api_version, dict(url.params)
     http = HttpClient(
-        f"{url.scheme}://{url.netloc.decode('ascii')}",
-        {},
-        connect_seconds=settings.connect_seconds,
+        f"{url.scheme}://{url.netloc.decode('ascii')}", {}, connect_seconds=settings.connect_seconds
     )
     client = OneServerClient(HttpTransport(http))
     api_key = _NO_KEY if key is None else key.get_secret_value()

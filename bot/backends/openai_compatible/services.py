@@ -83,10 +83,7 @@ def _read_quirks(given: dict[str, Any]) -> dict[str, Any]:
     names = Quirks.__dataclass_fields__.keys() & given.keys()
     quirks = {name: given.pop(name) for name in names}
     if limit := given.pop("limit", None):
-        quirks["renamed"] = {
-            **dict.fromkeys(_LIMITS - {limit}, limit),
-            **quirks.get("renamed", {}),
-        }
+        quirks["renamed"] = {**dict.fromkeys(_LIMITS - {limit}, limit), **quirks.get("renamed", {})}
     if roles := given.pop("roles", None):
         quirks["accepts"] = _ROLES[roles]
     return quirks

@@ -295,10 +295,7 @@ class ChannelCursors:
     def finish_catch_up(self, session_at: datetime) -> dict[str, str]:
         """Record that nothing before `session_at` is missing any more; return cursors to store."""
         self._catching_up, self._connected = 0, time_snowflake(session_at)
-        return {
-            f"{self._marks}catching_up": "0",
-            f"{self._marks}connected": str(self._connected),
-        }
+        return {f"{self._marks}catching_up": "0", f"{self._marks}connected": str(self._connected)}
 
     def freeze(self, channels: Iterable[int]) -> None:
         """Do not advance these channels' cursors until the next `load`: messages are missing."""

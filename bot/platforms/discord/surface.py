@@ -401,10 +401,6 @@ def _to_menu(menu: Menu) -> dict[str, object]:
 
 
 def _to_option(option: MenuOption, *, is_marked: bool) -> dict[str, object]:
-    shown = {
-        "label": option.label[:_MAX_LABEL_CHARS],
-        "value": option.value,
-        "default": is_marked,
-    }
+    shown = {"label": option.label[:_MAX_LABEL_CHARS], "value": option.value, "default": is_marked}
     about = option.description[:_MAX_LABEL_CHARS]
     return {**shown, "description": about} if about else shown

@@ -33,7 +33,5 @@ PRIVATE = Limits(
     folds_thoughts=True,
 )
 GROUP = replace(
-    PRIVATE,
-    seconds_between_edits=3.5,
-    chat_calls=(_A_SECOND, CallWindow(19, 61.0, reserved=5)),
+    PRIVATE, seconds_between_edits=3.5, chat_calls=(_A_SECOND, CallWindow(19, 61.0, reserved=5))
 )

@@ -208,8 +208,7 @@ class TelegramSurface(Surface, DraftingSurface):
     async def typing(self, address: Address) -> None:
         fields = {"message_thread_id": _topic_id(address), "action": "typing"}
         await self._chats.call_in_chat(
-            address,
-            lambda chat: self._api.send("sendChatAction", {"chat_id": chat.chat, **fields}),
+            address, lambda chat: self._api.send("sendChatAction", {"chat_id": chat.chat, **fields})
         )
 
     @override

@@ -31,11 +31,7 @@ _ENCLOSED_ALPHABETS = (0x24B6, 0x24D0, 0x1F130, 0x1F150, 0x1F170, 0x1F1E6, 0x249
 _ENCLOSED_LETTERS = {
     first + index: chr(ord("a") + index) for first in _ENCLOSED_ALPHABETS for index in range(26)
 }
-_LOOKALIKES: dict[int, int | str] = {
-    **_SMALL_CAPITALS,
-    **_CAPITAL_LOOKALIKES,
-    **_OTHER_LOOKALIKES,
-}
+_LOOKALIKES: dict[int, int | str] = {**_SMALL_CAPITALS, **_CAPITAL_LOOKALIKES, **_OTHER_LOOKALIKES}
 # Scripts that share letter shapes; no real name mixes them within a word (UTS #39, 5.2).
 _CONFUSABLE_SCRIPTS = frozenset(
     {"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU"}
