@@ -100,7 +100,7 @@ def test_new_encryption_key_can_be_used_and_a_removed_key_is_gone(
 
 def test_malformed_encryption_key_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", "SECRET")
-    with pytest.raises(SettingsError, match="as `troupe keys new` prints") as refused:
+    with pytest.raises(SettingsError, match="as printed by `troupe keys new`") as refused:
         provider_keys()
     assert "SECRET" not in str(refused.value)
     monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")

@@ -53,5 +53,5 @@ async def test_services_on_this_machine_are_found_with_their_models(
 async def test_incomplete_choice_is_a_setting_error() -> None:
     with pytest.raises(SettingsError, match="has no key"):
         await try_model(ModelChoice("groq", model="m"))
-    with pytest.raises(SettingsError, match="should be an address"):
+    with pytest.raises(SettingsError, match="should be a URL"):
         await try_model(ModelChoice(base_url="localhost", model="m"))
