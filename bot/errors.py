@@ -244,4 +244,4 @@ class BackendInterrupted(BackendError):
 
 
 class ToolResultsTooLong(BackendInterrupted):
-    """Tool results made the prompt too long; its backend has learned the limit."""
+    """Tool results made the prompt too long; the backend now knows the model's limit."""

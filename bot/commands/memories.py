@@ -212,7 +212,7 @@ class MemoryHandlers:
         ),
     )
     async def widen(self, request: CommandRequest) -> CommandResult:
-        """Let what the asker said be recalled in the whole server, everywhere, or only here."""
+        """Change where one of the asker's memories may be recalled: server, everywhere, or here."""
         old, message = await self._find(request), request.incoming
         word = request.argument.partition(" ")[2].strip().lower() or "server"
         problem = None

@@ -176,8 +176,8 @@ def _token_kind(token: PromptToken, found: PieceKind) -> PieceKind:
 def described_pieces(description: PromptDescription, receipt: Receipt) -> list[Piece]:
     """Split the text sent to a model into pieces; text outside of messages is the template's.
 
-    Messages are located in order. Inside a message, a control token is a look-alike; in a request's
-    body, every control token is one.
+    Messages are located in order. Control tokens inside a message are flagged as look-alikes, and
+    in a request's body all of them are.
     """
     marks = _described_marks(description.text, receipt, is_rendered=description.is_rendered)
     return list(_cut_at_marks(description.text, marks))

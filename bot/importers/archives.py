@@ -119,7 +119,7 @@ def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 
 
 def _find(names: Iterable[str], wanted: str) -> str | None:
-    """Return the path of the outermost file with a name, or None."""
+    """Return the path of the file named `wanted` nearest to the archive's root, or None."""
     found = (name for name in names if name.rpartition("/")[2] == wanted)
     return min(found, key=lambda name: name.count("/"), default=None)
 

@@ -235,7 +235,7 @@ async def upgrade_tables(url: str) -> None:
 
 @contextlib.asynccontextmanager
 async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
-    """Like `open_database`, but without decrypting; raises `SettingsError` for newer tables."""
+    """Open a database without decrypting texts; raise `SettingsError` if its schema is newer."""
     async with _connect(url, PassThroughCodec(), Database.migrate) as database:
         if (await database.read(read_revisions)).is_newer:
             raise SettingsError(

@@ -98,7 +98,7 @@ class Edits:
     def _decide(
         self, message: IncomingMessage, active: ActiveCharacters, exchange: Exchange
     ) -> Decision:
-        """Decide how to handle the edited message; if chance led to its answer, answer it again."""
+        """Decide how to handle an edited message; answer again what was answered by chance."""
         now, before = self.stages.now(), exchange.before.turns
         decision = decide(message, active, before, dice=self.stages.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:

@@ -582,7 +582,7 @@ async def request_with_idle_retry(
     deadline: float,
     headers: Mapping[str, str] | None = None,
 ) -> HttpResponse:
-    """Send a request; retry once if the server closed the idle connection, as llama.cpp does."""
+    """Send a request; retry once if the server, such as llama.cpp, closed the idle connection."""
     try:
         return await client.request(method, path, body, deadline, headers=headers)
     except ConnectionFailed as error:

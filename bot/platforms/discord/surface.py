@@ -369,7 +369,7 @@ def _render(content: MessageContent, text: str) -> dict[str, Any]:
 def _render_text(text: str, content: MessageContent) -> str:
     """Return a text in Discord's dialect, followed by the model's thoughts as a spoiler.
 
-    If the content is plain, return the text unchanged, but not longer than a message may be.
+    Plain content is returned unformatted, truncated to the length limit of a message.
     """
     if content.is_plain:
         return text[: LIMITS.max_units]
