@@ -105,7 +105,7 @@ end
 
 return string.format('%.6f', wait)
 
--- name: refuse_calls
+-- name: block_calls
 local left = redis.call('PTTL', KEYS[1])
 if tonumber(ARGV[1]) > math.max(left, 0) then
     redis.call('SET', KEYS[1], '', 'PX', ARGV[1])

@@ -44,7 +44,7 @@ async def test_role_of_the_service_only_uses_rows(roles: dict[str, str], tmp_pat
     ):
         await SqlInbox(source, clock).receive([make_incoming("of a copy", chat="9")], {})
         async with open_database(roles["troupe_service"]) as target:
-            with pytest.raises(StoreError, match="in --to does not own the tables: name the"):
+            with pytest.raises(StoreError, match="in --to does not own the tables: use the"):
                 await copy_rows(source, target, lambda _table, _rows: None)
         await copy_rows(source, database, lambda _table, _rows: None)
     async with open_database(roles["troupe_service"]) as database:
