@@ -276,6 +276,8 @@ def _merged(old: Memory, new: Memory) -> Memory:
     return replace(
         new,
         id=old.id,
+        # Turns that are read again know fewer witnesses than when they were new.
+        present=old.present if new.turns and new.turns == old.turns else new.present,
         audience=old.audience if old.is_widened else new.audience,
         is_widened=old.is_widened or new.is_widened,
         is_pinned=old.is_pinned or new.is_pinned,

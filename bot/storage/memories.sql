@@ -71,7 +71,8 @@ WHERE id = :id AND {is_visible}
 -- name: similar_memories
 SELECT {memory_columns} FROM memory
 WHERE subject = :subject AND subject_kind = :subject_kind AND origin = :origin
-    AND said_by = :said_by AND present = :present AND state <> 'retired'
+    AND said_by = :said_by AND state <> 'retired'
+    AND (present = :present OR turns = :turns AND turns <> '[]')
 
 -- name: texts_of_active_turns
 SELECT id, text FROM turn

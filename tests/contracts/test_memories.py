@@ -78,6 +78,19 @@ async def consent(store: Store, memories: SqlMemories, person: str, choice: Cons
     await memories.follow_consent(person)
 
 
+async def test_memory_derived_again_from_its_turn_keeps_its_witnesses(
+    store: Store, memories: SqlMemories
+) -> None:
+    first = await add_derived(store, memories, present=("nora", "basil"))
+    source, _ = await turns_of(store)
+    again = present(await memories.add(replace(DERIVED, present=("nora",)), [source]))
+    assert (again.id, again.present) == (first.id, ("nora", "basil"))
+    for preset in ("nora", "basil"):
+        assert await recalled(memories, HERE, preset) == [BY_HAND.text]
+    elsewhere = present(await memories.add(replace(BY_HAND, present=("nora",))))
+    assert elsewhere.id != first.id
+
+
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [
