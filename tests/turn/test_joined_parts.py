@@ -115,12 +115,14 @@ async def test_key_split_over_two_messages_is_masked_with_a_warning(database: Da
 
 
 async def test_paste_is_complete_when_others_write_or_time_is_up(database: Database) -> None:
-    setup = Setup(database, ["Long."], ["No."], ["Late."], limits=SMALL)
+    go_on = asyncio.Event()
+    setup = Setup(database, [go_on, "Long."], ["No."], ["Late."], limits=SMALL)
     async with working(setup, text(1, LONG)) as worker:
         await setup.receive(text(2, "bob", BOB))
         await setup.clock.advance(1.6)
         await wait_until(lambda: len(setup.backend.prompts) >= 1)
         await setup.receive(text(3, "late"))
+        go_on.set()
         await end(setup, worker)
     contents = [one.messages[-1].content for one in setup.backend.prompts]
     assert contents == [LONG, "Bob:bob", "Alice:late"]
