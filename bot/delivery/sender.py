@@ -306,12 +306,15 @@ class Sender:
         """Drop a refused row and return the lane's next row.
 
         If a message could not be edited, send its new text as a new message, unless a person
-        deleted it.
+        deleted it. If a reaction is the whole answer, send its emoji as a message.
         """
         is_gone = isinstance(error, MessageNotFound)
         was_deleted = is_gone and self._limits(row).reports_deletions
         if row.op is OutboxOperation.EDIT and row.external_id is not None and not was_deleted:
             return await self.outbox.send_again(row, str(error), is_gone=is_gone)
+        is_reaction = row.op is OutboxOperation.REACT
+        if is_reaction and not is_gone and not await self.outbox.has_message(row.turn):
+            return await self.outbox.set_aside(row, str(error), row.content.text)
         return await self.outbox.mark_dead(row, str(error))
 
     async def _delete_replaced(self, row: OutboxRow) -> None:

@@ -181,6 +181,11 @@ class SqlOutbox(ClockStore):
         """Return whether the lane contains further unsent rows after this row."""
         return bool((yield SQL["later_row"].query_alone(of=row.address.lane, row=row.id)))
 
+    @reading
+    def has_message(self, turn: str) -> Unit[bool]:
+        """Return whether a turn has a message that is not deleted."""
+        return bool((yield SQL["kept_message"].query_alone(of_turn=turn)))
+
     @transaction
     def sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
         """Return the message id of each finished row; None if the row will never be sent."""

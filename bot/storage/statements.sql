@@ -371,6 +371,12 @@ RETURNING lane, not_before
 -- name: changed_part
 SELECT coalesce(target_turn, turn), coalesce(target_part, part) FROM outbox WHERE id = :row
 
+-- name: kept_message
+-- A message of the turn of a reaction.
+SELECT 1 FROM outbox AS sent WHERE turn = :of_turn AND op = 'send' AND NOT EXISTS (
+    SELECT 1 FROM outbox WHERE turn = sent.turn AND part = sent.part AND op = 'delete'
+) LIMIT 1
+
 -- name: deletion_of
 SELECT id FROM outbox WHERE lane = :of AND external_id = :message AND op = 'delete' LIMIT 1
 

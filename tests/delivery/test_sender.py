@@ -9,6 +9,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address
 from bot.chat.outgoing import (
     NOTICE_PARTS,
+    REACTION_PART,
     Attachment,
     Face,
     Limits,
@@ -202,6 +203,25 @@ class RefusingEdits(FakeSurface):
         self.fail_next("send", *self._sends)
         self.responses_to_lose, self._lost, self._sends = self._lost, 0, ()
         raise self._edit
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal", "shown"),
+    [
+        ((), Refused("no right to react"), ["👍"]),
+        (("words",), Refused("no right to react"), ["words"]),
+        ((), MessageNotFound("deleted"), []),
+    ],
+)
+async def test_refused_reaction_is_sent_as_text_if_it_is_the_whole_answer(
+    database: Database, words: tuple[str, ...], refusal: Refused, shown: list[str]
+) -> None:
+    delivery = Delivery(database)
+    delivery.surface.fail_next("react", refusal)
+    await delivery.queue(*words, "👍", first_part=REACTION_PART - len(words))
+    await delivery.work()
+    assert delivery.texts == shown
+    assert [one.reply_to for one in delivery.surface.sent] == ["0"] * len(shown)
 
 
 @pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES])

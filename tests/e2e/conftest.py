@@ -14,6 +14,7 @@ from tests.support.child_launcher import ChildLauncher, running_launcher
 from tests.support.model_server import Model
 from tests.support.service_process import Service
 from tests.support.shapes import Installer
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -34,6 +35,9 @@ async def launcher() -> AsyncIterator[ChildLauncher]:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def platforms() -> AsyncIterator[Platforms]:
     async with running_platforms() as both:
+        # A restart on a busy machine takes longer than Telegram's 15 seconds, which
+        # tests/platforms/telegram/test_private_replies.py tests with dated commands.
+        both.telegram.ephemeral_seconds = 2 * PATIENCE_SECONDS
         yield both
 
 

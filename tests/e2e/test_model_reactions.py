@@ -9,6 +9,7 @@ from tests.support.service_process import Service, preset_json
 
 REACTING = preset_json("tester", system="You are a tester.", busy="queue", tools=["react"])
 pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(REACTING)]
+INVALID = "Bad Request: REACTION_INVALID"
 
 
 @at("channel", "telegram_group", "telegram_dm")
@@ -39,3 +40,21 @@ async def test_refused_reaction_leads_to_words(where: Chat, running: Service, mo
     model.reaction = ""
     await where.shows(question)
     assert reactions(where, where.id_of(question.message)) == []
+
+
+@at("channel", "telegram_group", "telegram_dm")
+@pytest.mark.parametrize("point", ["after_take", "after_http"])
+async def test_reaction_that_the_platform_refuses_is_sent_as_text(
+    where: Chat, running: Service, model: Model, point: str
+) -> None:
+    wire = where.platforms
+    wire.discord.fault("PUT", "/channels/*/reactions/*", times=None, status=403, code=90001)
+    wire.telegram.fault("setMessageReaction", times=9, error_code=400, description=INVALID)
+    model.reaction = "👍"
+    async with running.killed_at(point):
+        where.ask()
+    await where.shows("👍")
+    wire.end_faults()
+    model.reaction = ""
+    await where.ask_and_wait()
+    assert len(where.texts()) == 2

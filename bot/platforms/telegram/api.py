@@ -81,6 +81,7 @@ _REFUSALS: Mapping[str, type[errors.Refused]] = {
     "reply_message_id": ReplyNotFound,
     "message to edit not found": errors.MessageNotFound,
     "message to delete not found": errors.MessageNotFound,
+    "message to react not found": errors.MessageNotFound,
     "message_id_invalid": errors.MessageNotFound,
     "message can't be edited": NotEditable,
     "no text in the message to edit": NotEditable,
