@@ -58,6 +58,8 @@ class Recaller:
         people = tuple(dict.fromkeys([*person_ids_in(message), *message.mentions, *speakers]))
         listener = MemoryListener(place, preset, message.author.id, people)
         found = await self.memories.recall(listener)
+        if not found.memories:
+            return RankedMemories((), len(found.private), self.budget_share)
         similar: Mapping[int, float] = {}
         if any(one.vector for one in found.memories):
             similar = await self._similarities(message.text, found.memories, may_spend=may_spend)
