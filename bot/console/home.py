@@ -1,10 +1,11 @@
 """Home: what needs attention, what is set up, and figures over time; usage as JSON and CSV."""
 
-import math
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, date, datetime, time, timedelta
-from itertools import chain, groupby
+from itertools import accumulate, groupby
 from typing import Annotated, Literal, TypeAlias
 
 from aiohttp import web
@@ -101,7 +102,7 @@ class HomePage(RouteGroup):
                 "spans": list(_STEPS),
                 "by": by,
                 "activity": activity,
-                "data": asdict(activity),
+                "data": asdict(replace(activity, sums=())),
                 "bars": [round(_BAR_WIDTH * one.tokens / max(1, most)) for one in activity.sums],
                 "first_day": day,
                 "state": await self.operation.state() if self.operation else None,
@@ -115,20 +116,21 @@ class HomePage(RouteGroup):
         step, count = _STEPS[span]
         until = (self.clock.now() // step + 1) * step
         since = until - step * count
-        first_words: list[list[float]] = [[] for _ in range(count)]
-        for at, seconds in await self.totals.first_words(since, until, step):
-            first_words[at].append(seconds)
+        first_words = [Counter[float]() for _ in range(count)]
+        for at, seconds, answers in await self.totals.first_words(since, until, step):
+            first_words[at][seconds] = answers
         errors = await self.totals.failures(ERROR_NOTES, since, until, step)
         rows = await self.totals.over_time(by, since, until, step)
         sums = usage_sums(rows)
         places = {one.name: at for at, one in enumerate(sums[:_MOST_GROUPS])}
-        read, cached = [0] * count, [0] * count
-        groups = [[UsageTotal(0, 0, 0, 0, 0, 0)] * count for _ in sums[: _MOST_GROUPS + 1]]
+        cells = defaultdict[tuple[int, int], list[UsageTotal]](list)
         for at, name, total in rows:
-            line = groups[places.get(name, _MOST_GROUPS)]
-            line[at] = _added([line[at], total])
-            read[at] += total.prompt_tokens
-            cached[at] += total.cached_tokens
+            cells[places.get(name, _MOST_GROUPS), at].append(total)
+        groups = [
+            [_added(cells[line, at]) for at in range(count)]
+            for line in range(min(len(sums), _MOST_GROUPS + 1))
+        ]
+        steps = [_added([line[at] for line in groups]) for at in range(count)]
         return Activity(
             since,
             step,
@@ -136,10 +138,13 @@ class HomePage(RouteGroup):
             answers=[[one.answers for one in line] for line in groups],
             tokens=[[one.prompt_tokens + one.output_tokens for one in line] for line in groups],
             cost=[[one.cost / MICROS for one in line] for line in groups],
-            cached=[100 * cached[at] / read[at] if read[at] else None for at in range(count)],
+            cached=[
+                100 * one.cached_tokens / one.prompt_tokens if one.prompt_tokens else None
+                for one in steps
+            ],
             errors=[errors.get(at, 0) for at in range(count)],
             first_words=[_percentiles(one) for one in first_words],
-            first_word=_percentiles(list(chain(*first_words))),
+            first_word=_percentiles(sum(first_words, Counter())),
         )
 
     def _day_range(self, since: _Since, until: _Until) -> tuple[date, date]:
@@ -171,11 +176,12 @@ class HomePage(RouteGroup):
         return download(format_usage_table(rows), "text/csv", 'filename="usage.csv"')
 
 
-def _percentiles(seconds: Sequence[float]) -> tuple[float, float] | None:
-    ordered = sorted(seconds)
-    if not ordered:
+def _percentiles(counts: Counter[float]) -> tuple[float, float] | None:
+    if not counts:
         return None
-    half, most = (ordered[math.ceil(len(ordered) * share) - 1] for share in (0.5, 0.95))
+    ordered = sorted(counts)
+    places = list(accumulate(counts[one] for one in ordered))
+    half, most = (ordered[bisect_left(places, places[-1] * share)] for share in (0.5, 0.95))
     return half, most
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, cached_property, partial
-from operator import itemgetter
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -78,11 +77,6 @@ class Names:
         platform = own if address.platform == WEB_PLATFORM else address.platform.title()
         return f"{platform} › {self._channels.get(key, address.chat)}"
 
-    def channels(self, language: str) -> Mapping[str, str]:
-        """Return the titles of known channels by key, sorted by title."""
-        titles = ((key, self.channel(language, key)) for key in self._channels)
-        return dict(sorted(titles, key=itemgetter(1)))
-
     def person(self, id_: str | None) -> str:
         return self.people.get(id_ or "", id_ or "–")
 
@@ -122,8 +116,6 @@ class PageRenderer:
             "person_name": self.names.person if self.names else str,
             "face_of": lambda preset: faces.get(preset, (preset, "")),
             "color_of": partial(color_of, names=[name for name, _ in faces.values()]),
-            "known_people": self.names.people if self.names else {},
-            "known_channels": self.names.channels(language) if self.names else {},
         }
         template = self._environment.get_template(page.template)
         return template.render({**frame, **page.values})

@@ -114,11 +114,11 @@ class UsageTotals(Store):
     @reading
     def first_words(
         self, since: float, until: float, step: float
-    ) -> Unit[Sequence[tuple[int, float]]]:
-        """Return each answer's time step (numbered in the period) and seconds to the first word."""
+    ) -> Unit[Sequence[tuple[int, float, int]]]:
+        """Count answers by time step (numbered in the period) and seconds to the first word."""
         of = {"since": since, "until": until, "step": step}
         rows = yield SQL["first_words"].query_alone(of)
-        return [(int(at), seconds) for at, seconds in rows]
+        return [(int(at), seconds, answers) for at, seconds, answers in rows]
 
     @reading
     def failures(self, kind: str, since: float, until: float, step: float) -> Unit[dict[int, int]]:

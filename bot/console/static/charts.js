@@ -3,7 +3,7 @@ const { activity, by, names, texts, language } = JSON.parse(one("#chart-data").t
 const { since, step_seconds: step } = activity;
 const times = activity.errors.map((_, at) => since + at * step);
 const titles = activity.answers.map((_, at) => one(`[data-group="${at}"]`)?.textContent.trim());
-if (activity.answers.length < activity.sums.length || activity.answers.length === 7) titles[6] = texts.others;
+if (activity.answers.length === 7) titles[6] = texts.others;
 const colors = ["c-1", "c-2", "c-3", "c-4", "c-5", "c-6", "c-dim"];
 const groups = (lists) => lists.map((values, at) => ({ label: titles[at], color: colors[at], values, group: names[at] }));
 const CHARTS = {
