@@ -128,10 +128,7 @@ _KIND = "token"
 class PolicyPage(RouteGroup):
     describe: Callable[[], Sequence[PolicySection]]
 
-    @route("GET /policy", Scope.READ)
-    async def show(self) -> Page:
-        return Page("policy.html", {"sections": self.describe()})
-
+    @route("GET /policy", Scope.READ, template="policy.html")
     @route("GET /api/v1/policy", Scope.READ)
     async def list_kinds(self) -> Mapping[str, Sequence[PolicySection]]:
         """Get what is stored about people, by kind of data."""

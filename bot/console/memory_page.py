@@ -7,7 +7,7 @@ from pydantic import Field
 
 from bot.chat.access import AuditEntry, Scope
 from bot.chat.memory import Memory, MemoryReader, MemoryState
-from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, route
+from bot.console.routes import ConsoleRequest, NavigationItem, RouteGroup, route
 from bot.errors import RequestRefused
 from bot.ports import Clock
 from bot.storage.memories import SqlMemories
@@ -29,19 +29,16 @@ class MemoryPage(RouteGroup):
     clock: Clock
 
     @route("GET /api/v1/memories", Scope.READ)
-    async def find(self, text: _Text = "", state: _State = "") -> Mapping[str, Sequence[_Row]]:
+    @route("GET /memories", Scope.READ, template="memories.html")
+    async def find(
+        self, text: _Text = "", state: _State = ""
+    ) -> Mapping[str, Sequence[_Row] | int]:
         """List the newest memories that contain a text, or are about or by somebody."""
         words = text.casefold()
         found = await self.memories.newest(state)
-        return {"memories": [_to_row(one) for one in found if words in _searched(one)]}
-
-    @route("GET /memories", Scope.READ)
-    async def show(self, text: _Text = "", state: _State = "") -> Page:
-        """Show memories with their sources and audiences."""
-        found = await self.find(text, state)
         waiting = len(await self.memories.newest(MemoryState.PROPOSED))
-        shown = {**found, "text": text, "state": state, "waiting": waiting}
-        return Page("memories.html", shown)
+        rows = [_to_row(one) for one in found if words in _searched(one)]
+        return {"memories": rows, "waiting": waiting}
 
     @route("POST /api/v1/memories/{number}/approve", Scope.OPERATE)
     @route("POST /memories/{number}/approve", Scope.OPERATE, then="/memories?state=proposed")

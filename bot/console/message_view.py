@@ -8,7 +8,6 @@ from markupsafe import Markup
 
 from bot.chat.answers import StoredAnswer
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Person
 from bot.chat.outgoing import Button
 from bot.chat.web_channel import WebMessage
 from bot.markup.styled_text import Style, StyledSpan, StyledText, style_markdown
@@ -54,10 +53,6 @@ class MessageView:
     """All other buttons."""
     answer: StoredAnswer | None
     """The stored answer with its figures; None if this is no answer, or nothing is stored."""
-
-    @property
-    def initial(self) -> str:
-        return self.name[:1].upper()
 
     @property
     def is_writing(self) -> bool:
@@ -115,12 +110,6 @@ def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> Stored
 def color_of(name: str, names: Sequence[str] = ()) -> int:
     """Return a color number for a name, unique in its channel while colors last."""
     return (names.index(name) if name in names else crc32(name.encode())) % _FACE_COLORS
-
-
-def view_people(
-    people: Sequence[Person], names: Sequence[str]
-) -> Sequence[tuple[Person, int, str]]:
-    return [(one, color_of(one.name, names), one.name[:1].upper()) for one in people]
 
 
 def _name(message: WebMessage) -> str:

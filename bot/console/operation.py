@@ -18,7 +18,7 @@ from bot.chat.operation import (
     Pause,
     ProcessReport,
 )
-from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, route
+from bot.console.routes import ConsoleRequest, NavigationItem, RouteGroup, route
 from bot.console.server import Probe, run_probes
 from bot.errors import BackendError, RequestRefused, UserError
 from bot.ports import Backend, Clock, RateLimits
@@ -115,6 +115,7 @@ class OperationPage(RouteGroup):
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @route("GET /api/v1/operation", Scope.READ)
+    @route("GET /operation", Scope.READ, template="operation.html")
     async def state(self) -> OperationState:
         """Get the current state: components, queues, and roles."""
         async with self._lock:
@@ -123,10 +124,6 @@ class OperationPage(RouteGroup):
                 self._newest = await self._build_state()
                 self._made_at = now
             return self._newest
-
-    @route("GET /operation", Scope.READ)
-    async def show(self) -> Page:
-        return Page("operation.html", {"state": await self.state()})
 
     @route("GET /api/v1/operation/errors/{error}", Scope.READ)
     @route("GET /operation/errors/{error}", Scope.READ, template="operation_error.html")

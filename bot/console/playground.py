@@ -24,7 +24,7 @@ from bot.chat.session import Turn
 from bot.chat.web_channel import WebChannel, WebMessage, web_person
 from bot.console.answer_details import axis_marks, waterfall
 from bot.console.live_events import channel_events, stream_events
-from bot.console.message_view import color_of, is_finished, view_message, view_people
+from bot.console.message_view import color_of, is_finished, view_message
 from bot.console.pages import PageRenderer
 from bot.console.prompt_view import view_prompt
 from bot.console.routes import (
@@ -129,7 +129,6 @@ class PlaygroundPages(RouteGroup):
                     if one.is_shown
                 ],
                 "older": messages[0].position if len(messages) == _MAX_SHOWN else None,
-                "people": view_people(found.people, header["names"]),
                 "author": author or found.people[0].id,
                 "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN],
                 "replied": known.get(reply),

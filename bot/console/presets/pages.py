@@ -534,24 +534,11 @@ class PresetPages(RouteGroup):
         value = await self.editing.value_of(await self.editing.open(name))
         return await self.editing.with_lorebook(value)
 
-    @route("GET /presets/{name}/test", Scope.READ)
-    async def test_page(self, request: ConsoleRequest, name: str) -> Page:
-        trials = (await self.test(request, name))["trials"]
-        outcomes = [one["outcome"] for one in trials]
-        return Page(
-            "presets/test.html",
-            {
-                "edited": await self.editing.open(name),
-                "trials": trials,
-                "counts": {one: outcomes.count(one) for one in ("same", "differs", "over")},
-                "base": preset_path(name),
-            },
-        )
-
+    @route(f"GET {_PAGE}/test", Scope.READ, template="presets/test.html")
     @route(f"POST {_API}/test", Scope.READ)
     async def test(
         self, request: ConsoleRequest, name: str
-    ) -> Mapping[str, Sequence[Mapping[str, str | int | None]]]:
+    ) -> Mapping[str, str | int | bool | Sequence[Mapping[str, str | int | None]]]:
         """Compose the draft's prompts for recorded conversations; no model is called.
 
         Each prompt is "same", "differs", or "over" (something no longer fits). Steps that cost
@@ -569,7 +556,8 @@ class PresetPages(RouteGroup):
                 old, _ = await self._compose(before, scene, may_spend=may_spend)
                 new, problem = await self._compose(draft, scene, may_spend=may_spend)
                 trials.append(_to_trial(conversation, old, new, problem))
-        return {"trials": trials}
+        has_draft = edited.draft is not None
+        return {"name": name, "version": edited.version, "has_draft": has_draft, "trials": trials}
 
     @route(f"POST {_API}/ask", Scope.OPERATE)
     @route(f"POST {_PAGE}/ask", Scope.OPERATE, template="presets/answers.html")
