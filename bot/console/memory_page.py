@@ -31,13 +31,20 @@ class MemoryPage(RouteGroup):
     @route("GET /api/v1/memories", Scope.READ)
     @route("GET /memories", Scope.READ, template="memories.html")
     async def find(
-        self, text: _Text = "", state: _State = ""
+        self, text: _Text = "", state: _State = "", preset: _Text = ""
     ) -> Mapping[str, Sequence[_Row] | int]:
-        """List the newest memories that contain a text, or are about or by somebody."""
+        """List the newest memories that contain a text, or are about or by somebody.
+
+        With a preset, only those about its character, or made while it was present.
+        """
         words = text.casefold()
         found = await self.memories.newest(state)
         waiting = len(await self.memories.newest(MemoryState.PROPOSED))
-        rows = [_to_row(one) for one in found if words in _searched(one)]
+        rows = [
+            _to_row(one)
+            for one in found
+            if words in _searched(one) and preset in ("", one.subject.key, *one.present)
+        ]
         return {"memories": rows, "waiting": waiting}
 
     @route("POST /api/v1/memories/{number}/approve", Scope.OPERATE)

@@ -82,6 +82,7 @@ class ConsoleContainer:
             c.history_router.preview_route,
         )
         operation = self._operation_page(probes)
+        memories = MemoryPage(c.memories, c.audit_log, c.clock)
         local = {name for name, one in providers.items() if isinstance(one, LlamaCppSettings)}
         return [
             HomePage(c.usage_totals, operation, self._set_up_parts, c.clock),
@@ -110,7 +111,7 @@ class ConsoleContainer:
                 self._draft_previews,
                 PresetImports(editing, lambda preset: preset.provider in local),
                 self._operator_requests.send,
-                *(list(providers), self._count_uses),
+                *(list(providers), self._count_uses, memories),
             ),
             ChannelsPage(self._state, c.resolver.default.name),
             ChannelPage(
@@ -125,7 +126,7 @@ class ConsoleContainer:
                 self._chat_patterns(),
                 *(c.audit_log, c.rate_limits, c.clock),
             ),
-            MemoryPage(c.memories, c.audit_log, c.clock),
+            memories,
             operation,
             SetupPage(self.setup_steps, c.audit_log, prompts.mask, c.clock),
         ]

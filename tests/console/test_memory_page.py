@@ -61,10 +61,14 @@ async def test_memories_are_searched_with_their_sources(playground: Playground) 
     for query in ("?text=BEES", "?text=alice", "?text=telegram:1", "?state=kept"):
         assert [one["number"] for one in await listed(playground, query)] == [1], query
     assert await listed(playground, "?text=snow") == []
+    assert [one["number"] for one in await listed(playground, "?preset=nora")] == [2]
     page = await playground.open("/memories?text=bees")
     assert "Keeps &lt;i&gt;bees&lt;/i&gt;" in page
     assert "It rains" not in page
     assert "Waiting for approval (1)" in page
+    page = await playground.open("/presets/nora?tab=lorebook")
+    assert "It rains" in page
+    assert "bees" not in page
 
 
 async def test_proposals_are_approved_and_memories_deleted(playground: Playground) -> None:

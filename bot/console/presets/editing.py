@@ -233,6 +233,13 @@ class PresetEditing:
         async with self._long_checks:
             return await asyncio.to_thread(self._check, content)
 
+    def accepts(self, preset: Preset, name: str, value: float) -> bool:
+        """Whether all providers of a preset accept this value of a sampling parameter."""
+        bare, changed = (
+            preset.model_copy(update={"parameters": one}) for one in ({}, {name: value})
+        )
+        return self.unsupported(bare) == self.unsupported(changed)
+
     def _check(self, content: str) -> CheckedPreset:
         checked = check_preset(content)
         if checked.preset is None or checked.document is None:

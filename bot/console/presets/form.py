@@ -2,7 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
@@ -93,6 +95,16 @@ def form_fields(value: Mapping[str, object]) -> Mapping[str, FormField]:
         spec.name: FormField(spec, spec.name, written_texts(spec, value_at(value, spec.path)))
         for spec in field_specs()
     }
+
+
+def narrow_range(field: FormField, is_accepted: Callable[[str, float], bool]) -> FormField:
+    """Lower a sampling parameter's maximum to the highest hundredth that its provider accepts."""
+    spec = field.spec
+    if spec.path[0] != "parameters" or spec.kind != "number" or spec.maximum is None:
+        return field
+    steps = range(round(100 * (spec.minimum or 0)), round(100 * spec.maximum) + 1)
+    at = bisect_left(steps, True, key=lambda step: not is_accepted(spec.path[1], step / 100))
+    return replace(field, spec=replace(spec, maximum=steps[at - 1] / 100 if at else None))
 
 
 def keys_without_field(value: Mapping[str, object]) -> list[str]:

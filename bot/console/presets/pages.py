@@ -4,6 +4,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Literal, TypeAlias
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ from bot.chat.prompt import Prompt
 from bot.chat.receipt import Receipt
 from bot.chat.session import PresetVersion
 from bot.console.differences import DifferingPiece, differing_lines, differing_pieces
+from bot.console.memory_page import MemoryPage
 from bot.console.operator_requests import OperatorAnswer
 from bot.console.presets.editing import (
     MAX_CONTENT_CHARS,
@@ -25,7 +27,12 @@ from bot.console.presets.editing import (
     draft_conflict,
 )
 from bot.console.presets.files import ExportForm, PresetImports, send_preset
-from bot.console.presets.form import form_fields, keys_without_field, write_preset_json
+from bot.console.presets.form import (
+    form_fields,
+    keys_without_field,
+    narrow_range,
+    write_preset_json,
+)
 from bot.console.presets.lorebook_entries import add_entry, remove_entry
 from bot.console.presets.preview import (
     SAMPLE_SCENES,
@@ -158,6 +165,7 @@ class PresetPages(RouteGroup):
     providers: Sequence[str]
     count_uses: Callable[[], Awaitable[Mapping[str, int]]]
     """Returns the number of channels, threads and servers in which each preset was chosen."""
+    memories: MemoryPage
 
     @route("GET /api/v1/presets", Scope.READ, also=Scope.PRESETS)
     async def list_presets(self) -> Mapping[str, Sequence[ListedPreset]]:
@@ -219,7 +227,7 @@ class PresetPages(RouteGroup):
             "presets/editor.html",
             {
                 **_sorted_list(listed, query.find),
-                **self._form_values(checked.value),
+                **self._form_values(checked.value, checked.preset),
                 "edited": edited,
                 "default_name": self.editing.resolver.default.name,
                 "tab": query.tab,
@@ -244,16 +252,25 @@ class PresetPages(RouteGroup):
                 else None,
                 "opened": await open_entry(self.editing, checked.value, query.entry),
                 "entry": query.entry,
+                "memories": (await self.memories.find(preset=name))["memories"]
+                if is_lorebook
+                else (),
                 "tokens": await self.previews.count(edited, query.entry) if is_counted else {},
                 "limit": checked.preset and checked.preset.max_input_tokens,
             },
         )
 
-    def _form_values(self, value: Mapping[str, object] | None) -> dict[str, object]:
+    def _form_values(
+        self, value: Mapping[str, object] | None, preset: Preset | None
+    ) -> dict[str, object]:
         if value is None:
             return {"fields": None, "others": [], "providers": []}
+        fields = form_fields(value)
+        if preset is not None:
+            accepts = partial(self.editing.accepts, preset)
+            fields = {name: narrow_range(one, accepts) for name, one in fields.items()}
         return {
-            "fields": form_fields(value),
+            "fields": fields,
             "others": keys_without_field(value),
             "providers": sorted({*self.providers, str(value.get("provider", ""))} - {""}),
         }

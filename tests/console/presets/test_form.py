@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bot.backends.anthropic import wire as anthropic
 from bot.console.pages import PageRenderer
 from bot.console.presets.form import (
     NOT_IN_FORM,
@@ -13,6 +14,7 @@ from bot.console.presets.form import (
     field_specs,
     form_fields,
     keys_without_field,
+    narrow_range,
 )
 from bot.console.presets.lorebook_entries import entry_form
 from bot.prompting.presets.preset import Preset
@@ -127,3 +129,15 @@ def test_schema_has_the_ranges_of_parameters() -> None:
         5,
     )
     assert specs["parameters.top_k"].kind == "whole"
+
+
+def test_sliders_end_where_the_provider_refuses_a_parameter() -> None:
+    def is_accepted(name: str, value: float) -> bool:
+        return not anthropic.parameter_problems(None, {name: value})
+
+    ends = {
+        name: narrow_range(one, is_accepted).spec.maximum
+        for name, one in form_fields({}).items()
+        if name in {"parameters.temperature", "parameters.top_p", "parameters.min_p"}
+    }
+    assert ends == {"parameters.temperature": 1, "parameters.top_p": 1, "parameters.min_p": None}
