@@ -86,6 +86,7 @@ class BucketSurface(Protocol):
     ) -> str: ...
 
 
+@runtime_checkable
 class Intake(Protocol):
     """Receives messages from a platform."""
 

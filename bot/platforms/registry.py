@@ -4,19 +4,22 @@ To add a platform, write a package with a `SPEC` and add one line here, or write
 """
 
 from collections.abc import Sequence
-from importlib import import_module  # noqa: TID251 # this is a plug registry
-from typing import Any
+from dataclasses import replace
+from pkgutil import resolve_name
 
 from bot.chat.outgoing import Limits
-from bot.errors import PluginFailed, TroupeError
+from bot.errors import OutcomeUnknown, PlatformError, PluginFailed, StoreError, Unreachable
 from bot.platforms.discord import SPEC as DISCORD
 from bot.platforms.spec import AccountSetup, PlatformContext, PlatformSettings, PlatformSpec
 from bot.platforms.telegram import SPEC as TELEGRAM
 from bot.platforms.terminal import SPEC as TERMINAL
 from bot.platforms.web import SPEC as WEB
-from bot.ports import Platform
-from bot.runtime.plugins import enabled_plugins
+from bot.ports import Platform, Surface
+from bot.runtime.plugin_threads import PluginThread, use_in_plugin
+from bot.runtime.plugins import plugin_name
 
+_CALL_SECONDS = 10.0  # half the lease of an outgoing message
+_ERRORS = (PlatformError, StoreError)
 _SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
 
 
@@ -53,9 +56,7 @@ def imitable_platforms() -> Sequence[str]:
 def channel_limits(kind: str) -> Limits | None:
     """Return the limits of a platform's channels, or None if they are unknown."""
     spec = _SPECS.get(kind)
-    limits: Limits | None = (
-        _import_attribute(spec.limits) if spec is not None and spec.limits else None
-    )
+    limits: Limits | None = resolve_name(spec.limits) if spec is not None and spec.limits else None
     return limits
 
 
@@ -63,21 +64,24 @@ def create_platform(
     spec: PlatformSpec, settings: PlatformSettings | None, context: PlatformContext
 ) -> Platform:
     """Import and create a platform, without connecting; raises `SettingsError`, `PluginFailed`."""
-    try:
-        made: Platform = _import_attribute(spec.factory)(settings, context)
-    except Exception as error:
-        if isinstance(error, TroupeError) or spec not in enabled_plugins("platforms").values():
-            raise
-        reason = f"skipped the platform {spec.kind!r}: its plug-in raised {type(error).__name__}"
-        raise PluginFailed(reason) from error
-    return made
+    if (plugin := plugin_name("platforms", spec)) is None:
+        platform: Platform = resolve_name(spec.factory)(settings, context)
+        return platform
+    objects = {"cursors": context.cursors, "web_channels": context.web_channels}
+    own = {name: value and use_in_plugin(value) for name, value in objects.items()}
+    context = use_in_plugin(context, **own)
+    calls = PluginThread(plugin, _CALL_SECONDS, Unreachable, _ERRORS)
+    sends = replace(calls, failure=OutcomeUnknown)
+
+    def make() -> tuple[Platform, Surface]:
+        made: Platform = resolve_name(spec.factory)(settings, context)
+        return made, made.surface
+
+    made, surface = calls.make(make, PluginFailed)
+    wrapped: Platform = calls.wrap(made, Platform, surface=sends.wrap(surface, Surface))
+    return wrapped
 
 
 def create_account_setup(spec: PlatformSpec, settings: PlatformSettings) -> AccountSetup | None:
     """Import and create a platform's account setup, or return None if it has none."""
-    return None if spec.account_setup is None else _import_attribute(spec.account_setup)(settings)
-
-
-def _import_attribute(path: str) -> Any:
-    module, _, function = path.partition(":")
-    return getattr(import_module(module), function)
+    return None if spec.account_setup is None else resolve_name(spec.account_setup)(settings)

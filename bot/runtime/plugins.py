@@ -6,11 +6,11 @@ affect anything else (docs/architecture.md).
 """
 
 import asyncio
-import contextlib
 import sys
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from importlib.metadata import EntryPoint, entry_points
 from itertools import islice
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from bot.chat.incoming import to_storable_text
 from bot.errors import PluginFailed
+from bot.runtime.tasks import wait_or_abandon
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.value_class import value_class
 
@@ -35,7 +36,6 @@ _values: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # by group and na
 _HOOK_SECONDS = 0.2
 _MAX_PARTS = 20
 _MAX_THREADS = 4  # per plug-in, with calls that have not returned
-_threads: Counter[str] = Counter()
 Result = TypeVar("Result")
 
 
@@ -62,6 +62,11 @@ def enable_plugins(names: Iterable[str], register: Mapping[str, Callable[[Any], 
 def enabled_plugins(group: str) -> Mapping[str, Any]:
     """Return the loaded plug-ins of a group by name."""
     return _values[group]
+
+
+def plugin_name(group: str, value: object) -> str | None:
+    """Return the name of the plug-in that provides a value, or None for a built-in value."""
+    return next((name for name, one in _values[group].items() if one is value), None)
 
 
 @value_class
@@ -146,33 +151,20 @@ def _load_plugin(one: EntryPoint, register: Mapping[str, Callable[[Any], None]])
 
 async def call_in_thread(name: str, run: Callable[[], Result], seconds: float) -> Result:
     """Run a plug-in in a thread, which is abandoned after `seconds`; raises `PluginFailed`."""
-    if _threads[name] >= _MAX_THREADS:
+    thread = f"plug-in {name}"
+    if sum(one.name == thread for one in threading.enumerate()) >= _MAX_THREADS:
         raise PluginFailed("its earlier calls are still running")
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[Result] = loop.create_future()
-
-    def settle(result: Result | None, error: BaseException | None) -> None:
-        _threads[name] -= 1
-        if ended.done():
-            return
-        if error is None:
-            ended.set_result(result)  # type: ignore[arg-type] # without an error, it is a Result
-        else:
-            ended.set_exception(PluginFailed(type(error).__name__))
+    result = Future[Result]()
+    result.set_running_or_notify_cancel()
 
     def work() -> None:
-        result, failure = None, None
         try:
-            result = run()
+            result.set_result(run())
         except BaseException as error:  # noqa: BLE001 # third-party code, even SystemExit
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the event loop may have ended
-            loop.call_soon_threadsafe(settle, result, failure)
+            result.set_exception(PluginFailed(type(error).__name__))
 
-    _threads[name] += 1
-    threading.Thread(target=work, name=f"plug-in {name}", daemon=True).start()
+    threading.Thread(target=work, name=thread, daemon=True).start()
     try:
-        async with asyncio.timeout(seconds):
-            return await ended
+        return await wait_or_abandon(seconds, asyncio.wrap_future(result))
     except TimeoutError:
         raise PluginFailed(f"it took more than {seconds:g} s") from None

@@ -1,34 +1,52 @@
 """A plug-in is loaded only if a setting lists it; a faulty one is reported and skipped."""
 
+import asyncio
 import importlib
+import json
+import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from bot.backends import registry as backends
+from bot.chat.incoming import Address
+from bot.chat.memory import Memory, MemoryPlace, MemorySubject, SubjectKind
+from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.chat.prompt import ToolCall, ToolSpec
 from bot.embedders.registry import make_embedder
 from bot.errors import (
     CharacterError,
     EmbeddingError,
+    OutcomeUnknown,
     PluginFailed,
     PresetError,
     SettingsError,
 )
 from bot.importers.character_files import read_character_content
 from bot.platforms import registry as platforms
+from bot.platforms.spec import PlatformContext
 from bot.prompting.presets.files import validate_preset
-from bot.runtime import plugins
+from bot.runtime import plugin_threads, plugins
+from bot.service.options import RunOptions
+from bot.service.run import running
 from bot.settings import read_settings
+from bot.storage.database import Database
 from bot.tools import Tool, Toolbox, ToolFailed, plugin_tools
 from tests.checkout import CHECKOUT
 from tests.fakes import FakeClock
-from tests.waiting import PATIENCE_SECONDS
+from tests.samples import ALICE, make_incoming
+from tests.support.intake import FakeIntake
+from tests.turn.setup import CHAT, Setup
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 EXAMPLES = CHECKOUT / "docs" / "examples"
 SECRET = "sk-proj-FAKE0000000000000000000000000000"
@@ -69,7 +87,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     ("code", "problem"),
     [
         (f"raise KeyError({SECRET!r})", "failed at start: KeyError"),
-        ("raise SettingsError('it needs a key')", "cannot be used: it needs a key"),
+        ("raise SettingsError('it needs a key')", "failed at start: it needs a key"),
     ],
 )
 def test_embedder_that_fails_at_start_is_named(install: Install, code: str, problem: str) -> None:
@@ -78,7 +96,7 @@ def test_embedder_that_fails_at_start_is_named(install: Install, code: str, prob
     settings = read_settings(plugins="vectors", embedding={"kind": "vectors"})
     with pytest.raises(SettingsError) as raised:
         make_embedder(settings.embedding, settings.data_dir)
-    assert str(raised.value) == f"the embedder of the plug-in 'vectors' {problem}"
+    assert str(raised.value) == f"the plug-in 'vectors' {problem}"
 
 
 async def test_embedder_that_raises_later_is_named(install: Install) -> None:
@@ -97,7 +115,7 @@ def make(*_):
     for use in (partial(embedder.embed_documents, ["a"]), partial(embedder.embed_query, "a")):
         with pytest.raises(EmbeddingError) as raised:
             await use()
-        assert str(raised.value) == "the embedder of the plug-in 'vectors' failed: KeyError"
+        assert str(raised.value) == "the plug-in 'vectors' failed: KeyError"
 
 
 def test_plugins_are_inert_until_a_setting_names_them(install: Install) -> None:
@@ -244,3 +262,175 @@ def test_importer_reads_files_with_its_suffix(install: Install) -> None:
     assert (keys["persona"], texts) == ("You are Alice.", ("a",))
     with pytest.raises(CharacterError, match="its plug-in failed: UnicodeDecodeError"):
         read_character_content(Path("alice.story"), b"\xff")
+
+
+STUCK = """
+import threading
+TROUPE_API = 1
+entered, go_on, calls = threading.Event(), threading.Event(), []
+
+def block(call):
+    calls.append(call)
+    entered.set()
+    go_on.wait(60)
+"""
+STUCK_BACKEND = f"""{STUCK}
+from typing import Literal
+from bot.backends.spec import BackendSpec
+from eliza_backend import ElizaBackend, ElizaSettings
+
+class StuckSettings(ElizaSettings):
+    kind: Literal["stuck"] = "stuck"
+
+class StuckBackend(ElizaBackend):
+    async def generate(self, prompt):
+        block("generate")
+        for event in ():
+            yield event
+
+def make(_provider, settings, *_):
+    return StuckBackend(settings)
+
+SPEC = BackendSpec(kind="stuck", settings=StuckSettings, factory="stuck_backend:make")
+"""
+STUCK_PLATFORM = f"""{STUCK}
+from bot.platforms.spec import PlatformSpec
+from filedrop_platform import FileDrop, FileDropSettings, FileDropSurface
+
+class StuckSurface(FileDropSurface):
+    async def send(self, message):
+        block("send")
+
+class StuckPlatform(FileDrop):
+    name = "stuck"
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.surface = StuckSurface(self._folder)
+
+    async def run(self, intake):
+        block("run")
+
+SPEC = PlatformSpec(kind="stuck", settings=FileDropSettings, factory="stuck_platform:StuckPlatform")
+"""
+STUCK_EMBEDDER = f"""{STUCK}
+class Vectors:
+    model_id, is_metered = "vectors-1", False
+
+    async def embed_query(self, text):
+        block("embed_query")
+
+def make(*_):
+    return Vectors()
+"""
+
+
+@pytest.fixture
+def stuck(install: Install) -> Iterator[Callable[[str], Any]]:
+    """Install plug-ins that block their threads until the end of the test."""
+    install("backends", "eliza", "eliza_backend:ELIZA")
+    install("platforms", "filedrop", "filedrop_platform:FILEDROP")
+    install("backends", "stuck_backend", "stuck_backend:SPEC", STUCK_BACKEND)
+    install("platforms", "stuck_platform", "stuck_platform:SPEC", STUCK_PLATFORM)
+    install("embedders", "stuck_embedder", "stuck_embedder:make", STUCK_EMBEDDER)
+    yield lambda name: sys.modules[f"stuck_{name}"]
+    for name in {"stuck_backend", "stuck_platform", "stuck_embedder"} & {*sys.modules}:
+        sys.modules[name].go_on.set()
+
+
+async def test_blocked_plugins_stop_neither_other_chats_nor_the_shutdown(
+    stuck: Callable[[str], Any], tmp_path: Path
+) -> None:
+    for name in ("doctor", "stuck"):
+        preset = {"name": name, "provider": name, "model": "m"}
+        (tmp_path / f"{name}.json").write_text(json.dumps(preset))
+    settings = read_settings(
+        plugins="eliza,filedrop,stuck_backend,stuck_platform",
+        providers={
+            "doctor": {"kind": "eliza"},
+            "stuck": {"kind": "stuck", "first_token_seconds": 3},
+        },
+        filedrop={"folder": tmp_path / "drop"},
+        stuck={"folder": tmp_path / "nowhere"},
+        admins="filedrop:1",
+        default_preset="doctor",
+        presets_dir=tmp_path,
+        data_dir=tmp_path / "data",
+    )
+
+    def ask(chat: str, key: int, text: str) -> None:
+        file = tmp_path / "drop" / chat / f"{key}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def answers(chat: str) -> list[str]:
+        return [one.read_text() for one in (tmp_path / "drop" / chat).glob("*.md")]
+
+    with capture_logs() as logs:
+        async with running(settings, print, options=RunOptions(has_port=False)) as service:
+            serving = asyncio.create_task(service.serve())
+            await wait_until(lambda: stuck("platform").entered.is_set())
+            ask("1", 1, "/preset use stuck")
+            await wait_until(lambda: answers("1"))
+            ask("1", 2, "Hi.")
+            await wait_until(lambda: stuck("backend").entered.is_set())
+            ask("2", 1, "I am tired.")
+            await wait_until(lambda: answers("2"))
+            await wait_until(lambda: len(answers("1")) > 1)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await serving
+
+    assert answers("2") == ["How long have you been tired?"]
+    assert any(text.startswith("⚠ I could not reach the model.") for text in answers("1"))
+    reasons = [one["reason"] for one in logs if one["event"] == "not_answered"]
+    assert reasons == ["the plug-in 'stuck_backend' did not respond within 3 s"]
+    unclosed = {one["reason"].partition(" did ")[0] for one in logs if "not_closed" in one["event"]}
+    assert unclosed == {
+        "the plug-in 'stuck_backend'",
+        "the plug-in 'stuck_platform'",
+    }
+    assert not [name for name in ("backend", "platform") if stuck(name).go_on.is_set()]
+
+
+async def test_outcome_at_a_blocked_platform_is_unknown_but_nothing_is_sent_later(
+    stuck: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platforms, "_CALL_SECONDS", 0.1)
+    settings = read_settings(plugins="filedrop,stuck_platform", stuck={"folder": tmp_path})
+    [spec] = settings.configured_platforms
+    platform = platforms.create_platform(spec, settings.platform(spec), PlatformContext())
+    receiving = asyncio.create_task(platform.run(FakeIntake()))
+    await wait_until(lambda: stuck("platform").entered.is_set())
+
+    with pytest.raises(OutcomeUnknown) as raised:
+        await platform.surface.send(
+            OutgoingMessage(Address("stuck", "1"), MessageContent("Hi."), "n")
+        )
+
+    assert str(raised.value) == "the plug-in 'stuck_platform' did not respond within 0.1 s"
+    stuck("platform").go_on.set()
+    await receiving
+    monkeypatch.setitem(plugin_threads._SECONDS, "is_admin", PATIENCE_SECONDS)
+    assert await platform.is_admin(make_incoming()) is False
+    assert stuck("platform").calls == ["run"]
+
+
+async def test_memories_are_ranked_without_a_blocked_embedder(
+    stuck: Callable[[str], Any], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(plugin_threads._SECONDS, "embed_query", 0.1)
+    settings = read_settings(plugins="stuck_embedder", embedding={"kind": "stuck_embedder"})
+    embedder = make_embedder(settings.embedding, settings.data_dir)
+    setup = Setup(database, ["Yes."], preset={"memory": True}, embedder=embedder)
+    place = MemoryPlace(CHAT, CHAT, is_private=False)
+    alice = MemorySubject(SubjectKind.PERSON, ALICE.id, "Alice")
+    bees = Memory(alice, "She keeps bees", ALICE.id, place, is_derived=False, since=1)
+    await setup.container.memories.add(replace(bees, model="vectors-1", vector=b"1234"))
+
+    with capture_logs() as logs:
+        await setup.say("Do bees sting?")
+
+    assert setup.texts == ["Yes."]
+    assert "She keeps bees" in setup.backend.prompts[-1].messages[-1].content
+    reasons = [one["reason"] for one in logs if one["event"] == "memories_ranked_by_words"]
+    assert reasons == ["the plug-in 'stuck_embedder' did not respond within 0.1 s"]

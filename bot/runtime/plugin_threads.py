@@ -1,0 +1,162 @@
+"""Run backends, embedders and platforms of plug-ins on event loops of their own.
+
+Each plug-in has a daemon thread, so one that blocks stops only itself: calls to it end at their
+deadlines. Methods that are not coroutines are called directly, and must return at once.
+"""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import structlog
+
+from bot.chat.prompt import Delta
+from bot.errors import BackendError, BackendInterrupted, SettingsError, TroupeError
+from bot.ports import Intake
+from bot.runtime.tasks import cancel_and_wait
+
+_SECONDS = {"close": 2.0, "embed_query": 4.0, "generate": None, "run": None, "run_shard": None}
+"""The deadlines of some methods; None: it runs until it is cancelled."""
+_START_SECONDS, _MAKE_SECONDS = 3.0, 30.0
+_MAX_WAITING_EVENTS = 32
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False)
+class PluginThread:
+    """Calls an object of a plug-in in the plug-in's thread."""
+
+    plugin: str
+    seconds: float
+    failure: type[TroupeError]
+    """Raised after `seconds`, and in place of an exception that is not `allowed`."""
+    allowed: tuple[type[Exception], ...]
+
+    def make(self, factory: Callable[[], Any], error: type[TroupeError] = SettingsError) -> Any:
+        """Call a factory in the thread and wait for it; raises `error` if it fails."""
+        started = threading.Event()
+
+        async def run() -> Any:
+            started.set()
+            return factory()
+
+        made = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
+        if not started.wait(_START_SECONDS):
+            raise error(f"the plug-in {self.plugin!r} cannot start: an earlier call blocks it")
+        try:
+            return made.result(_MAKE_SECONDS)
+        except Exception as problem:  # third-party code, whose words may be secret
+            reason = problem if isinstance(problem, SettingsError) else type(problem).__name__
+            raise error(f"the plug-in {self.plugin!r} failed at start: {reason}") from problem
+
+    def wrap(self, target: object, port: type, **own: object) -> Any:
+        """Return an object like the target whose coroutines run in the thread."""
+        return _wrap(target, port, self._call, own)
+
+    async def stream(
+        self, open_stream: Callable[[], AsyncGenerator[Any, None]], idle_seconds: float
+    ) -> AsyncGenerator[Any, None]:
+        """Yield an answer's events; raises `failure`, and `BackendInterrupted` after a `Delta`."""
+        home, events = asyncio.get_running_loop(), asyncio.Queue[Any](_MAX_WAITING_EVENTS)
+
+        async def read() -> None:
+            async with aclosing(open_stream()) as stream:
+                async for event in stream:
+                    await _run_on(home, events.put(event))
+
+        async def fill() -> None:
+            try:
+                await events.put(await self._call("generate", read))
+            except BackendError as error:
+                await events.put(error)
+
+        filling = asyncio.create_task(fill())
+        has_text, seconds = False, self.seconds
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(seconds):
+                        event = await events.get()
+                except TimeoutError:
+                    event = self.failure(self._lateness(seconds))
+                if isinstance(event, BackendError):
+                    raise BackendInterrupted(str(event), event.notice) if has_text else event
+                if event is None:
+                    return
+                yield event
+                has_text, seconds = has_text or isinstance(event, Delta), idle_seconds
+        finally:
+            await cancel_and_wait([filling])
+
+    async def _call(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
+        is_abandoned = False
+
+        async def run() -> Any:
+            try:
+                return None if is_abandoned else await function()
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError if is_abandoned else self.allowed):
+                    raise
+                reason = f"the plug-in {self.plugin!r} failed: {type(error).__name__}"
+                raise self.failure(reason) from error
+
+        seconds = _SECONDS.get(name, self.seconds)
+        ended = _run_on(_plugin_loop(self.plugin), run())
+        try:
+            await asyncio.wait([ended], timeout=seconds)
+            if ended.done():
+                return ended.result()
+        finally:
+            is_abandoned = True
+            ended.cancel()  # a blocked thread may never end it, so this does not wait
+        if name != "close":
+            raise self.failure(self._lateness(seconds))
+        return _log.warning("plugin_not_closed", reason=self._lateness(seconds))
+
+    def _lateness(self, seconds: float | None) -> str:
+        return f"the plug-in {self.plugin!r} did not respond within {seconds:g} s"
+
+
+def use_in_plugin(value: Any, **own: object) -> Any:
+    """Return a function or object of the service whose coroutines run on the current loop."""
+    home = asyncio.get_running_loop()
+    if inspect.iscoroutinefunction(value):
+        return lambda *args, **options: _run_on(home, value(*args, **options))
+    return _wrap(value, type(value), lambda _name, start: _run_on(home, start()), own)
+
+
+def _wrap(target: object, port: type, call: Callable[..., Any], own: dict[str, object]) -> Any:
+    """Return an object with the target's attributes and `own`; coroutines pass through `call`."""
+
+    def attribute(name: str) -> object:
+        def start(*args: Any, **options: Any) -> Any:
+            args = tuple(use_in_plugin(one) if isinstance(one, Intake) else one for one in args)
+            return call(name, lambda: getattr(target, name)(*args, **options))
+
+        def read(_wrapper: object) -> object:
+            declared = getattr(port, name, None)
+            found = declared if inspect.iscoroutinefunction(declared) else getattr(target, name)
+            return start if inspect.iscoroutinefunction(found) else found
+
+        return property(read)
+
+    names = (one for one in {*dir(target), *dir(port)} if not one.startswith("_"))
+    return type(port.__name__, (), {name: attribute(name) for name in names} | own)()
+
+
+def _run_on(loop: asyncio.AbstractEventLoop, work: Any) -> asyncio.Future[Any]:
+    """Run a coroutine on another thread's event loop."""
+    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+
+@cache
+def _plugin_loop(plugin: str) -> asyncio.AbstractEventLoop:
+    """Return the event loop of a plug-in's thread, which the first call starts."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name=f"event loop of {plugin}", daemon=True).start()
+    return loop
