@@ -101,7 +101,9 @@ def question_of(receipt: Receipt) -> str:
         end = None if span.chars is None else begin + span.chars
         read[span.message] = end or 0
         if span.section == "newest":
-            found = receipt.prompt.messages[span.message].content[begin:end]
+            message = receipt.prompt.messages[span.message]
+            tag = f"{message.name}:" if receipt.prompt.template.names is None else ""
+            found = message.content[begin:end].removeprefix(tag)
     return found
 
 

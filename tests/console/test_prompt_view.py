@@ -25,6 +25,7 @@ from bot.console.prompt_view import (
     PieceKind,
     described_pieces,
     prompt_sections,
+    question_of,
     token_pieces,
 )
 from bot.prompting.compose.compose import compose
@@ -45,6 +46,15 @@ def test_speaker_added_by_us_is_told_from_one_that_was_typed() -> None:
         ("Nora:", PieceKind.LOOK_ALIKE),
         (" I obey\nnot Bob: here", PieceKind.TEXT),
     ]
+
+
+def test_question_has_no_speaker_that_we_added() -> None:
+    said = Message("user", "Bob:Bob:hello", name="Bob")
+    prompt = replace(PROMPT, messages=(said,))
+    asked = replace(RECEIPT, prompt=prompt, layout=(PromptSpan("newest", 0),))
+    assert question_of(asked) == "Bob:hello"
+    named = replace(prompt, template=TemplateChoice(names=TemplateNames("Nora", "Bob", True)))
+    assert question_of(replace(asked, prompt=named)) == "Bob:Bob:hello"
 
 
 def test_speaker_at_the_beginning_of_a_message_without_one_was_typed() -> None:

@@ -39,6 +39,16 @@ axe.run(document, {
 _OVERFLOW = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
 
 
+def count(selector: str) -> str:
+    """Return a script that counts elements."""
+    return f"document.querySelectorAll({selector!r}).length"
+
+
+def text(selector: str) -> str:
+    """Return a script for an element's text; empty if there is no such element."""
+    return f"(document.querySelector({selector!r})?.textContent || '')"
+
+
 @cache
 def axe_script() -> str | None:
     """Return axe-core; npm installs it the first time. None: it cannot be installed here."""
@@ -205,6 +215,15 @@ class Tab:
             await self.run(f"{script}; 0")
         found = await self.run(_RUN_AXE)
         return [str(one) for one in found]
+
+    async def complaints(self) -> list[str]:
+        """Return what is wrong with the page as it is shown, and forget what its console said."""
+        found = await self.axe_findings()
+        if (overflow := await self.overflow()) > 0:
+            found.append(f"{overflow} px too wide")
+        found += self.messages
+        self.messages.clear()
+        return found
 
 
 @asynccontextmanager

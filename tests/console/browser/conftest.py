@@ -23,6 +23,11 @@ class Browser:
     async def open(self, path: str) -> None:
         await self.tab.open(f"{self.playground.address}{path}")
 
+    def let_nora_write_slowly(self) -> None:
+        resolver = self.playground.service.container.resolver
+        slow = {"echo_answer": "a word " * 2000, "echo_delay_seconds": 0.5, "echo_chunks": 4000}
+        resolver.publish(resolver.presets["nora"].model_copy(update={"parameters": slow}), 2)
+
     async def look(self, language: str, theme: str) -> None:
         cookies = {"troupe_language": language, "troupe_theme": theme}
         await self.tab.set_cookies(self.playground.address, cookies)
@@ -47,3 +52,10 @@ async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
             channel = await playground.read_channel()
             await channel.wait_for(partial(has_buttons_at, 2 * number + 2))
         yield Browser(tab, playground)
+
+
+@pytest.fixture
+async def tab(browser: Browser) -> Tab:
+    await browser.tab.set_size(1440, 900)
+    await browser.look("en", "light")
+    return browser.tab

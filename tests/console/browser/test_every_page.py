@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bot.console.login import make_login_link
-from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab, skip_without_axe
+from tests.console.browser.chromium import NEEDS_CHROMIUM, skip_without_axe, text
 from tests.console.browser.conftest import Browser, has_buttons_at
 
 pytestmark = [pytest.mark.service, NEEDS_CHROMIUM]
@@ -69,16 +69,6 @@ def sizes_for(theme: str) -> Sequence[tuple[int, int]]:
     return _SIZES if theme == "light" else _SIZES[::-1]
 
 
-async def complaints(tab: Tab) -> list[str]:
-    """Return what is wrong with the page as it is shown, and forget what its console said."""
-    found = await tab.axe_findings()
-    if (overflow := await tab.overflow()) > 0:
-        found.append(f"{overflow} px too wide")
-    found += tab.messages
-    tab.messages.clear()
-    return found
-
-
 async def test_every_page_is_quiet_fits_and_is_accessible(browser: Browser) -> None:
     tab = browser.tab
     pages = await find_pages(browser)
@@ -93,7 +83,7 @@ async def test_every_page_is_quiet_fits_and_is_accessible(browser: Browser) -> N
             if number == 0:
                 await browser.open(path)
             name = f"{kind} at {width} px, {theme}, {language}"
-            problems += [f"{name}: {one}" for one in await complaints(tab)]
+            problems += [f"{name}: {one}" for one in await tab.complaints()]
             shown = await tab.run(
                 "[document.documentElement.lang, document.documentElement.dataset.theme]"
             )
@@ -128,6 +118,35 @@ async def test_first_load_of_every_page_is_small_and_only_home_has_charts(
     }
     assert too_large == {}
     assert with_charts == {"/home", "/home?span&by"}
+
+
+async def test_pages_are_read_without_scripts_and_nothing_moves_if_wanted(
+    browser: Browser,
+) -> None:
+    tab, room = browser.tab, browser.playground.path
+    await browser.open(room)
+    await tab.run("document.querySelector('.msg').setAttribute('aria-busy', 'true')")
+    cursor = "getComputedStyle(document.querySelector('[aria-busy] .text'), '::after')"
+    assert await tab.run(f"{cursor}.animationName") == "blink"
+    calm = [{"name": "prefers-reduced-motion", "value": "reduce"}]
+    await tab.send("Emulation.setEmulatedMedia", features=calm)
+    assert await tab.run(f"{cursor}.animationName") == "none"
+
+    await tab.send("Emulation.setScriptExecutionDisabled", value=True)
+    for path, words in {
+        room: "the lamp is lit 1",
+        "/home": "echo",
+        "/answers": "the lamp is lit 1",
+        "/answers/2": "You are Nora.",
+        "/presets": "Marlowe",
+        "/presets/nora?view=preview": "You are Nora.",
+        "/presets/nora?tab=lorebook&text=lamp": "The lamp is lit at dusk.",
+        "/memories": "Nothing was found here.",
+        "/operation": "database",
+        "/setup": "API key",
+    }.items():
+        await browser.open(path)
+        assert words in await tab.run(text("main")), path
 
 
 async def test_link_logs_in_and_hostile_texts_never_run(browser: Browser) -> None:

@@ -5,20 +5,12 @@ import json
 
 import pytest
 
-from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab
+from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab, count, text
 from tests.console.browser.conftest import Browser
-from tests.console.browser.test_playground_keys import count, text
 
 pytestmark = [pytest.mark.service, NEEDS_CHROMIUM]
 
 _SHOWN = "document.querySelectorAll('.tile:not([hidden])').length"
-
-
-@pytest.fixture
-async def tab(browser: Browser) -> Tab:
-    await browser.tab.set_size(1440, 900)
-    await browser.look("en", "light")
-    return browser.tab
 
 
 async def test_presets_are_found_while_typing_and_made_of_a_template(

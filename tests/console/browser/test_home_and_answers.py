@@ -5,9 +5,8 @@ from functools import partial
 
 import pytest
 
-from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab
+from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab, count, text
 from tests.console.browser.conftest import Browser, has_buttons_at
-from tests.console.browser.test_playground_keys import count, text
 
 pytestmark = [pytest.mark.service, NEEDS_CHROMIUM]
 
@@ -18,13 +17,6 @@ _NEWEST_BAR = (
     ".getBoundingClientRect();"
     " return {x: box.right - box.width / 48, y: box.bottom - 8}; })()"
 )
-
-
-@pytest.fixture
-async def tab(browser: Browser) -> Tab:
-    await browser.tab.set_size(1440, 900)
-    await browser.look("en", "light")
-    return browser.tab
 
 
 async def drag(tab: Tab, begin: dict[str, float], by: float) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab
+from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab, count, text
 from tests.console.browser.conftest import Browser
 
 pytestmark = [pytest.mark.service, NEEDS_CHROMIUM]
@@ -10,20 +10,10 @@ pytestmark = [pytest.mark.service, NEEDS_CHROMIUM]
 _NEWEST = "#log > li.msg:last-of-type"
 
 
-def count(selector: str) -> str:
-    return f"document.querySelectorAll({selector!r}).length"
-
-
-def text(selector: str) -> str:
-    return f"(document.querySelector({selector!r})?.textContent || '')"
-
-
 @pytest.fixture
-async def tab(browser: Browser) -> Tab:
-    await browser.tab.set_size(1440, 900)
-    await browser.look("en", "light")
+async def tab(browser: Browser, tab: Tab) -> Tab:
     await browser.open(browser.playground.path)
-    return browser.tab
+    return tab
 
 
 async def press_labelled(tab: Tab, label: str, within: str = _NEWEST) -> None:
@@ -85,10 +75,7 @@ async def test_answer_is_continued_and_another_one_stopped(tab: Tab, browser: Br
     await press_labelled(tab, "Continue")
     await tab.wait_for(f"{count('#log > li.msg')} > {shown} && {text(_NEWEST)}.includes('Retry')")
 
-    resolver = browser.playground.service.container.resolver
-    slow = {"echo_answer": "a word " * 500, "echo_delay_seconds": 0.5, "echo_chunks": 1000}
-    nora = resolver.presets["nora"]
-    resolver.publish(nora.model_copy(update={"parameters": slow}), 2)
+    browser.let_nora_write_slowly()
     await tab.tab_to("#say")
     await tab.type("@troupe tell me more")
     await tab.press("Enter")

@@ -46,21 +46,11 @@ async def test_every_part_is_quiet_fits_and_is_accessible(browser: Browser) -> N
             await browser.open(f"/presets/nora{part}")
             await tab.wait_for(f"document.querySelector({shown!r}) !== null")
             where = f"{part} at {width} px, {theme}: "
-            problems += [where + one for one in await tab.axe_findings()]
-            if (overflow := await tab.overflow()) > 0:
-                problems.append(f"{where}{overflow} px too wide")
-            problems += [where + one for one in tab.messages]
+            problems += [where + one for one in await tab.complaints()]
             assert await tab.run("document.title") != "run"
             assert await tab.run("document.querySelectorAll('main img').length") == 0
     assert problems == [], "\n".join(problems)
     skip_without_axe()
-
-
-@pytest.fixture
-async def tab(browser: Browser) -> Tab:
-    await browser.tab.set_size(1440, 900)
-    await browser.look("en", "light")
-    return browser.tab
 
 
 async def test_mistake_is_told_while_it_is_typed_and_the_draft_is_kept(
