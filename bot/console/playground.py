@@ -22,7 +22,6 @@ from bot.chat.outgoing import Face
 from bot.chat.receipt import NextAnswer
 from bot.chat.session import Turn
 from bot.chat.web_channel import WebChannel, WebMessage, web_person
-from bot.console.answer_details import axis_marks, waterfall
 from bot.console.live_events import channel_events, stream_events
 from bot.console.message_view import color_of, is_finished, view_message
 from bot.console.pages import PageRenderer
@@ -65,7 +64,6 @@ _OPERATOR = "web:console"
 _PLAIN = ("", marked("Plain"))
 
 MessageId = Annotated[str, Field(pattern="^[A-Za-z0-9-]{8,64}$")]
-AnswerNumber = Annotated[int, Field(ge=0, lt=2**62)]
 ReplyTo = Annotated[str, Field(max_length=64)]
 MessageText = Annotated[str, Field(min_length=1, max_length=100_000)]
 ShortName = Annotated[str, Field(max_length=80)]
@@ -305,26 +303,6 @@ class PlaygroundPages(RouteGroup):
         )
         await self.channels.add(found.id, [pressed])
         return _redirect_to(found, person)
-
-    @route(f"GET {_CHANNEL}/last", Scope.READ)
-    async def show_answer(self, channel: str, number: AnswerNumber = 0) -> Page:
-        """Show the prompt of an answer in this channel, by default the newest."""
-        found = await self._find(channel)
-        newest = number or next((one.number for one in await self._answers(found, 1)), 0)
-        one = await self.answers.find(newest)
-        values: dict[str, object] = {"answer": None}
-        if one is not None and one.conversation == found.address.conversation:
-            steps = waterfall(one.receipt)
-            values = {
-                "answer": one,
-                "prompt": view_prompt(one.receipt),
-                "beside": await self.answers.find_beside(one),
-                "before": await self.answers.find_before(one),
-                "feedback": await self.answers.find_feedback(one.number),
-                "steps": steps,
-                "axis": axis_marks(steps),
-            }
-        return Page("playground/last.html", values)
 
     @route(f"POST {_CHANNEL}/next", Scope.OPERATE)
     async def show_next(

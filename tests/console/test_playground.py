@@ -131,8 +131,7 @@ async def test_next_prompt_is_that_of_the_answer(playground: Playground) -> None
     assert await channel.messages() == []
     await playground.say("nora, what now?", KEY)
     await channel.wait_for(lambda all_: len(all_) == 2)
-    async with playground.client.get(f"{playground.address}{playground.path}/last") as response:
-        last = await response.text()
+    last = await playground.open("/answers/1")
     prompts = [re.findall(r"<pre>.*?</pre>", one, re.DOTALL) for one in (shown, last)]
     assert prompts[0] == prompts[1] != []
 

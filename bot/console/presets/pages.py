@@ -242,7 +242,6 @@ class PresetPages(RouteGroup):
                 "samples": len(SAMPLE_SCENES),
                 "scene": query.scene,
                 "view": query.view,
-                # For readers without a script; with one, the page asks for it.
                 "shown": await self.previews.show(edited, query.scene, may_spend=may_spend)
                 if is_preview
                 else None,
@@ -287,28 +286,6 @@ class PresetPages(RouteGroup):
         response = protected(web.Response(body=image, content_type="image/png"))
         response.headers["Cache-Control"] = "private, max-age=600"
         return response
-
-    @route(f"GET {_PAGE}/lorebook", Scope.READ)
-    async def try_lorebook(self, name: str, text: TriedText = "", entry: OpenEntry = 0) -> Page:
-        """Show which of the draft's lorebook entries a text activates."""
-        edited = await self.editing.open(name)
-        return Page(
-            "presets/lorebook_trial.html",
-            {
-                "tried": await view_lorebook(self.editing, edited, text),
-                "problems": (await self.editing.check(edited.content)).problems,
-                "text": text,
-                "entry": entry,
-                "base": preset_path(name),
-            },
-        )
-
-    @route(f"GET {_PAGE}/preview", Scope.READ)
-    async def preview(self, request: ConsoleRequest, name: str, scene: SceneId = "tavern") -> Page:
-        """Show the prompt that the draft produces."""
-        edited = await self.editing.open(name)
-        shown = await self.previews.show(edited, scene, may_spend=request.caller.may_spend)
-        return Page("presets/prompt.html", {"shown": shown})
 
     @route(f"GET {_API}/versions", Scope.READ, also=Scope.PRESETS)
     async def list_versions(self, name: str) -> Mapping[str, Sequence[Mapping[str, float]]]:

@@ -4,24 +4,24 @@ const { since, step_seconds: step } = activity;
 const times = activity.errors.map((_, at) => since + at * step);
 const titles = activity.answers.map((_, at) => one(`[data-group="${at}"]`)?.textContent.trim());
 if (activity.answers.length === 7) titles[6] = texts.others;
-const colors = ["c-1", "c-2", "c-3", "c-4", "c-5", "c-6", "c-dim"];
+const colors = ["accent", "s-lore", "s-system", "s-stories", "s-history", "s-newest", "dim"];
 const groups = (lists) => lists.map((values, at) => ({ label: titles[at], color: colors[at], values, group: names[at] }));
 const CHARTS = {
-  answers: () => [...groups(activity.answers), { label: texts.errors, color: "c-bad", values: activity.errors, isError: true }],
+  answers: () => [...groups(activity.answers), { label: texts.errors, color: "bad", values: activity.errors, isError: true }],
   first_words: () => [
-    { label: texts.half, color: "c-1", values: activity.first_words.map((each) => each?.[0]) },
-    { label: texts.most, color: "c-2", values: activity.first_words.map((each) => each?.[1]) },
+    { label: texts.half, color: "accent", values: activity.first_words.map((each) => each?.[0]) },
+    { label: texts.most, color: "s-lore", values: activity.first_words.map((each) => each?.[1]) },
   ],
   tokens: () => groups(activity.tokens),
   cost: () => groups(activity.cost),
-  cached: () => [{ label: texts.cached, color: "c-1", values: activity.cached }],
+  cached: () => [{ label: texts.cached, color: "accent", values: activity.cached }],
 };
 const ARE_LINES = ["first_words", "cached"];
 
 // A custom property is not resolved before something is drawn in it.
 const colorOf = (name) => {
   const probe = document.createElement("span");
-  probe.className = name;
+  probe.style.color = `var(--${name})`;
   document.body.append(probe);
   const { color } = getComputedStyle(probe);
   probe.remove();
@@ -45,7 +45,7 @@ const draw = (place) => {
   const stacked = series.map(({ values, isError }, at) => (isLine || isError ? values
     : values.map((_, time) => series.slice(0, at + 1).reduce((sum, each) => sum + (each.isError ? 0 : each.values[time]), 0))));
   const order = series.map((_, at) => at).reverse();
-  const axis = { stroke: colorOf("c-dim"), grid: { stroke: colorOf("c-line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
+  const axis = { stroke: colorOf("dim"), grid: { stroke: colorOf("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
   const bars = { paths: uPlot.paths.bars({ size: [0.7, 40] }), points: { show: false } };
   const chart = new uPlot({
     width: place.clientWidth,

@@ -252,9 +252,10 @@ const ask = async () => {
 let inspected = 0;  // the answer beside the room; 0: the newest
 const loadLast = async () => {
   const pane = one("#pane-last");
-  if (pane.hidden) return;
-  const response = await fetch(`${play.dataset.last}?number=${inspected}`).catch(() => null);
-  if (response?.ok) pane.innerHTML = await response.text();
+  const number = inspected || all("[data-answer]", log).pop()?.dataset.answer;
+  if (pane.hidden || !number) return;
+  const response = await fetch(`/answers/${number}`).catch(() => null);
+  if (response?.ok) pane.replaceChildren(...all("[data-beside]", parsed(await response.text())));
 };
 play.addEventListener("click", (event) => {  // with Ctrl or the middle button, the whole page opens
   const link = event.target.closest("[data-answer]");

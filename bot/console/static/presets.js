@@ -46,16 +46,6 @@ const check = async () => {
 // --- drafts: kept every two seconds while one types -----------------------------------------------
 let revision = Number(publish ? one("input[name=revision]", publish).value : 0);
 let saving = Promise.resolve();
-const setRevision = async (number) => {
-  const wasNew = revision === 0;
-  revision = number;
-  for (const input of all("input[name=revision]")) input.value = number;
-  const page = parsed(await (await fetch(location.href)).text());  // the header with what can be done now
-  if (number !== revision) return;
-  one("#about").innerHTML = one("#about", page).innerHTML;
-  one("#tabs").innerHTML = one("#tabs", page).innerHTML;
-  if (wasNew) for (const id of ["discard", "publish"]) morph(document.getElementById(id), page.getElementById(id));
-};
 const saveNow = async () => {
   const now = written();
   if (isStored()) return;
@@ -65,10 +55,10 @@ const saveNow = async () => {
     const answer = await response.json();
     if (!response.ok) { tell(answer.error); return; }
     stored = JSON.stringify(now);
-    setRevision(answer.revision).catch(() => {});
+    revision = answer.revision;
+    for (const input of all("input[name=revision]")) input.value = revision;
     showProblems(answer.problems);
     tell(isStored() ? kept.dataset.kept : kept.dataset.waiting);
-    document.dispatchEvent(new Event("kept"));
     refresh();
   } catch (error) {
     tell(String(error));  // the service is away; the next key tries again
@@ -173,36 +163,36 @@ const openEditor = async () => {
 };
 if (place) openEditor().catch(() => { place.hidden = true; });
 
-// --- the preview and the tokens of each field, of what is kept -----------------------------------
+// --- what the server makes of the draft that is kept: header, tokens, prompt, active lore ----------
 const preview = one("#preview");
 const scene = one("#scene");
-let previewed = 0;
-const showPreview = async () => {
-  const number = ++previewed;
-  const response = await fetch(`${preview.dataset.preview}?scene=${encodeURIComponent(scene.value)}`);
-  const html = await response.text();  // rendered on the server, where every text is escaped
-  if (number !== previewed) return;
-  if (response.ok) preview.innerHTML = html;
-  else preview.textContent = problemIn(html);
+const tryText = one("#try-text");
+const SHOWN = ["about", "tabs", "discard", "publish", "preview", "tried"];
+let refreshed = 0;
+const refresh = async () => {
+  if (!preview) return;
+  const number = ++refreshed;
+  const query = new URLSearchParams(location.search);
+  query.set("view", "preview");
+  query.set("scene", scene.value);
+  if (tryText) query.set("text", tryText.value);
+  const response = await fetch(`${location.pathname}?${query}`).catch(() => null);  // null: it is away
+  const page = response?.ok && parsed(await response.text());
+  if (!page || number !== refreshed) return;
+  for (const id of SHOWN) if (one(`#${id}`)) morph(one(`#${id}`), one(`#${id}`, page));
+  for (const place of all("[data-tokens]")) place.textContent = one(`[data-tokens="${place.dataset.tokens}"]`, page)?.textContent || "";
 };
-const showTokens = async () => {
-  const places = all("[data-tokens]");
-  if (!places.length) return;
-  const response = await fetch(`${api}/tokens?entry=${form?.dataset.entry || 0}`);
-  if (!response.ok) return;
-  const { tokens, limit } = await response.json();
-  const language = document.documentElement.lang;
-  for (const place of places) {
-    const count = tokens[place.dataset.tokens];
-    const share = limit ? ` · ${Math.floor((100 * count) / limit)} %` : "";
-    if (count !== undefined) place.textContent = kept.dataset.tokens.replace("%count%", count.toLocaleString(language)) + share;
-  }
-};
-const refresh = () => { if (preview) showPreview().catch(() => {}); showTokens().catch(() => {}); };
+let refreshTimer = 0;
+const refreshSoon = () => { clearTimeout(refreshTimer); refreshTimer = setTimeout(refresh, CHECK_AFTER); };
 if (preview) {
   one("#show-preview").hidden = true;
-  scene.addEventListener("change", () => showPreview().catch(() => {}));
-  showPreview().catch(() => {});
+  scene.addEventListener("change", refresh);
+  refresh();
+}
+if (tryText) {
+  tryText.addEventListener("input", refreshSoon);
+  tryText.form.addEventListener("submit", (event) => { event.preventDefault(); refresh(); });
+  one("#try-button").hidden = true;
 }
 
 // --- asking both versions --------------------------------------------------------------------------
@@ -237,27 +227,6 @@ if (askAll) {
     for (const asking of all("form.ask")) await showAnswers(asking);
     askAll.disabled = false;
   });
-}
-
-// --- the lorebook: what a text activates, while it is written ------------------------------------
-const tryForm = one("#try-form");
-if (tryForm) {
-  const text = one("#try-text");
-  let tryTimer = 0;
-  let tried = 0;
-  const showTrial = async () => {
-    const number = ++tried;
-    const response = await fetch(`${tryForm.dataset.part}&text=${encodeURIComponent(text.value)}`);
-    const html = await response.text();  // rendered on the server, where every text is escaped
-    if (response.ok && number === tried) one("#tried").innerHTML = html;
-  };
-  document.addEventListener("kept", () => showTrial().catch(() => {}));
-  text.addEventListener("input", () => {
-    clearTimeout(tryTimer);
-    tryTimer = setTimeout(() => showTrial().catch(() => {}), CHECK_AFTER);
-  });
-  tryForm.addEventListener("submit", (event) => { event.preventDefault(); showTrial().catch(() => {}); });
-  one("#try-button").hidden = true;
 }
 
 // --- numbers with a range have a slider, too ------------------------------------------------------

@@ -126,7 +126,7 @@ async def test_people_looks_tabs_and_channels(tab: Tab, browser: Browser) -> Non
     assert await tab.run("document.activeElement.id") == "tab-who"
     assert not await tab.run("document.querySelector('#pane-who').hidden")
     await tab.press("ArrowRight")
-    await tab.wait_for(f"{text('#pane-last')}.includes('tokens')")
+    await tab.wait_for(f"{text('#pane-last')}.includes('Token budget')")
 
     await tab.tab_to("#person")
     await tab.type("bob")

@@ -16,7 +16,7 @@ _PAGES = (
     f"/presets/{quote(_HOSTILE_NAME, safe='')}?tab=json",
     *(f"/presets/nora?tab={tab}" for tab in ("form", "json", "changes", "versions")),
     "/presets/nora?tab=lorebook&text=" + quote("<img src=x onerror=alert(1)>{{7*7}}"),
-    "/presets/nora/preview?scene=first",
+    "/presets/nora?view=preview&scene=first",
     "/access",
 )
 

@@ -144,7 +144,7 @@ async def test_lorebook_is_added_to_the_open_preset_and_tried(console: Playgroun
     page = await console.open("/presets/nora?tab=lorebook&text=the+lamp+is+out")
     assert "the <mark>lamp</mark> is out" in page
     assert "1 in the prompt" in page
-    part = await read(console, "/presets/nora/lorebook?text=nothing")
+    part = await read(console, "/presets/nora?tab=lorebook&text=nothing")
     assert "<mark>" not in part
     assert "0 in the prompt" in part
     assert "has no lorebook" in await console.open("/presets/marlowe?tab=lorebook")

@@ -151,7 +151,7 @@ async def test_entry_is_added_changed_and_removed(console: Playground) -> None:
     assert 'name="lorebook.1.keys"' in page
     fields = {"lorebook.1.keys": "lamp\r\nlantern", "lorebook.1.content": "It is <lit>."}
     await call(console, "PATCH", "/presets/nora/draft", {"fields": fields, "revision": 1})
-    tried = await read(console, "/presets/nora/lorebook?text=the%20lantern&entry=1")
+    tried = await read(console, "/presets/nora?tab=lorebook&text=the%20lantern&entry=1")
     assert "It is &lt;lit&gt;." in tried
     assert "<mark>lantern</mark>" in tried
     assert "tab=lorebook&amp;entry=1" in tried

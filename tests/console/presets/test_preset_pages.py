@@ -206,15 +206,14 @@ async def test_form_keeps_a_draft_and_leaves_other_keys(console: Playground) -> 
 
 async def test_preview_is_composed_of_the_draft_by_the_real_code(console: Playground) -> None:
     await edit(console, "nora", system="You mend clocks for {{user}} of the harbour inn.")
-    page = await read(console, "/presets/nora/preview?scene=tavern")
+    page = await read(console, "/presets/nora?view=preview&scene=tavern")
     assert "You mend clocks for {{user}} of the harbour inn." in page
     assert "Nora:" in page
     assert 'class="total"' in page
-    without_script = await console.open("/presets/nora?view=preview&scene=first")
-    assert "Hello! Who are you" in without_script
+    assert "Hello! Who are you" in await read(console, "/presets/nora?view=preview&scene=first")
     status, _ = await console.send("/presets/nora/discard")
     assert status == 303
-    assert "You are Nora." in await read(console, "/presets/nora/preview")
+    assert "You are Nora." in await read(console, "/presets/nora?view=preview")
 
 
 async def test_preview_of_a_recorded_conversation_is_its_next_prompt(console: Playground) -> None:
@@ -226,21 +225,21 @@ async def test_preview_of_a_recorded_conversation_is_its_next_prompt(console: Pl
     page = await console.open("/presets/nora")
     scene = f"recorded {channel.channel.address.conversation}"
     assert f'value="{scene}"' in page
-    shown = await read(console, f"/presets/nora/preview?scene={quote(scene)}")
+    shown = await read(console, f"/presets/nora?view=preview&scene={quote(scene)}")
     assert "the lamp is out" in shown
     async with console.client.get(
-        f"{console.address}/presets/nora/preview?scene=recorded%20web:other"
+        f"{console.address}/presets/nora?view=preview&scene=recorded%20web:other"
     ) as response:
         assert response.status == 404
 
 
 async def test_preview_tells_why_there_is_none(console: Playground) -> None:
     await edit(console, "nora", max_input_tokens=3)
-    assert 'class="hint"' in await read(console, "/presets/nora/preview")
+    assert 'class="total"' not in await read(console, "/presets/nora?view=preview")
     await edit(console, "nora", max_input_tokens=300, provider="nowhere")
-    assert "is not set up" in await read(console, "/presets/nora/preview")
+    assert "is not set up" in await read(console, "/presets/nora?view=preview")
     await edit(console, "nora", max_input_tokens="many")
-    assert "The draft has errors" in await read(console, "/presets/nora/preview")
+    assert "The draft has errors" in await read(console, "/presets/nora?view=preview")
 
 
 async def test_fields_are_counted_as_the_model_counts(console: Playground) -> None:
