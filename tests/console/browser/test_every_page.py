@@ -123,8 +123,8 @@ async def test_first_load_of_every_page_is_small_and_only_home_has_charts(
 async def test_pages_are_read_without_scripts_and_nothing_moves_if_wanted(
     browser: Browser,
 ) -> None:
-    tab, room = browser.tab, browser.playground.path
-    await browser.open(room)
+    tab, playground = browser.tab, browser.playground.path
+    await browser.open(playground)
     await tab.run("document.querySelector('.msg').setAttribute('aria-busy', 'true')")
     cursor = "getComputedStyle(document.querySelector('[aria-busy] .text'), '::after')"
     assert await tab.run(f"{cursor}.animationName") == "blink"
@@ -134,7 +134,7 @@ async def test_pages_are_read_without_scripts_and_nothing_moves_if_wanted(
 
     await tab.send("Emulation.setScriptExecutionDisabled", value=True)
     for path, words in {
-        room: "the lamp is lit 1",
+        playground: "the lamp is lit 1",
         "/home": "echo",
         "/answers": "the lamp is lit 1",
         "/answers/2": "You are Nora.",
