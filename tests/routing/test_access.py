@@ -1,37 +1,197 @@
-"""Test who may use the bot: rules of a channel, a server and the installation."""
+"""Test who may use the bot: rules of threads, channels, servers and the installation."""
 
-from collections.abc import Mapping
+import itertools
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
-from bot.routing.decide import decide_access
+from bot.chat.incoming import Person, Request
+from bot.chat.session import ACCESS_KEY_PREFIX
+from bot.ports import ChatSettings
+from bot.routing.decide import AccessRules
+from bot.routing.presets import INSTALLATION
+from tests.samples import make_incoming
 
-TARGETS = ("person telegram:1", "person telegram:2", "role discord:3", "channel discord:4")
-_rules = st.dictionaries(st.sampled_from(TARGETS), st.sampled_from(["allow", "block"]))
+PLACES = ("discord:11", "discord:10", "discord:guild:9")
+"""A thread, its channel and their server."""
+PEOPLE, ROLES = ("discord:1", "discord:2"), ("discord:3", "discord:4")
+TARGETS = [f"person {one}" for one in PEOPLE] + [f"role {one}" for one in ROLES]
+CHANNELS = [f"channel {one}" for one in PLACES[:2]]
+PERMISSIONS = ("tools", "model", "command preset", "command preset use")
+ALWAYS_ALLOWED = ("/forget me", "/export", "/privacy", "/settings me off")
+FOR_ADMINS = ("/access on", "/settings why")
+LINES = (*ALWAYS_ALLOWED, *FOR_ADMINS, "hello", "/help", "/privacy edit Hi.", "/forget last")
+
+# A large minimum size makes several rules about one person likely.
+_verdicts = st.one_of(
+    st.just(dict[str, str]()),
+    st.dictionaries(
+        st.sampled_from([*TARGETS, *CHANNELS]), st.sampled_from(["allow", "block"]), min_size=3
+    ),
+)
+_grants = st.dictionaries(
+    st.sampled_from([f"{one} {target}" for one in PERMISSIONS for target in TARGETS]),
+    st.just("given"),
+    max_size=3,
+)
+_switch = st.sampled_from([*[dict[str, str]()] * 9, {"off": "on"}])
+_private = st.fixed_dictionaries(
+    {},
+    optional={
+        "dm": st.sampled_from(["closed", "pairing"]),
+        f"paired person {PEOPLE[0]}": st.just("given"),
+    },
+)
 
 
-def may_use(targets: set[str], levels: list[Mapping[str, str]]) -> bool:
-    """Decide like the documentation: by the narrowest scope with a rule for the person."""
-    for rules in levels:
-        of_mine = {value for target, value in rules.items() if target in targets}
-        if "block" in of_mine:
+def joined(*parts: st.SearchStrategy[dict[str, str]]) -> st.SearchStrategy[Mapping[str, str]]:
+    return st.builds(lambda *all_parts: dict(ChainMap(*all_parts)), *parts)
+
+
+@dataclass(frozen=True)
+class World:
+    """The rules of each place, narrowest first and the installation's last; and a message."""
+
+    rules: Sequence[Mapping[str, str]]
+    roles: frozenset[str]
+    knows_roles: bool
+    operators: frozenset[str]
+    is_admin: bool
+    is_private: bool
+    line: str
+    asked_with: tuple[str, ...]
+
+    @property
+    def levels(self) -> Sequence[Mapping[str, str]]:
+        return self.rules[-1:] if self.is_private else self.rules
+
+    # --- the specification -----------------------------------------------------------------------
+
+    def refusing_level(self) -> int | None:
+        """Return the level that refuses the author, -1 for the installation, or None."""
+        if PEOPLE[0] in self.operators:
+            return None
+        possible = [self.roles]
+        if not self.knows_roles:
+            possible = [
+                frozenset(one) for n in range(3) for one in itertools.combinations(ROLES, n)
+            ]
+        found = [self._refusing_level(one) for one in possible]
+        return next((one for one in found if one is not None), None)
+
+    def _refusing_level(self, roles: frozenset[str]) -> int | None:
+        channels = PLACES[1:2] if self.is_private else PLACES
+        mine = {f"person {PEOPLE[0]}", *(f"role {one}" for one in roles)}
+        mine |= {f"channel {one}" for one in channels}
+        refusing: int | None = None
+        for number, rules in enumerate(self.levels, -len(self.levels)):
+            verdicts = {rules[one] for one in mine & rules.keys()}
+            if verdicts:
+                return number if "block" in verdicts else None
+            if "allow" in rules.values():
+                refusing = number
+                break
+        if self.is_private:
+            rules = self.rules[-1]
+            if f"paired person {PEOPLE[0]}" in rules:
+                return None
+            return -1 if "dm" in rules else refusing
+        return refusing
+
+    def is_refused(self) -> bool:
+        if self.line in ALWAYS_ALLOWED:
             return False
-        if of_mine:
-            return True
-        if "allow" in set(rules.values()):
-            return False
-    return True
+        is_admin, level = self.is_admin or PEOPLE[0] in self.operators, self.refusing_level()
+        if any("off" in one for one in self.levels):
+            return level == -1 or not (is_admin and self.line in FOR_ADMINS)
+        return level == -1 or (level is not None and not is_admin)
+
+    def may_use(self, what: str) -> bool:
+        people = {PEOPLE[0], *self.asked_with}
+        for rules in self.levels:
+            holders = {one.removeprefix(f"{what} ") for one in rules if one.startswith(f"{what} ")}
+            if holders:
+                has_role = self.knows_roles and any(f"role {one}" in holders for one in self.roles)
+                are_named = all(f"person {one}" in holders for one in people)
+                return has_role or are_named or people <= self.operators
+        return True
+
+    def may_run_admin_command(self) -> bool:
+        mine = {f"person {PEOPLE[0]}"}
+        mine |= {f"role {one}" for one in self.roles} if self.knows_roles else set()
+        names = ("command preset", "command preset use")
+        return any(
+            f"{name} {one}" in rules for rules in self.levels for name in names for one in mine
+        )
 
 
-@given(st.sets(st.sampled_from(TARGETS)), st.lists(_rules, max_size=3))
-def test_decision_equals_the_documented_rules(
-    targets: set[str], levels: list[Mapping[str, str]]
+_rarely = st.sampled_from([False, False, False, True])
+_worlds = st.builds(
+    World,
+    st.tuples(
+        *[joined(_verdicts, _grants, _switch)] * 3, joined(_verdicts, _grants, _switch, _private)
+    ),
+    st.frozensets(st.sampled_from(ROLES)),
+    st.booleans(),
+    st.one_of(st.just(frozenset[str]()), st.frozensets(st.sampled_from(PEOPLE))),
+    _rarely,
+    _rarely,
+    st.one_of(st.just("hello"), st.sampled_from(LINES)),
+    st.sampled_from([(), PEOPLE[1:]]),
+)
+
+
+@dataclass
+class StoredRules(ChatSettings):
+    rules: Mapping[str, Mapping[str, str]]
+
+    @override
+    async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        return {one: self.rules[one] for one in scopes if one in self.rules}
+
+
+@given(_worlds, st.booleans(), st.booleans())
+async def test_decisions_equal_a_plain_specification(
+    world: World, in_environment: bool, asks_for_roles: bool
 ) -> None:
-    by_scope = {str(number): rules for number, rules in enumerate(levels)}
-    access = decide_access(targets, by_scope)
-    assert access.is_allowed == may_use(targets, levels)
-    if access.rule not in {"", "only"}:
-        value, _, target = access.rule.partition(" ")
-        assert by_scope[access.scope][target] == value
-        assert target in targets
+    stored = {
+        scope: {f"{ACCESS_KEY_PREFIX}{name}": value for name, value in rules.items()}
+        for scope, rules in zip((*PLACES, INSTALLATION), world.rules, strict=True)
+    }
+    fixed = stored.pop(INSTALLATION) if in_environment else {}
+    roles = tuple(world.roles) if world.knows_roles else None
+
+    async def is_admin(event: Request) -> bool:
+        return world.is_admin or event.author.id in world.operators
+
+    async def read_author_roles(_event: Request) -> tuple[str, ...] | None:
+        return roles
+
+    access = AccessRules(
+        StoredRules(stored),
+        is_admin,
+        world.operators,
+        fixed=fixed,
+        read_author_roles=read_author_roles,
+    )
+    message = replace(
+        make_incoming(world.line, author=Person(PEOPLE[0], "Ada"), platform="discord"),
+        scopes=PLACES[1:2] if world.is_private else PLACES,
+        is_private=world.is_private,
+        author_roles=None if asks_for_roles else roles,
+        asked_with=world.asked_with,
+    )
+    refusal = await access.refusal(message)
+    assert (refusal is not None) == world.is_refused()
+    if refusal is not None and refusal.rule.startswith(("allow ", "block ")):
+        value, _, target = refusal.rule.partition(" ")
+        level = (*PLACES, INSTALLATION).index(refusal.scope)
+        assert world.rules[level][target] == value
+    for what in ("tools", "model"):
+        assert await access.may_use(message, what) == world.may_use(what)
+    may_run = await access.may_run_admin_command(message, "preset use")
+    assert may_run == world.may_run_admin_command()
