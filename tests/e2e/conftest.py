@@ -59,11 +59,19 @@ def module_installer(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def service(module_installer: Installer) -> AsyncIterator[Service]:
-    """Return an installed service that is not started."""
-    installed = module_installer.install("service")
-    yield installed
-    await installed.kill()
+async def service(
+    request: pytest.FixtureRequest, platforms: Platforms, module_installer: Installer
+) -> AsyncIterator[Service]:
+    """Return an installed service that is not started; see the mark `ALONE_AND_IN_PAIRS`."""
+    if getattr(request, "param", "alone") == "pair":
+        platforms.forget_sessions()
+        url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
+        async with module_installer.pair(url) as both:
+            yield both
+    else:
+        installed = module_installer.install("service")
+        yield installed
+        await installed.kill()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -6,7 +6,7 @@ import pytest
 from simcord.results import ResponseMessage
 
 from tests.support.chats import AT_ONCE, Chat, DiscordChat, TelegramChat
-from tests.support.features import EVERYWHERE, GROUPS, ON_THE_WIRES, PRIVATE, at
+from tests.support.features import ALONE_AND_IN_PAIRS, EVERYWHERE, GROUPS, ON_THE_WIRES, PRIVATE, at
 from tests.support.model_server import Model
 from tests.support.service_process import TESTER, Service
 from tests.waiting import wait_until
@@ -17,6 +17,7 @@ filter_adult_speakers = pytest.mark.runs_with(
 )
 
 
+@ALONE_AND_IN_PAIRS
 @filter_adult_speakers
 @at(*PRIVATE)
 async def test_age_is_confirmed_once_in_private(
@@ -33,6 +34,7 @@ async def test_age_is_confirmed_once_in_private(
     await where.shows(question, where.ask())
 
 
+@ALONE_AND_IN_PAIRS
 @filter_adult_speakers
 @at("channel")
 async def test_preset_for_adults_answers_only_in_age_restricted_channels(
@@ -46,6 +48,7 @@ async def test_preset_for_adults_answers_only_in_age_restricted_channels(
     await where.shows(told, where.ask())
 
 
+@ALONE_AND_IN_PAIRS
 @filter_adult_speakers
 @at("telegram_group")
 async def test_admins_open_a_group_to_a_preset_for_adults(
@@ -59,6 +62,7 @@ async def test_admins_open_a_group_to_a_preset_for_adults(
     await where.ask_and_wait()
 
 
+@ALONE_AND_IN_PAIRS
 @at(*EVERYWHERE)
 async def test_newest_reaction_is_kept(where: Chat, running: Service) -> None:
     if isinstance(where, TelegramChat) and where.kind in GROUPS:
@@ -82,6 +86,7 @@ async def test_newest_reaction_is_kept(where: Chat, running: Service) -> None:
     await wait_until(lambda: kept() == [])
 
 
+@ALONE_AND_IN_PAIRS
 @at("channel", "discord_thread")
 async def test_reactions_retry_and_delete_with_permission(
     where: DiscordChat, running: Service, model: Model
@@ -100,6 +105,7 @@ async def test_reactions_retry_and_delete_with_permission(
     await where.shows()
 
 
+@ALONE_AND_IN_PAIRS
 @pytest.mark.runs_with(TESTER, TROUPE_ADMINS="telegram:3")
 @at("telegram_group")
 async def test_reported_answer_reaches_the_operator_once(

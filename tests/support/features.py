@@ -15,3 +15,7 @@ ON_THE_WIRES = [
 def at(*kinds: str) -> pytest.MarkDecorator:
     """Run a test once per kind of conversation, as its parameter `where`."""
     return pytest.mark.parametrize("where", kinds, indirect=True)
+
+
+ALONE_AND_IN_PAIRS = pytest.mark.parametrize("service", ["alone", "pair"], indirect=True)
+"""Runs a test with one process and SQLite, and with two processes, PostgreSQL and a Valkey."""

@@ -1,18 +1,23 @@
 """Installations: one process with SQLite, or several with a PostgreSQL and a Valkey."""
 
 import contextlib
+import subprocess
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest_asyncio
+from typing_extensions import override
 
+from tests.postgres import postgres_program
 from tests.support.chats import Platforms, running_platforms
 from tests.support.child_launcher import ChildLauncher
 from tests.support.kill_load import Disturbance, LoadResult, add_conversations, disturb_valkey
 from tests.support.model_server import Model
-from tests.support.service_process import Service, preset_json
+from tests.support.service_process import TESTER, Service, preset_json
 from tests.valkey import run_valkey
 
 
@@ -38,6 +43,49 @@ async def answering_model() -> AsyncIterator[Model]:
         model.answers_all = True
         model.chunk_delays = (0.02, *[0.05] * 14, 0.35)  # the last one leads to live edits
         yield model
+
+
+class Pair(Service):
+    """Two equal processes with a PostgreSQL; the second one goes on while the first restarts."""
+
+    second: Service
+
+    @override
+    async def run_with(self, preset: str = TESTER, **settings: str) -> None:
+        if self._configuration != (preset, settings):
+            await self.second.kill()
+            self.second._configuration = (preset, settings)
+        await super().run_with(preset, **settings)
+
+    @override
+    async def start_and_wait(self) -> None:
+        await super().start_and_wait()
+        if not self.second.is_running:
+            await self.second.start_and_wait()
+
+    @override
+    @contextlib.asynccontextmanager
+    async def killed_at(self, point: str, count: int = 1) -> AsyncIterator[None]:
+        await self.second.kill()  # or else it might be the one that passes there
+        async with super().killed_at(point, count):
+            yield
+
+    @override
+    def stored(self) -> bytes:
+        return self._print("pg_dump", "--data-only", "-d")
+
+    @override
+    def query(self, statement: str, *values: object) -> list[Any]:
+        """Return the rows of a query, which have one column."""
+        for value in values:
+            statement = statement.replace("?", f"'{value}'", 1)
+        return [[one] for one in self._print("psql", "-Atc", statement).decode().splitlines()]
+
+    def _print(self, program: str, *options: str) -> bytes:
+        url = urlsplit(self.settings["TROUPE_DATABASE_URL"])
+        [folder], name = parse_qs(url.query)["host"], url.path.removeprefix("/")
+        given = [postgres_program(program), "-h", folder, "-U", "postgres", *options, name]
+        return subprocess.run(given, check=True, capture_output=True).stdout
 
 
 @dataclass
@@ -71,6 +119,17 @@ class Installer:
                 service.settings |= shared
                 stack.push_async_callback(service.kill)
             yield services
+
+    @contextlib.asynccontextmanager
+    async def pair(self, database_url: str) -> AsyncIterator[Pair]:
+        """Install two equal processes, not started; kill them at the end of the block."""
+        installed = self.processes("second", database_url=database_url, with_valkey=True)
+        async with installed as [second]:
+            first = Pair(self.folder / "first", self.platforms, self.model, self.launcher)
+            first.second, first.presets = second, second.presets
+            first.settings = {**second.settings, "TROUPE_DATA_DIR": str(first.data)}
+            yield first
+            await first.kill()
 
     @contextlib.asynccontextmanager
     async def shape(self, database_url: str | None, *roles: str) -> AsyncIterator[Shape]:

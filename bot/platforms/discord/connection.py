@@ -58,6 +58,8 @@ class ShardClient(DiscordClient):
         self._unsettled: dict[int, int] = {}  # sequence numbers of unanswered interactions, by id
         self._held: dict[int, list[tuple[int, str]]] = {}
         """Events of guilds that are not loaded yet, with their sequence numbers, by guild id."""
+        self.handled_number = 0
+        """The sequence number of the last message, edit, deletion or reaction handled."""
         self._loading: set[asyncio.Task[None]] = set()
         super().__init__(rest, intents, shard)
 
@@ -107,6 +109,8 @@ class ShardClient(DiscordClient):
         """Handle an event, or hold it until its guild is loaded; RESUME does not send guilds."""
         guild = _find_guild_id(args[0]) if event in _GUILD_EVENTS else 0
         if self.is_guild_loaded(guild):
+            if event in _GUILD_EVENTS:
+                self.handled_number = self.sequence
             super().handle_event(event, *args)
             return
         if guild not in self._held:
@@ -122,7 +126,8 @@ class ShardClient(DiscordClient):
 
     async def _load_guild_and_release(self, guild: int) -> None:
         await self._load_guild(guild)
-        for _, received in self._held.pop(guild, ()):
+        for number, received in self._held.pop(guild, ()):
+            self.handled_number = number
             self.parse(decode_event(received), super().handle_event)
 
     def drop_held_events(self) -> None:

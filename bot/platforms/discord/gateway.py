@@ -193,7 +193,7 @@ class Gateway(ShardClient):
         channel = guild.get_channel_or_thread(event.channel_id) if guild else None
         # Reactions have no id; the sequence number distinguishes repeated reactions.
         session = self.session.id if self.session else ""
-        key = f"r{event.message_id}:{session}:{self.sequence}"
+        key = f"r{event.message_id}:{session}:{self.handled_number}"
         given = event, channel, guild, key, self._context.bot_id
         self._queue_event(parse_or_skip("REACTION", incoming.reaction_to_incoming, *given))
 
