@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat
-from tests.support.features import GROUPS, ON_THE_WIRES, at
+from tests.support.features import ALONE_AND_IN_PAIRS, GROUPS, ON_THE_WIRES, at
 from tests.support.model_server import Model
 from tests.support.service_process import TESTER, Service, preset_json
 from tests.support.shapes import Installer
@@ -31,6 +31,7 @@ async def ask_in_vain(where: Chat, who: int) -> None:
     assert where.texts() == [*said, answer]
 
 
+@ALONE_AND_IN_PAIRS
 async def test_blocked_person_on_telegram_is_told_once_in_private(
     running: Service, platforms: Platforms
 ) -> None:
@@ -48,6 +49,7 @@ async def test_blocked_person_on_telegram_is_told_once_in_private(
     await group.ask_and_wait(who=1)
 
 
+@ALONE_AND_IN_PAIRS
 async def test_blocked_role_on_discord(running: Service, platforms: Platforms) -> None:
     where, role = platforms.channel(), platforms.guild.create_role("spammers")
     bob = platforms.people[1]
@@ -101,6 +103,7 @@ async def test_blocked_role_is_not_read_after_an_outage(
     await where.slash(platforms.admin, "access reset", **target)
 
 
+@ALONE_AND_IN_PAIRS
 async def test_role_on_discord_runs_a_command_for_admins(
     running: Service, platforms: Platforms
 ) -> None:
@@ -120,6 +123,7 @@ async def test_role_on_discord_runs_a_command_for_admins(
     assert (await use(bob)).startswith("⚠ Only an admin can")
 
 
+@ALONE_AND_IN_PAIRS
 @pytest.mark.runs_with(TESTER, TROUPE_ADMINS="telegram:77")
 async def test_private_chats_are_opened_by_a_code(running: Service, platforms: Platforms) -> None:
     operator = TelegramChat(platforms, "telegram_dm", 77, [77, 77])
@@ -139,6 +143,7 @@ async def test_private_chats_are_opened_by_a_code(running: Service, platforms: P
     await operator.shows_new("Everybody may write to me in private.")
 
 
+@ALONE_AND_IN_PAIRS
 @at(*GROUPS)
 async def test_privacy_commands_work_in_a_channel_that_is_off(where: Chat) -> None:
     await where.ask_and_wait()
@@ -184,6 +189,7 @@ async def is_answered(where: Chat) -> bool:
     return len(where.texts()) > len(before) + 1
 
 
+@ALONE_AND_IN_PAIRS
 @at("channel", "telegram_group")
 async def test_banned_word_is_never_sent_while_streaming(
     where: Chat, running: Service, platforms: Platforms, model: Model

@@ -10,7 +10,7 @@ import pytest
 from bot.importers.png import blank_image, write_png
 from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat, running_platforms
 from tests.support.child_launcher import ChildLauncher
-from tests.support.features import ON_THE_WIRES, at
+from tests.support.features import ALONE_AND_IN_PAIRS, ON_THE_WIRES, at
 from tests.support.model_server import Model
 from tests.support.service_process import TESTER, Service
 from tests.support.shapes import Installer, write_tester
@@ -64,6 +64,7 @@ async def asks_mira(where: Chat, model: Model) -> dict[str, Any]:
     return request
 
 
+@ALONE_AND_IN_PAIRS
 @at("channel", "telegram_group", "discord_dm", "telegram_dm")
 async def test_attached_card_answers_after_a_restart_too(
     where: Chat, running: Service, model: Model
@@ -235,6 +236,7 @@ async def test_other_servers_see_nothing_of_a_character(
     assert model.requests[-1]["messages"][0]["content"] == "You are a tester."
 
 
+@ALONE_AND_IN_PAIRS
 async def test_shared_character_outlives_its_author_in_private(
     running: Service, platforms: Platforms, model: Model
 ) -> None:

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from tests.backends.local_model import lend_model
 from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat
-from tests.support.features import GROUPS, ON_THE_WIRES, at
+from tests.support.features import ALONE_AND_IN_PAIRS, GROUPS, ON_THE_WIRES, at
 from tests.support.model_server import Model
 from tests.support.service_process import TESTER, Service
 from tests.support.transcripts import expected_answer
@@ -60,6 +60,7 @@ async def ask_to_forget(where: Chat) -> None:
     await where.shows_new(QUESTION)
 
 
+@ALONE_AND_IN_PAIRS
 @at(*GROUPS)
 async def test_forget_me_asks_and_reaches_every_channel_also_after_a_kill(
     where: Chat, running: Service, model: Model
@@ -89,6 +90,7 @@ async def test_forget_me_asks_and_reaches_every_channel_also_after_a_kill(
         assert (theirs in request) == (channel is where)
 
 
+@ALONE_AND_IN_PAIRS
 @at(*GROUPS)
 async def test_person_opts_out_and_in_again(where: Chat, running: Service, model: Model) -> None:
     elsewhere, mine = where.another(), f"own-words-of-{where.kind}"
@@ -144,6 +146,7 @@ async def is_told(where: Chat, beginning: str, times: int = 1) -> None:
     assert not [one for one in where.texts() if one.startswith(beginning)]
 
 
+@ALONE_AND_IN_PAIRS
 @at(*GROUPS)
 async def test_privacy_notice_is_shown_to_the_asker_only(where: Chat) -> None:
     if isinstance(where, TelegramChat):

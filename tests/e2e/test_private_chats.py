@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat
-from tests.support.features import ON_THE_WIRES, at
+from tests.support.features import ALONE_AND_IN_PAIRS, ON_THE_WIRES, at
 from tests.support.model_server import Model
 from tests.support.service_process import TESTER, Service
 from tests.waiting import wait_until
@@ -34,6 +34,7 @@ async def test_ephemeral_command_is_answered_once_for_its_author_only(
     assert len(where.texts()) == 1
 
 
+@ALONE_AND_IN_PAIRS
 async def test_server_without_ephemeral_messages_shows_nothing(
     platforms: Platforms, running: Service
 ) -> None:
@@ -61,6 +62,7 @@ async def test_server_without_ephemeral_messages_shows_nothing(
         wire.knows_ephemeral = True
 
 
+@ALONE_AND_IN_PAIRS
 @at("channel")
 async def test_refusal_of_a_typed_command_comes_by_direct_message(
     where: DiscordChat, running: Service
@@ -105,6 +107,7 @@ async def test_recap_is_shown_once_to_its_author_only(
     assert len(where.texts()) == len(before) + 1
 
 
+@ALONE_AND_IN_PAIRS
 @at("telegram_dm_topic")
 async def test_topic_of_a_private_chat_has_its_own_preset_and_history(
     where: TelegramChat, running: Service, model: Model
@@ -121,6 +124,7 @@ async def test_topic_of_a_private_chat_has_its_own_preset_and_history(
         assert [f"in topic {one}" in said for one in (11, 12)] == [chat is where, chat is other]
 
 
+@ALONE_AND_IN_PAIRS
 @at("telegram_dm", "telegram_dm_topic")
 async def test_native_stop_of_a_draft_ends_the_answer(
     where: TelegramChat, running: Service, model: Model

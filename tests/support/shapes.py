@@ -127,7 +127,8 @@ class Installer:
         async with installed as [second]:
             first = Pair(self.folder / "first", self.platforms, self.model, self.launcher)
             first.second, first.presets = second, second.presets
-            first.settings = {**second.settings, "TROUPE_DATA_DIR": str(first.data)}
+            second.settings["TROUPE_DATA_DIR"] = str(first.data)
+            first.settings = {**second.settings}
             yield first
             await first.kill()
 
