@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 import structlog
 from typing_extensions import override
@@ -49,34 +49,12 @@ async def export_messages(
 
     Returns the file, its number of messages, and its number of other items.
     """
-    lines, descriptions = await data.list_messages(person), await data.descriptions(person)
-    characters = await data.characters(person)
-    is_adult, feedback = await data.has_confirmed_age(person), await data.feedback(person)
-    memories = await data.memories(person)
-    content = {
-        "person": person,
-        "exported_at": at.isoformat(),
-        "consent": await data.consent(person),
-        "descriptions": dict(descriptions),
-        "characters": characters,
-        "memories": memories,
-        "confirmed_age": is_adult,
-        "messages": [
-            {"conversation": conversation, "at": turn.at.isoformat(), "text": turn.text}
-            for conversation, turn in lines
-        ],
-        "reactions": [
-            {
-                "conversation": conversation,
-                "at": datetime.fromtimestamp(reacted_at, UTC).isoformat(),
-                "reaction": reaction,
-            }
-            for conversation, reacted_at, reaction in feedback
-        ],
-    }
-    text = json.dumps(content, ensure_ascii=False, indent=1)
-    others = len(descriptions) + len(characters) + len(memories) + len(feedback) + is_adult
-    return Attachment("my-words.json", f"{text}\n"), len(lines), others
+    content = await data.export(person)
+    file = {"person": person, "exported_at": at.isoformat(), **content}
+    text = json.dumps(file, ensure_ascii=False, indent=1)
+    listed = ("descriptions", "characters", "memories", "reactions")
+    others = sum(len(content[one]) for one in listed) + content["confirmed_age"]
+    return Attachment("my-words.json", f"{text}\n"), len(content["messages"]), others
 
 
 _log = structlog.get_logger(__name__)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -26,7 +27,7 @@ from bot.chat.incoming import (
     create_forget_requests,
     parse_address,
 )
-from bot.chat.session import OWNER_SEPARATOR, Turn, shown_name
+from bot.chat.session import OWNER_SEPARATOR, shown_name
 from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
 from bot.storage.data_kinds import FORGET_PERSON
@@ -161,69 +162,62 @@ class PersonalData(ClockStore):
         return changed
 
     @reading
-    def list_messages(self, person_id: str) -> Unit[Sequence[tuple[str, Turn]]]:
-        """Return the person's messages with their conversations, oldest first."""
-        lines: dict[object, tuple[str, Turn]] = {}
-        rows = yield SQL["lines_of_person"].query_alone(person=person_id)
-        for id_, key, one in decode_all("turn", rows, lambda row: (*row[-2:], to_turn(row))):
+    def export(self, person_id: str) -> Unit[Mapping[str, Any]]:
+        """Return the person's data as JSON values; the messages are sorted, oldest first."""
+        person, anywhere = {"person": person_id}, _of_scopes(person_id)
+        messages: dict[object, Mapping[str, str]] = {}
+        rows = yield SQL["lines_of_person"].query_alone(person)
+        for id_, key, turn in decode_all("turn", rows, lambda row: (*row[-2:], to_turn(row))):
             channel = parse_address(key).channel  # branches contain copies
-            place = id_ if one.message_id is None else (channel, one.message_id)
-            lines.setdefault(place, (key, one))
-        return list(lines.values())
-
-    @reading
-    def descriptions(self, person_id: str) -> Unit[Mapping[str, str]]:
-        """Return the person's self-descriptions, by scope."""
-        anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
-        rows = yield SQL["descriptions"].query_alone({"person": person_id, **anywhere})
-        return {row[0]: decode(lambda row: str(row[1]), row) for row in rows}
+            place = id_ if turn.message_id is None else (channel, turn.message_id)
+            line = {"conversation": key, "at": turn.at.isoformat(), "text": turn.text}
+            messages.setdefault(place, line)
+        descriptions = yield SQL["descriptions"].query_alone({**person, **anywhere})
+        characters = yield SQL["newest_of_owner"].query_alone(owner=person_id)
+        consents = yield SQL["consent_of_person"].query_alone(person)
+        memories = yield SQL["memory_texts_of_person"].query_alone(person)
+        names = ("text", "about", "audience", "since")
+        reactions = yield SQL["feedback_of_person"].query_alone(person)
+        return {
+            "consent": next((decode(lambda row: str(row[0]), one) for one in consents), None),
+            "descriptions": {one[0]: decode(lambda row: str(row[1]), one) for one in descriptions},
+            "characters": {
+                shown_name(one[0]): decode(lambda row: json.loads(row[1]), one)
+                for one in characters
+            },
+            "memories": decode_all(
+                "memory", memories, lambda row: dict(zip(names, row, strict=True))
+            ),
+            "confirmed_age": bool((yield SQL["confirmed_age"].query_alone(person))),
+            "messages": list(messages.values()),
+            "reactions": [
+                {
+                    "conversation": conversation,
+                    "at": datetime.fromtimestamp(at, UTC).isoformat(),
+                    "reaction": reaction,
+                }
+                for conversation, at, reaction in reactions
+            ],
+        }
 
     @reading
     def list_settings(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
         """Return scope and key of each setting that is deleted with the person's messages."""
-        anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
-        rows = yield SQL["settings_of_person"].query({"person": person_id, **anywhere})
+        rows = yield SQL["settings_of_person"].query({"person": person_id, **_of_scopes(person_id)})
         uses = _choices_of_characters(
             person_id, (yield SQL["presets_chosen_by"].query(person=person_id))
         )
         return [*((str(scope), str(key)) for scope, key in rows), *uses]
 
     @reading
-    def characters(self, person_id: str) -> Unit[Mapping[str, object]]:
-        """Return the person's characters as JSON values, by name."""
-        rows = yield SQL["newest_of_owner"].query_alone(owner=person_id)
-        return {
-            shown_name(name): decode(lambda row: json.loads(row[1]), (name, content))
-            for name, content, _ in rows
-        }
-
-    @reading
-    def consent(self, person_id: str) -> Unit[str | None]:
-        """Return the stored consent of the person, or None."""
-        rows = yield SQL["consent_of_person"].query_alone(person=person_id)
-        return decode(lambda row: str(row[0]), rows[0]) if rows else None
-
-    @reading
-    def feedback(self, person_id: str) -> Unit[Sequence[tuple[str, float, str]]]:
-        """Return conversation, time and emoji of the person's reactions to answers."""
-        rows = yield SQL["feedback_of_person"].query_alone(person=person_id)
-        return [(row[0], row[1], row[2]) for row in rows]
-
-    @reading
-    def memories(self, person_id: str) -> Unit[Sequence[Mapping[str, object]]]:
-        """Return the memories about the person, and those of what they said, as JSON values."""
-        rows = yield SQL["memory_texts_of_person"].query_alone(person=person_id)
-        names = ("text", "about", "audience", "since")
-        return decode_all("memory", rows, lambda row: dict(zip(names, row, strict=True)))
-
-    @reading
-    def has_confirmed_age(self, person_id: str) -> Unit[bool]:
-        return bool((yield SQL["confirmed_age"].query_alone(person=person_id)))
-
-    @reading
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
         """Return conversations with deletions since a time, by the deletion's ascending number."""
         return to_dict((yield SQL["forgotten_since"].query_alone(since=moment)))
+
+
+def _of_scopes(person_id: str) -> Mapping[str, str]:
+    """Return the range of scopes that contain a person's settings for single places."""
+    return {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
 
 
 def _choices_of_characters(owner: str, choices: Rows) -> list[tuple[str, str]]:

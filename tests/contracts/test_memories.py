@@ -335,7 +335,7 @@ async def test_export_of_a_person_has_their_memories(store: Store, memories: Sql
     assert await memories.add(replace(BY_HAND, text="The pub is closed", said_by=BOB.id))
     place = MemorySubject(SubjectKind.PLACE, LANE)
     assert await memories.add(replace(BY_HAND, subject=place, said_by=BOB.id))
-    found = await PersonalData(store.database, SystemClock()).memories(ALICE.id)
+    found = (await PersonalData(store.database, SystemClock()).export(ALICE.id))["memories"]
     audience = "channel telegram:5"
     assert found == [
         {"text": text, "about": "Alice", "audience": audience, "since": 1.0}

@@ -150,6 +150,12 @@ class StoredRules(ChatSettings):
     rules: Mapping[str, Mapping[str, str]]
 
     @override
+    async def set(
+        self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
+    ) -> None:
+        raise NotImplementedError
+
+    @override
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         return {one: self.rules[one] for one in scopes if one in self.rules}
 

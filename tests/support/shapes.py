@@ -84,7 +84,7 @@ class Pair(Service):
     def _print(self, program: str, *options: str) -> bytes:
         url = urlsplit(self.settings["TROUPE_DATABASE_URL"])
         [folder], name = parse_qs(url.query)["host"], url.path.removeprefix("/")
-        given = [postgres_program(program), "-h", folder, "-U", "postgres", *options, name]
+        given = [str(postgres_program(program)), "-h", folder, "-U", "postgres", *options, name]
         return subprocess.run(given, check=True, capture_output=True).stdout
 
 

@@ -81,7 +81,7 @@ async def test_question_waits_until_its_author_has_confirmed_their_age(database:
     assert setup.texts[-1] == "Again."
     forget = pressed(ButtonAction.FORGET, "telegram:5:3/0", key="2")
     await setup.say(private("/forget me", "5:3"), replace(forget, is_private=True))
-    assert not await data.has_confirmed_age(ALICE.id)
+    assert not (await data.export(ALICE.id))["confirmed_age"]
     await setup.say(private("Hi", "5:4"))
     assert setup.texts[-1] == ASKED
 

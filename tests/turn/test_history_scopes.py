@@ -169,7 +169,7 @@ async def test_export_lists_branched_messages_once_and_forget_reaches_branches(
     answer = sent(setup, "one")
     await say(setup, asked("l", 703, BOB, to=answer), asked("r", 704, BOB, to=answer))
     data = PersonalData(database, SystemClock())
-    assert [turn.text for _, turn in await data.list_messages(ALICE.id)] == ["a"]
+    assert [one["text"] for one in (await data.export(ALICE.id))["messages"]] == ["a"]
     await say(setup, asked("/forget", 705, to="702"))
     assert await texts(database, f"{CHAT}#replies=702") == ["one", "l", "left"]
     assert await texts(database, f"{CHAT}#replies=704") == ["one", "r", "right"]

@@ -300,17 +300,17 @@ async def test_only_the_choice_off_survives_forget_me(
     for number, choice in enumerate(("here", "server", "everywhere")):
         await setup.say(said(f"/settings me {choice}", f"5:2{number}"))
         assert setup.texts[-1].startswith(f"{choice}: ")
-        assert await data.consent(ALICE.id) == choice
+        assert (await data.export(ALICE.id))["consent"] == choice
     await setup.say(said("/forget me", "5:3"), pressed(ButtonAction.FORGET, "telegram:5:3/0"))
     assert setup.texts[-1].startswith("I am now deleting")
-    assert await data.consent(ALICE.id) is None
+    assert (await data.export(ALICE.id))["consent"] is None
     await setup.say(said("/settings me off", "5:4"))
     await setup.say(said("/forget me", "5:5"))
     await setup.say(pressed(ButtonAction.FORGET, "telegram:5:5/0", key="2"))
     assert "I stay switched off for you" in setup.texts[-1]
     await setup.say(said("hello?", "5:6"), said("/settings me reset", "5:7"))
     assert setup.texts[-1].startswith("Your choice was deleted")
-    assert await data.consent(ALICE.id) is None
+    assert (await data.export(ALICE.id))["consent"] is None
     await setup.say(said("hello!", "5:8"))
     assert "hello!" in asked(setup)
     assert "hello?" not in asked(setup)

@@ -61,7 +61,7 @@ async def test_feedback_is_deleted_with_its_person_or_its_answer(database: Datab
     await setup.say(make_incoming("/forget me", key="5:3"))
     await setup.say(pressed(ButtonAction.FORGET, "telegram:5:3/0"))
     assert await feedback(database, 2) == {}, "the receipt quoted what is forgotten"
-    assert await data.feedback(ALICE.id) == []
+    assert (await data.export(ALICE.id))["reactions"] == []
     await setup.say(make_incoming("c", key="5:4", author=BOB))
     await react(setup, GOOD)
     await data.forget_outside_histories(ALICE.id)
