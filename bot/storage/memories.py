@@ -104,7 +104,11 @@ class SqlMemories(ClockStore):
 
     @reading
     def recall(self, listener: MemoryListener) -> Unit[RecalledMemories]:
-        """Return the memories that a character may recall in a place, unranked, in one query."""
+        """Return the memories that a character may recall in a place, unranked, in one query.
+
+        Only what ranking and prompts need is read, since there may be hundreds. Memories of one
+        subject have the same name, as encrypted names are slow to decode.
+        """
         place, character = listener.place, encode_parts([listener.preset])
         subjects = [*listener.people, listener.asker, listener.preset, place.channel, place.server]
         rows = yield SQL["memories_for_listener"].query_alone(
@@ -116,9 +120,27 @@ class SqlMemories(ClockStore):
                 "asker": listener.asker,
             }
         )
-        recallable = [row for row in rows if not row[-1]]
+        names: dict[str, str] = {}
+
+        def read(row: Sequence[Any]) -> Memory:
+            number, kind, subject, text, said_by, told_by, told_by_name, *rest = row
+            is_pinned, since, model, vector, stored_name, _ = rest
+            if (name := names.get(subject)) is None:
+                name = names[subject] = self._database.codec.decode(stored_name)
+            return Memory(
+                MemorySubject(SubjectKind(kind), subject, name),
+                *(text, said_by, place),
+                told_by=Person(told_by, told_by_name) if told_by else None,
+                is_pinned=bool(is_pinned),
+                since=since,
+                model=model,
+                vector=vector,
+                id=number,
+            )
+
+        recallable = sorted((row for row in rows if not row[-1]), key=lambda row: -row[0])
         private = tuple(row[0] for row in rows if row[-1])
-        return RecalledMemories(tuple(decode_all("memory", recallable, _to_memory)), private)
+        return RecalledMemories(tuple(decode_all("memory", recallable, read)), private)
 
     @reading
     def visible(self, reader: MemoryReader, subject: str = "") -> Unit[Sequence[Memory]]:

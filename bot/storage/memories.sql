@@ -37,11 +37,11 @@ WITH recallable AS (
         ORDER BY id DESC LIMIT 100
     ) AS newest WHERE present = '' OR strpos(present, :character) > 0
 )
-SELECT {memory_columns}, false FROM memory WHERE id IN (SELECT id FROM recallable)
+SELECT id, subject_kind, subject, text, said_by, told_by, told_by_name, is_pinned, since, model,
+    embedding, subject_name AS stored_name, false
+FROM memory WHERE id IN (SELECT id FROM recallable)
 UNION ALL
-SELECT id, subject_kind, subject, '', '', kind, said_by, NULL, NULL, present, '', '[]', is_derived,
-    audience, origin, server, is_widened, state, is_pinned, since, until, '', NULL, true
-FROM memory
+SELECT id, '', '', '', '', NULL, NULL, false, since, '', NULL, '', true FROM memory
 WHERE said_by = :asker AND strpos(audience, 'private ') = 1 AND audience <> :here
     AND state = 'kept' AND (present = '' OR strpos(present, :character) > 0)
 

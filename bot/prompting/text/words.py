@@ -31,7 +31,7 @@ def find_word(word: str, text: str) -> int | None:
 def split_words(text: str) -> list[str]:
     """Return case-folded words; in scripts without spaces, single characters and adjacent pairs."""
     found: list[str] = []
-    for run in _WORD.findall(text.casefold()):
+    for run in _WORD.findall(text.casefold(), concurrent=False):
         if run.isascii():  # as most are; the next pattern takes four times as long
             found.append(run)
             continue
