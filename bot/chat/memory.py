@@ -8,7 +8,7 @@ subject, or an admin of its channel or server deletes it.
 from enum import StrEnum
 
 from bot.chat.incoming import Address, Person
-from bot.chat.session import Consent
+from bot.chat.session import Consent, StoredTurn
 from bot.chat.story import PackedVector
 from bot.value_class import value_class
 
@@ -175,6 +175,17 @@ class Memory:
     vector: PackedVector | None = None
     id: int = 0
     """The database id; 0: not stored yet."""
+
+
+@value_class
+class CheckedNote:
+    """A note whose quote was found in the conversation, as a memory that is not stored yet."""
+
+    memory: Memory
+    source: StoredTurn
+    ends: str
+    """An earlier fact that this note says is no longer true; may be empty."""
+    ends_vector: PackedVector | None = None
 
 
 @value_class

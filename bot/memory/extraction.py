@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bot.chat.incoming import Person
-from bot.chat.memory import Memory, MemoryKind, MemoryPlace, MemorySubject, SubjectKind
+from bot.chat.memory import CheckedNote, Memory, MemoryKind, MemoryPlace, MemorySubject, SubjectKind
 from bot.chat.session import StoredTurn
 from bot.prompting.speakers import SpeakerLabels, label_speakers
 from bot.prompting.text.confusables import skeleton, strip_hidden_text
@@ -103,16 +103,6 @@ class Transcript:
         same = [one for label, one in named if label == given]
         same = same or [one for label, one in named if label.partition("#")[0] == given]
         return same[0] if len(same) == 1 else None
-
-
-@value_class
-class CheckedNote:
-    """A note whose quote was found in the conversation."""
-
-    memory: Memory
-    source: StoredTurn
-    ends: str
-    """An earlier fact that this note says is no longer true; may be empty."""
 
 
 def write_transcript(turns: Sequence[StoredTurn], characters: Mapping[str, str]) -> Transcript:

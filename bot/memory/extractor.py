@@ -18,9 +18,9 @@ import structlog
 from bot.chat.incoming import IncomingMessage
 from bot.chat.memory import (
     APPROVAL_KEY,
+    CheckedNote,
     Memory,
     MemoryPlace,
-    MemoryReader,
     MemoryState,
     SubjectKind,
 )
@@ -29,7 +29,6 @@ from bot.chat.session import Consent, StoredTurn
 from bot.errors import BackendError, StoreError, UserError
 from bot.memory.extraction import (
     INSTRUCTION,
-    CheckedNote,
     check_notes,
     own_words,
     read_notes,
@@ -50,7 +49,6 @@ _MAX_OUTPUT_TOKENS = 800
 _MOST_TOKENS = 8000  # of turns in one prompt
 _SHARE_FOR_TURNS = 0.5  # of the prompt's limit
 _TOKENS_PER_LINE = 10  # the number and the name
-_MIN_COSINE_TO_END = 0.88
 _MAX_CONCURRENT = 2
 _NOTICE_KEY = "persona_memories"
 """The setting of a person that says whether the notice is due or was shown; `/forget me` deletes
@@ -194,9 +192,10 @@ class MemoryExtractor:
             checked = check_notes(notes, transcript, place, conversation)
             counts = {"noted": len(notes), "backed": len(checked)}
             _log.info("memories_extracted", conversation=conversation, **counts)
-        for one in checked:
-            await self._keep(one, watched.present_at(one.source, turns))
-        await self.progress.finish(conversation, unread, read_to)
+        complete = [
+            await self._complete(one, watched.present_at(one.source, turns)) for one in checked
+        ]
+        await self.progress.finish(conversation, unread, read_to, complete)
 
     async def _admissible(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
         """Drop turns of people who opted out, and observed turns of people without consent."""
@@ -223,37 +222,22 @@ class MemoryExtractor:
         costs = (tokens + _TOKENS_PER_LINE for tokens in counter_for_model(preset.model)(texts))
         return turns[: max(1, sum(so_far <= most for so_far in accumulate(costs)))]
 
-    async def _keep(self, note: CheckedNote, present: tuple[str, ...]) -> None:
+    async def _complete(self, note: CheckedNote, present: tuple[str, ...]) -> CheckedNote:
+        """Return a note with its vectors, witnesses, and state; make its person's notice due."""
         model, vector = await self.recaller.embed(note.memory.text) or ("", None)
+        ends = await self.recaller.embed(note.ends) if note.ends else None
         memory = replace(note.memory, present=present, model=model, vector=vector)
         if memory.subject.kind is SubjectKind.PLACE and await self._needs_approval(memory):
             memory = replace(memory, state=MemoryState.PROPOSED)
-        retires = await self._find_ended(memory, note.ends) if note.ends else ()
         person = memory.subject.key if memory.subject.kind is SubjectKind.PERSON else None
         # Before the memory is stored: a killed process must not keep something in secret.
         if person and person not in await self.settings.get_all([person], _NOTICE_KEY):
             await self.settings.set(person, _NOTICE_KEY, _DUE, person)
-        await self.recaller.memories.add(memory, [note.source], retires)
+        return replace(note, memory=memory, ends_vector=ends and ends[1])
 
     async def _needs_approval(self, memory: Memory) -> bool:
         scopes = () if memory.place.is_private else (memory.place.server,)
         return await self.settings.resolve(scopes, APPROVAL_KEY) is not None
-
-    async def _find_ended(self, new: Memory, ends: str) -> Collection[int]:
-        """Return the id of the author's earlier memory that is no longer true, if there is one."""
-        embedded, similarities = await self.recaller.embed(ends), self.recaller.similarities
-        if embedded is None or similarities is None:
-            return ()
-        reader = MemoryReader(new.said_by, new.place)
-        known = {
-            one.id: one.vector
-            for one in await self.recaller.memories.visible(reader, new.subject.key)
-            if (one.said_by, one.state, one.model) == (new.said_by, MemoryState.KEPT, new.model)
-            if one.vector is not None and one.since < new.since
-        }
-        scores = dict(zip(known, similarities(embedded[1], list(known.values())), strict=True))
-        best = max(scores, key=lambda one: scores[one], default=None)
-        return [best] if best is not None and scores[best] >= _MIN_COSINE_TO_END else ()
 
     async def takes_notice(self, person: str) -> bool:
         """Return whether to tell a person now that memories of them exist; then mark it done."""

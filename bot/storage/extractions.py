@@ -6,8 +6,11 @@ when a model was last asked, with any outcome; it limits how often models are as
 """
 
 import json
+from collections.abc import Sequence
 
+from bot.chat.memory import CheckedNote
 from bot.chat.session import StoredTurn
+from bot.storage import memories
 from bot.storage.database import Store, reading, transaction
 from bot.storage.rows import decode_all, to_turn
 from bot.storage.statements import SQL, Unit, to_dict
@@ -58,10 +61,21 @@ class SqlExtractions(Store):
         return bool((yield SQL["set_asked_to"].query({"of": conversation_key, **moved})))
 
     @transaction
-    def finish(self, conversation_key: str, unread: UnreadTurns, read_to: int) -> Unit[None]:
-        """Record `read_to`, or the turn before the first changed one, as the last turn read."""
+    def finish(
+        self,
+        conversation_key: str,
+        unread: UnreadTurns,
+        read_to: int,
+        notes: Sequence[CheckedNote] = (),
+    ) -> Unit[None]:
+        """Store notes, and `read_to` (or the turn before the first changed one) as the last read.
+
+        Both in one transaction, else a killed process would ask for the same notes again.
+        """
         of = {"of": conversation_key}
         yield SQL["locked_session"].query(of)  # else a turn may be changed meanwhile
+        for one in notes:
+            yield from memories.add(one.memory, [one.source], one.ends_vector)
         ids = json.dumps([one.id for one in unread.turns if one.id <= read_to])
         now = to_dict((yield SQL["texts_of_active_turns"].query({**of, "rows": ids})))
         same = (now.get(one.id, one.turn.text) == one.turn.text for one in unread.turns)

@@ -28,6 +28,7 @@ from bot.chat.memory import (
     SubjectKind,
 )
 from bot.chat.session import CONSENT_KEY, Consent, StoredTurn
+from bot.chat.story import PackedVector
 from bot.errors import UserError
 from bot.ports import Clock
 from bot.storage.database import ClockStore, Database, reading, transaction
@@ -40,6 +41,7 @@ _MAX_LISTED = 1000
 _SAME_COSINE = 0.95
 """Memories above this cosine are equal; E5 rates unrelated sentences 0.75, paraphrases 0.93."""
 _SAME_TRIGRAMS = 0.7
+_MIN_COSINE_TO_END = 0.88
 DELETE_GONE = (
     *("note_memories_gone", "empty_receipts_of_memories", "delete_uses_of_gone"),
     "delete_gone_memories",
@@ -64,43 +66,19 @@ class SqlMemories(ClockStore):
 
     @transaction
     def add(
-        self, new: Memory, sources: Sequence[StoredTurn] = (), retires: Collection[int] = ()
+        self, new: Memory, sources: Sequence[StoredTurn] = (), ends: PackedVector | None = None
     ) -> Unit[Memory | None]:
         """Store a memory and return it; a near duplicate by the same author is replaced.
 
         `sources` are the turns that a derived memory comes from, as they were read; its `turns` are
-        set from them. `retires` lists memories of the same subject and place that the new one
-        contradicts. An `audience` of None follows the consent of author and subject.
+        set from them. `ends` is the vector of an earlier fact that the memory contradicts. An
+        `audience` of None follows the consent of author and subject.
 
         Returns None if the author or subject opted out, a source has changed or is gone, or a
         memory made by hand already says the same. Raises `UserError` if there are too many memories
         made by hand; the oldest derived ones are deleted to stay below the limits.
         """
-        if new.conversation:  # else a turn may be changed meanwhile
-            yield SQL["locked_session"].query(of=new.conversation)
-        if new.is_derived and not (yield from _are_current(new.conversation, sources)):
-            return None
-        new = replace(new, turns=tuple(one.id for one in sources) if new.is_derived else ())
-        consents = yield from _consents(new)
-        if Consent.OFF in consents:
-            return None
-        if new.audience is None:
-            new = replace(new, audience=new.place.audience_for(*consents))
-        row = _to_row(new)
-        known = decode_all("memory", (yield SQL["similar_memories"].query(row)), _to_memory)
-        same = next((one for one in known if is_same(one, new)), None)
-        if same is not None:
-            if new.is_derived and not same.is_derived:
-                return None
-            new = _merged(same, new)
-            yield SQL["change_memory"].query(_to_row(new))
-        else:
-            [[number]] = yield SQL["add_memory"].query(row)
-            new = replace(new, id=number)
-        if retires:
-            others = json.dumps([one for one in retires if one != new.id])
-            yield SQL["retire_memories"].query({**row, "ids": others, "moment": new.since})
-        return new if (yield from _limit(new)) else None
+        return (yield from add(new, sources, ends))
 
     @reading
     def recall(self, listener: MemoryListener) -> Unit[RecalledMemories]:
@@ -253,6 +231,54 @@ class SqlMemories(ClockStore):
         yield from follow_consent(person)
 
 
+def add(
+    new: Memory, sources: Sequence[StoredTurn], ends: PackedVector | None
+) -> Unit[Memory | None]:
+    """Store a memory as `SqlMemories.add` does, within a unit of work."""
+    if new.conversation:  # else a turn may be changed meanwhile
+        yield SQL["locked_session"].query(of=new.conversation)
+    if new.is_derived and not (yield from _are_current(new.conversation, sources)):
+        return None
+    new = replace(new, turns=tuple(one.id for one in sources) if new.is_derived else ())
+    consents = yield from _consents(new)
+    if Consent.OFF in consents:
+        return None
+    if new.audience is None:
+        new = replace(new, audience=new.place.audience_for(*consents))
+    row = _to_row(new)
+    known = decode_all("memory", (yield SQL["memories_of_author"].query(row)), _to_memory)
+    same = next((one for one in known if _have_same_origin(one, new) and is_same(one, new)), None)
+    if same is not None:
+        if new.is_derived and not same.is_derived:
+            return None
+        new = _merged(same, new)
+        yield SQL["change_memory"].query(_to_row(new))
+    else:
+        [[number]] = yield SQL["add_memory"].query(row)
+        new = replace(new, id=number)
+    ended = _find_ended(ends, new, known) if ends else None
+    if ended is not None:
+        yield SQL["retire_memory"].query(id=ended.id, moment=new.since)
+    return new if (yield from _limit(new)) else None
+
+
+def _have_same_origin(one: Memory, other: Memory) -> bool:
+    """Return whether the same presets witnessed two memories, or both come from the same turns."""
+    return one.present == other.present or bool(other.turns and one.turns == other.turns)
+
+
+def _find_ended(ends: PackedVector, new: Memory, known: Sequence[Memory]) -> Memory | None:
+    """Return the earlier memory most similar to the fact that a new memory ends, if any."""
+    scores = [
+        (_cosine(ends, one.vector), one.id, one)
+        for one in known
+        if one.vector and one.model == new.model and one.since < new.since
+        if one.id != new.id and one.state is MemoryState.KEPT
+    ]
+    score, _, ended = max(scores, default=(0.0, 0, None))
+    return ended if score >= _MIN_COSINE_TO_END else None
+
+
 def follow_consent(person: str) -> Unit[None]:
     rows = yield SQL["memories_of_person"].query(person=person)
     for one in decode_all("memory", rows, _to_memory):
@@ -279,13 +305,15 @@ def delete_stale(conversation: str, changed: Collection[int], now: float) -> Uni
 def is_same(one: Memory, other: Memory) -> bool:
     """Return whether two memories say the same, in nearly the same words."""
     if one.vector and other.vector and one.model == other.model:
-        if len(one.vector) != len(other.vector):
-            return False
-        ours, theirs = array("f", one.vector), array("f", other.vector)
-        return bool(sum(map(mul, ours, theirs)) >= _SAME_COSINE)
+        return _cosine(one.vector, other.vector) >= _SAME_COSINE
     ours_, theirs_ = _trigrams(one.text), _trigrams(other.text)
     shared = len(ours_ & theirs_)
     return shared >= _SAME_TRIGRAMS * (len(ours_) + len(theirs_) - shared)
+
+
+def _cosine(one: PackedVector, other: PackedVector) -> float:
+    """Return the similarity of two vectors; 0 if they have different lengths."""
+    return sum(map(mul, array("f", one), array("f", other))) if len(one) == len(other) else 0.0
 
 
 def _trigrams(text: str) -> set[str]:

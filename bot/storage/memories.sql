@@ -68,11 +68,11 @@ SELECT {memory_columns} FROM memory
 WHERE id = :id AND {is_visible}
     AND (said_by = :person OR subject = :person OR :is_admin AND server = :server) FOR UPDATE
 
--- name: similar_memories
+-- name: memories_of_author
+-- What an author said about a subject in one place.
 SELECT {memory_columns} FROM memory
 WHERE subject = :subject AND subject_kind = :subject_kind AND origin = :origin
     AND said_by = :said_by AND state <> 'retired'
-    AND (present = :present OR turns = :turns AND turns <> '[]')
 
 -- name: texts_of_active_turns
 SELECT id, text FROM turn
@@ -100,10 +100,8 @@ UPDATE memory SET subject_name = :subject_name, text = :text, kind = :kind, said
     embedding = :embedding
 WHERE id = :id
 
--- name: retire_memories
-UPDATE memory SET state = 'retired', until = :moment
-WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:ids))
-    AND subject = :subject AND origin = :origin AND state = 'kept'
+-- name: retire_memory
+UPDATE memory SET state = 'retired', until = :moment WHERE id = :id
 
 -- name: surplus_of_subject
 SELECT id, is_derived OR state = 'retired' FROM memory

@@ -2,8 +2,20 @@
 
 from dataclasses import replace
 
+from bot.chat.memory import (
+    CheckedNote,
+    Memory,
+    MemoryPlace,
+    MemoryReader,
+    MemorySubject,
+    SubjectKind,
+)
 from bot.chat.session import HistoryChange, Turn
+from bot.runtime.clock import SystemClock
 from bot.storage.extractions import SqlExtractions, UnreadTurns
+from bot.storage.memories import SqlMemories
+from tests.samples import ALICE
+from tests.support.memory_world import Killed, MortalDatabase
 from tests.support.store import LANE, Store, finish, said
 
 
@@ -98,3 +110,27 @@ async def test_deleted_turns_are_not_waited_for(store: Store) -> None:
     await finish(store, "5:3", change=gone)
     await extractions.finish(LANE, unread, unread.turns[-1].id)
     assert texts(await extractions.load(LANE)) == []
+
+
+async def test_notes_are_stored_with_the_progress_or_not_at_all(store: Store) -> None:
+    database = MortalDatabase(store.database)
+    extractions, memories = SqlExtractions(database), SqlMemories(database, SystemClock())
+    await exchange(store, 1)
+    unread = await extractions.load(LANE)
+    source = unread.turns[0]
+    place = MemoryPlace(LANE, LANE, is_private=False)
+    about = MemorySubject(SubjectKind.PERSON, ALICE.id, "Alice")
+    memory = Memory(about, "Alice keeps bees", ALICE.id, place, conversation=LANE)
+    notes = [CheckedNote(memory, source, "")]
+    for queries in range(1, 100):
+        database.queries_left = queries
+        try:
+            await extractions.finish(LANE, unread, source.id, notes)
+        except Killed:
+            assert await memories.visible(MemoryReader(ALICE.id, place)) == []
+            assert await extractions.load(LANE) == unread
+        else:
+            break
+    database.queries_left = None
+    assert len(await memories.visible(MemoryReader(ALICE.id, place))) == 1
+    assert (await extractions.load(LANE)).read_to == source.id

@@ -203,9 +203,19 @@ async def test_near_duplicate_replaces_the_older_and_hand_made_ones_stay(
 
 
 async def test_newer_memory_retires_the_one_that_it_contradicts(memories: SqlMemories) -> None:
-    old = present(await memories.add(BY_HAND))
-    new = replace(BY_HAND, text="All hives were sold in May", since=5.0)
-    await memories.add(new, retires=[old.id])
+    hives, sheep = (b"\0\0\x80?" + bytes(12), bytes(12) + b"\0\0\x80?")
+    said_before = replace(BY_HAND, model="m", vector=hives)
+    await memories.add(said_before)
+    new = replace(BY_HAND, text="All hives were sold", model="m", vector=sheep, since=5.0)
+    for other in (
+        replace(new, said_by=BOB.id),
+        replace(new, model="other"),
+        replace(new, since=0.5),
+    ):
+        kept = present(await memories.add(other, ends=hives))
+        await memories.forget(kept.id, MemoryReader(kept.said_by, HERE, is_admin=True))
+    assert await recalled(memories, HERE) == [BY_HAND.text]
+    await memories.add(new, ends=hives)
     assert await recalled(memories, HERE) == [new.text]
     seen = await memories.visible(MemoryReader(ALICE.id, HERE))
     assert [(one.state, one.until) for one in seen] == [
