@@ -188,7 +188,7 @@ class MemoryHandlers:
     async def pin(self, request: CommandRequest) -> CommandResult:
         """Pin a memory, or unpin it."""
         old, reader = await self._find(request), await self._as_admin(request)
-        changed = await self.memories.pin(old.id, reader, on=not old.is_pinned)
+        changed = await self.memories.change(old.id, reader, is_pinned=not old.is_pinned)
         return await self._detail(request, _changed(changed))
 
     @_action("memory forget", marked("delete a memory; admins also those of this place"), _NUMBER)
@@ -242,7 +242,7 @@ class MemoryHandlers:
         await admins.require(message, translatable("approve memories of this place"))
         if word not in {"on", "off"}:
             old, reader = await self._find(request), await self._as_admin(request)
-            changed = await self.memories.set_state(old.id, reader, MemoryState.KEPT)
+            changed = await self.memories.change(old.id, reader, state=MemoryState.KEPT)
             return await self._detail(request, _changed(changed), translatable("Approved."))
         value, server = "on" if word == "on" else None, message.scopes[-1]
         by, audited = message.author.id, request.is_audited

@@ -52,7 +52,7 @@ class MemoryPage(RouteGroup):
     async def approve(self, request: ConsoleRequest, number: int) -> Mapping[str, int]:
         """Approve a memory, so that characters recall it."""
         one = await self._find(number)
-        await self.memories.set_state(number, _operator_at(one), MemoryState.KEPT)
+        await self.memories.change(number, _operator_at(one), state=MemoryState.KEPT)
         return await self._note(request, number, "approve memory")
 
     @route("DELETE /api/v1/memories/{number}", Scope.OPERATE)

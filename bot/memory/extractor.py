@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from itertools import accumulate
 
 import structlog
 
@@ -24,20 +23,22 @@ from bot.chat.memory import (
     MemoryState,
     SubjectKind,
 )
-from bot.chat.prompt import Message, Prompt
+from bot.chat.prompt import Message
 from bot.chat.session import Consent, StoredTurn
 from bot.errors import BackendError, StoreError, UserError
 from bot.memory.extraction import (
     INSTRUCTION,
     check_notes,
-    own_words,
     read_notes,
     write_transcript,
 )
 from bot.memory.recall import Recaller
-from bot.memory.summaries import Summarizer
+from bot.memory.summaries import (
+    Summarizer,
+    background_prompt,
+    fit_turns,
+)
 from bot.ports import ChatSettings, Clock
-from bot.prompting.compose.inputs import lower_limit
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import counter_for_model
 from bot.storage.extractions import SqlExtractions, UnreadTurns
@@ -47,8 +48,6 @@ _EXCHANGES_WHEN_QUIET = 2
 _QUIET_SECONDS = 600.0
 _MAX_OUTPUT_TOKENS = 800
 _MOST_TOKENS = 8000  # of turns in one prompt
-_SHARE_FOR_TURNS = 0.5  # of the prompt's limit
-_TOKENS_PER_LINE = 10  # the number and the name
 _MAX_CONCURRENT = 2
 _NOTICE_KEY = "persona_memories"
 """The setting of a person that says whether the notice is due or was shown; `/forget me` deletes
@@ -63,7 +62,7 @@ class _Watched:
 
     preset: Preset
     message: IncomingMessage
-    """The newest answered message, whose author pays."""
+    """The first message of the newest author, who pays."""
     present: list[tuple[datetime, tuple[str, ...]]] = field(default_factory=list)
     """The times of questions, oldest first, with the presets that were active then."""
     exchanges: int | None = None
@@ -105,14 +104,18 @@ class MemoryExtractor:
         preset = next((one for one in presets if one.memory), None)
         if preset is None or message.is_withheld:
             return
-        provider, prompt = _prompt_for(preset, "", "")
+        provider, prompt = background_prompt(preset, "", ())
         if self.summarizer.backends[provider].is_sample_model(prompt.model):
             return
-        key, payer = message.address.conversation, replace(message.author, name="")
-        # Without its words: `/forget` has to reach them within a minute.
-        message = replace(message, author=payer, text="", quote=None, attachments=())
-        watched = self._watched.setdefault(key, _Watched(preset, message))
-        watched.preset, watched.message = preset, message
+        key, payer = message.address.conversation, message.author
+        watched = self._watched.get(key)
+        if watched is None or watched.message.author.id != payer.id:
+            # Without its words: `/forget` has to reach them within a minute.
+            payer = replace(payer, name="")
+            wordless = replace(message, author=payer, text="", quote=None, attachments=())
+            watched = watched or _Watched(preset, wordless)
+            self._watched[key], watched.message = watched, wordless
+        watched.preset = preset
         watched.present.append((message.at, tuple(one.name for one in presets)))
         del watched.present[: -2 * _EXCHANGES]
         watched.stop_timer()
@@ -180,12 +183,16 @@ class MemoryExtractor:
         admissible = await self._admissible(unread.turns)
         presets = {one.turn.preset for one in admissible if one.turn.preset}
         names = self.character_names(presets.union(*(active for _, active in watched.present)))
-        turns = await self._fit(preset, admissible)
+        limit, count = await self.summarizer.prompt_limit(preset), counter_for_model(preset.model)
+        turns = fit_turns(admissible, limit, count, _MOST_TOKENS)  # the next pass has the rest
         read_to = (unread.turns if len(turns) == len(admissible) else turns)[-1].id
         transcript = write_transcript(turns, names)
         checked: list[CheckedNote] = []
         if transcript.turns:
-            provider, prompt = _prompt_for(preset, f"{conversation}:memory", transcript.text)
+            messages = (Message("user", transcript.text),)
+            provider, prompt = background_prompt(
+                preset, f"{conversation}:memory", messages, INSTRUCTION, _MAX_OUTPUT_TOKENS
+            )
             response = await self.summarizer.complete(preset, provider, prompt, message)
             notes = read_notes(response)
             place = MemoryPlace.at(message.address, message.scopes, is_private=message.is_private)
@@ -212,16 +219,6 @@ class MemoryExtractor:
             and (not one.turn.observed or (one.turn.speaker and one.turn.speaker.id in willing))
         ]
 
-    async def _fit(self, preset: Preset, turns: Sequence[StoredTurn]) -> Sequence[StoredTurn]:
-        """Return as many of the first turns as fit into one prompt; the next pass has the rest."""
-        provider, empty = _prompt_for(preset, "", "")
-        model_limit = await self.summarizer.backends[provider].max_prompt_tokens(empty)
-        limit = lower_limit(preset.max_input_tokens, model_limit)
-        most = _MOST_TOKENS if limit is None else min(_MOST_TOKENS, limit * _SHARE_FOR_TURNS)
-        texts = [own_words(one.turn.text) for one in turns]
-        costs = (tokens + _TOKENS_PER_LINE for tokens in counter_for_model(preset.model)(texts))
-        return turns[: max(1, sum(so_far <= most for so_far in accumulate(costs)))]
-
     async def _complete(self, note: CheckedNote, present: tuple[str, ...]) -> CheckedNote:
         """Return a note with its vectors, witnesses, and state; make its person's notice due."""
         model, vector = await self.recaller.embed(note.memory.text) or ("", None)
@@ -246,15 +243,3 @@ class MemoryExtractor:
             return False
         await self.settings.set(person, _NOTICE_KEY, _SHOWN, person)
         return True
-
-
-def _prompt_for(preset: Preset, conversation: str, transcript: str) -> tuple[str, Prompt]:
-    """Return the provider that writes a preset's summaries, and the prompt for extraction."""
-    settings = preset.summary
-    prompt = Prompt(
-        messages=(Message("system", INSTRUCTION), Message("user", transcript)),
-        model=(settings and settings.model) or preset.model,
-        conversation=conversation,
-        max_output_tokens=_MAX_OUTPUT_TOKENS,
-    )
-    return (settings and settings.provider) or preset.provider, prompt

@@ -88,13 +88,15 @@ def transcript(last_summary: str, turns: Sequence[StoredTurn], *, has_numbers: b
 
 
 def fit_turns(
-    turns: Sequence[StoredTurn], max_input_tokens: int | None, count: TextTokenCounter
+    turns: Sequence[StoredTurn],
+    max_input_tokens: int | None,
+    count: TextTokenCounter,
+    most_tokens: int = _MOST_TOKENS,
 ) -> Sequence[StoredTurn]:
     """Return as many of the first turns as fit into one prompt, at least one."""
-    share = _MOST_TOKENS if max_input_tokens is None else max_input_tokens * _SHARE_FOR_TURNS
-    max_tokens = min(share, _MOST_TOKENS)
+    share = most_tokens if max_input_tokens is None else max_input_tokens * _SHARE_FOR_TURNS
     costs = (tokens + _TOKENS_PER_NAME for tokens in count([one.turn.text for one in turns]))
-    fitting = sum(so_far <= max_tokens for so_far in accumulate(costs))
+    fitting = sum(so_far <= min(share, most_tokens) for so_far in accumulate(costs))
     return turns[: max(1, fitting)]
 
 
@@ -185,7 +187,7 @@ class Summarizer:
         if len(old) - covered < _MIN_NEW_TURNS:
             return
         count = counter_for_model(preset.model)
-        limit = await self._limit(preset)
+        limit = await self.prompt_limit(preset)
         while covered < len(old):
             batch = fit_turns(old[covered:], limit, count)
             covered += len(batch)
@@ -202,16 +204,17 @@ class Summarizer:
         self, preset: Preset, turns: Sequence[StoredTurn], message: IncomingMessage
     ) -> tuple[str, Sequence[StoredTurn]]:
         """Return a recap and the turns it covers, the newest that fit; `message` asked for it."""
-        count, limit = counter_for_model(preset.model), await self._limit(preset)
+        count, limit = counter_for_model(preset.model), await self.prompt_limit(preset)
         fitting = fit_turns(turns[::-1], limit, count)[::-1]
         messages = (Message("user", transcript("", fitting, has_numbers=True)),)
         conversation = f"{message.address.conversation}:recap"
-        provider, prompt = _summary_prompt(preset, conversation, messages, _RECAP_INSTRUCTION)
+        provider, prompt = background_prompt(preset, conversation, messages, _RECAP_INSTRUCTION)
         text = await self.complete(preset, provider, prompt, message, _RECAP_TOKENS)
         return text, fitting
 
-    async def _limit(self, preset: Preset) -> int | None:
-        provider, empty = _summary_prompt(preset, "", ())
+    async def prompt_limit(self, preset: Preset) -> int | None:
+        """Return the maximum number of tokens in a prompt of a preset's summaries."""
+        provider, empty = background_prompt(preset, "", ())
         model_limit = await self.backends[provider].max_prompt_tokens(empty)
         return lower_limit(preset.max_input_tokens, model_limit)
 
@@ -226,7 +229,7 @@ class Summarizer:
         read = {id(one) for one in await self.readable([one.turn for one in turns])}
         turns = [one for one in turns if id(one.turn) in read]
         messages = (Message("user", transcript(last.text if last else "", turns)),)
-        provider, prompt = _summary_prompt(preset, f"{conversation}:summary", messages)
+        provider, prompt = background_prompt(preset, f"{conversation}:summary", messages)
         return await self.complete(preset, provider, prompt, message)
 
     async def complete(
@@ -293,12 +296,16 @@ async def _stream_summary(backend: Backend, request: SummaryRequest) -> None:
                     pass
 
 
-def _summary_prompt(
-    preset: Preset, conversation: str, messages: Sequence[Message], system: str = ""
+def background_prompt(
+    preset: Preset,
+    conversation: str,
+    messages: Sequence[Message],
+    system: str = "",
+    max_tokens: int | None = None,
 ) -> tuple[str, Prompt]:
     """Return the provider that summarizes for a preset, and its prompt with these messages."""
     settings = preset.summary
-    max_tokens = settings.max_output_tokens if settings else None
+    max_tokens = max_tokens or (settings.max_output_tokens if settings else None)
     prompt = Prompt(
         messages=(Message("system", system or instruction(max_tokens)), *messages),
         model=(settings and settings.model) or preset.model,

@@ -99,8 +99,8 @@ def skip_tombstone(_: Tombstone) -> None:
     return
 
 
-class PersonalData(ClockStore):
-    """Reads and deletes a person's data in all conversations."""
+class RecordingStore(ClockStore):
+    """Base class of stores that record their deletions in the file of tombstones."""
 
     def __init__(
         self,
@@ -110,6 +110,10 @@ class PersonalData(ClockStore):
     ) -> None:
         super().__init__(database, clock)
         self._record_tombstone = record_tombstone
+
+
+class PersonalData(RecordingStore):
+    """Reads and deletes a person's data in all conversations."""
 
     async def list_conversations(self, person_id: str) -> Sequence[str]:
         """Return the conversations that contain stored or waiting messages of the person."""

@@ -6,7 +6,7 @@ the content of every receipt whose prompt contains one (`delete_gone`).
 
 import json
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from operator import mul
 from typing import Any
@@ -30,9 +30,8 @@ from bot.chat.memory import (
 from bot.chat.session import CONSENT_KEY, Consent, StoredTurn
 from bot.chat.story import PackedVector
 from bot.errors import UserError
-from bot.ports import Clock
-from bot.storage.database import ClockStore, Database, reading, transaction
-from bot.storage.forgetting import Tombstone, skip_tombstone
+from bot.storage.database import reading, transaction
+from bot.storage.forgetting import RecordingStore, Tombstone
 from bot.storage.rows import decode, decode_all, encode_parts
 from bot.storage.statements import SQL, StartUnit, Unit
 from bot.texts.text import translatable
@@ -48,21 +47,12 @@ DELETE_GONE = (
 )
 
 
-class SqlMemories(ClockStore):
+class SqlMemories(RecordingStore):
     """Stores memories; readers get and change only those that they are allowed to.
 
     Methods that change a memory return None if it does not exist or the reader may not change it.
     Its author, its subject, and admins of its place who can see it may change it.
     """
-
-    def __init__(
-        self,
-        database: Database,
-        clock: Clock,
-        record_tombstone: Callable[[Tombstone], None] = skip_tombstone,
-    ) -> None:
-        super().__init__(database, clock)
-        self._record_tombstone = record_tombstone
 
     @transaction
     def add(
@@ -176,9 +166,22 @@ class SqlMemories(ClockStore):
         return await self._delete(number, reader, unit)
 
     @transaction
-    def pin(self, number: int, reader: MemoryReader, *, on: bool) -> Unit[Memory | None]:
-        """Pin a memory, so that it is recalled before all others, or unpin it."""
-        return (yield from _change(number, reader, is_pinned=on))
+    def change(
+        self,
+        number: int,
+        reader: MemoryReader,
+        *,
+        is_pinned: bool | None = None,
+        state: MemoryState | None = None,
+    ) -> Unit[Memory | None]:
+        """Pin a memory (recall it before all others) or unpin it; approve or retire it."""
+        old = yield from _changeable(number, reader)
+        if old is None:
+            return None
+        pinned = old.is_pinned if is_pinned is None else is_pinned
+        new = replace(old, is_pinned=pinned, state=state or old.state)
+        yield SQL["change_memory"].query(_to_row(new))
+        return new
 
     @transaction
     def widen(
@@ -192,13 +195,6 @@ class SqlMemories(ClockStore):
         new = replace(old, audience=chosen, is_widened=audience is not None)
         yield SQL["change_memory"].query(_to_row(new))
         return new
-
-    @transaction
-    def set_state(
-        self, number: int, reader: MemoryReader, state: MemoryState
-    ) -> Unit[Memory | None]:
-        """Approve or retire a memory."""
-        return (yield from _change(number, reader, state=state))
 
     async def forget(self, number: int, reader: MemoryReader) -> Memory | None:
         """Delete a memory, and the content of all receipts whose prompts contain it."""
@@ -391,15 +387,6 @@ def _reader_values(reader: MemoryReader) -> dict[str, object]:
 def _changeable(number: int, reader: MemoryReader) -> Unit[Memory | None]:
     rows = yield SQL["changeable_memory"].query({**_reader_values(reader), "id": number})
     return decode(_to_memory, rows[0]) if rows else None
-
-
-def _change(number: int, reader: MemoryReader, **changes: Any) -> Unit[Memory | None]:
-    old = yield from _changeable(number, reader)
-    if old is None:
-        return None
-    new = replace(old, **changes)
-    yield SQL["change_memory"].query(_to_row(new))
-    return new
 
 
 def _to_row(one: Memory) -> dict[str, object]:

@@ -175,8 +175,8 @@ async def test_only_author_subject_and_admins_change_a_memory(memories: SqlMemor
         (MemoryReader(BOB.id, ELSEWHERE, is_admin=True), False),
     ):
         kept = present(await memories.add(BY_HAND))
-        assert (await memories.pin(kept.id, reader, on=True) is not None) == may
-        retired = await memories.set_state(kept.id, reader, MemoryState.RETIRED)
+        assert (await memories.change(kept.id, reader, is_pinned=True) is not None) == may
+        retired = await memories.change(kept.id, reader, state=MemoryState.RETIRED)
         assert (retired is not None) == may
         assert await recalled(memories, HERE) == ([] if may else [BY_HAND.text])
         corrected = await memories.correct(kept.id, reader, "Alice keeps wasps", None)
@@ -333,7 +333,7 @@ async def test_operators_see_the_newest_memories_of_all_places(memories: SqlMemo
     assert [one.text for one in await memories.newest()] == [*reversed(texts)]
     [waiting] = await memories.newest(MemoryState.PROPOSED)
     operator = MemoryReader("", waiting.place, is_admin=True)
-    assert await memories.set_state(waiting.id, operator, MemoryState.KEPT)
+    assert await memories.change(waiting.id, operator, state=MemoryState.KEPT)
     assert await memories.newest(MemoryState.PROPOSED) == []
     assert [one.text for one in await memories.newest(number=waiting.id)] == [texts[1]]
     assert await memories.forget(waiting.id, operator)

@@ -6,14 +6,17 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import psutil
 import pytest
 from sqlalchemy import select, text, update
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from typing_extensions import override
 
+from bot.chat.memory import Memory, MemoryPlace, MemoryReader, MemorySubject, SubjectKind
 from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
+from bot.chat.receipt import PromptSpan
 from bot.chat.session import ClaimedMessage, TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
@@ -22,15 +25,17 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.inbox import SqlInbox
+from bot.storage.memories import SqlMemories
 from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.reports import ServiceState
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.storage.tables import lane
 from bot.storage.tables import outbox as outbox_table
+from bot.storage.tables import receipt as receipt_table
 from tests.checkout import CHECKOUT
 from tests.fakes import FakeClock
-from tests.samples import make_incoming
-from tests.support.store import Store, present
+from tests.samples import ALICE, make_incoming
+from tests.support.store import RECEIPT, Store, open_store, present
 from tests.waiting import PATIENCE_SECONDS
 
 LANE = "telegram:5"
@@ -178,13 +183,58 @@ async def test_lane_is_locked_before_its_rows(url: str, end: str) -> None:
         async with engine.connect() as other, asyncio.TaskGroup() as group:
             await other.execute(select(lane).with_for_update())
             group.create_task(run())
-            waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while not (await other.execute(waits)).scalar():
-                    await other.execute(text("SELECT pg_sleep(0.01)"))
+            await _wait_for_locks(other, 1)
             await other.execute(select(outbox_table.c.id).with_for_update(nowait=True))
             await other.rollback()
         await engine.dispose()
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("first", ["answer", "deletion"])
+async def test_memory_that_is_deleted_while_an_answer_recalls_it_leaves_its_receipt(
+    url: str, first: str
+) -> None:
+    async with open_store(url, TextEncryption()) as store:
+        memories = SqlMemories(store.database, SystemClock())
+        place, about = (
+            MemoryPlace(LANE, LANE, is_private=False),
+            MemorySubject(SubjectKind.PERSON, ALICE.id),
+        )
+        memory = Memory(about, "Alice keeps bees", ALICE.id, place, is_derived=False)
+        number = present(await memories.add(memory)).id
+        receipt = replace(RECEIPT, layout=(PromptSpan("memory", 0, memory=number),))
+
+        async def finish_answer(key: str) -> None:
+            await store.inbox.receive([make_incoming(key=key)], {})
+            begun = present(await claim(store.conversations, "here"))
+            result = replace(ANSWER, receipts=[receipt])
+            await store.conversations.finish(begun.claim, begun.message, result)
+
+        async def delete() -> None:
+            await memories.forget(number, MemoryReader(ALICE.id, place))
+
+        await finish_answer("5:1")
+        engine = create_async_engine(url)
+        # Both change such a row after they have locked the memory.
+        held = select(lane) if first == "answer" else select(receipt_table.c.id)
+        steps = [finish_answer("5:2"), delete()]
+        async with engine.connect() as other, asyncio.TaskGroup() as group:
+            await other.execute(held.with_for_update())
+            for waiting, step in enumerate(steps if first == "answer" else steps[::-1], 1):
+                group.create_task(step)
+                await _wait_for_locks(other, waiting)
+            await other.rollback()
+        await engine.dispose()
+        contents = await store.scalars(select(receipt_table.c.content))
+        assert [bytes(one) for one in contents] == [b"", b""]
+
+
+async def _wait_for_locks(connection: AsyncConnection, count: int) -> None:
+    """Wait until this number of locks is waited for."""
+    waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (await connection.execute(waits)).scalar_one() < count:
+            await connection.execute(text("SELECT pg_sleep(0.01)"))
 
 
 @pytest.mark.service

@@ -276,6 +276,7 @@ async def test_failure_is_made_up_for_by_the_next_call(database: Database, failu
 async def test_response_without_notes_is_not_asked_for_again(database: Database) -> None:
     async with running(database, ["I would rather not."], notes({})) as setup:
         await setup.exchanges(6)
+        await setup.idle()
         await setup.exchanges(6, ("Tobi", "go on"))
         await setup.asked(2)
         assert await setup.kept() == []

@@ -295,9 +295,9 @@ class MemoryWorld:
                 may = may and fact.author == person
                 fact.chosen = audience if may else fact.chosen
             case "pin":
-                found = await self.memories.pin(fact.number, reader, on=number % 2 == 0)
+                found = await self.memories.change(fact.number, reader, is_pinned=number % 2 == 0)
             case "retire":
-                found = await self.memories.set_state(fact.number, reader, MemoryState.RETIRED)
+                found = await self.memories.change(fact.number, reader, state=MemoryState.RETIRED)
                 fact.is_retired = fact.is_retired or may
             case "correct":
                 text = hashlib.sha256(f"correction {self.events}".encode()).hexdigest()[:20]
