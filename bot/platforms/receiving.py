@@ -6,17 +6,7 @@ from typing import TypeVar
 
 import structlog
 
-from bot.chat.incoming import (
-    Deleted,
-    Edited,
-    ForgetRequested,
-    Incoming,
-    IncomingMessage,
-    Joined,
-    Pressed,
-    Reacted,
-    SayRequested,
-)
+from bot.chat.incoming import Edited, Incoming, IncomingMessage
 
 Cursor = TypeVar("Cursor")
 _log = structlog.get_logger(__name__)
@@ -48,19 +38,8 @@ def find_number(stored: Mapping[str, str], name: str) -> int | None:
 
 def mark_late(incoming: Incoming, oldest: float) -> Incoming:
     """Mark a message or edit from before `oldest` (in Unix seconds) as too late to answer."""
-    match incoming:
-        case IncomingMessage(at=at) if at.timestamp() < oldest:
-            return replace(incoming, is_late=True)
-        case Edited(at=at, said=message) if at.timestamp() < oldest:
-            return replace(incoming, said=replace(message, is_late=True))
-        case (
-            IncomingMessage()
-            | Edited()
-            | Deleted()
-            | Pressed()
-            | Reacted()
-            | Joined()
-            | ForgetRequested()
-            | SayRequested()
-        ):
-            return incoming
+    if not isinstance(incoming, IncomingMessage | Edited) or incoming.at.timestamp() >= oldest:
+        return incoming
+    if isinstance(incoming, Edited):
+        return replace(incoming, said=replace(incoming.said, is_late=True))
+    return replace(incoming, is_late=True)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -218,9 +219,51 @@ async def test_recap_blocks_nobody_and_ends_with_stop(database: Database) -> Non
     for by, outcome in ((BOB, "⚠ No answer is being written here."), (ALICE, "Stopped.")):
         assert not recap.done()
         await group.say("/stop", by, WakeReason.COMMAND)
-        assert group.surface.sent[-1].content.text.startswith(outcome)
+        told = [one.content.text for one in group.surface.sent if one.address.chat == "5"]
+        assert told[-1].startswith(outcome)
     await recap
     assert await group.told(ALICE, 0) == ["The recap was stopped."]
+
+
+async def test_stop_of_a_recap_in_another_process_has_its_outcome(database: Database) -> None:
+    group = Group(database, ["Lunch", asyncio.Event()])
+    other = Group(database, owner="other")
+    for one, to in (
+        (group.setup.signals, other.setup.signals),
+        (other.setup.signals, group.setup.signals),
+    ):
+        for topic in ("stops", "recaps"):
+            one.subscribe(topic, partial(to.receive, topic), lambda _: None)
+    await group.say("lunch?", BOB)
+    recaps = await group.receive("/recap 1h", wake=WakeReason.COMMAND)
+    recap = asyncio.create_task(group.setup.work(recaps))
+    await wait_until(lambda: len(group.backend.prompts) == 1)
+    other._number = 10  # so that its messages have other keys
+    for by, outcome in (
+        (BOB, "⚠ No answer is being written here."),
+        (ALICE, "Stopped."),
+        (ALICE, "⚠ No answer is being written here."),
+    ):
+        await other.say("/stop", by, WakeReason.COMMAND)
+        assert other.surface.sent[-1].content.text.startswith(outcome)
+        if outcome == "Stopped.":
+            await recap
+    assert await group.told(ALICE, 0) == ["The recap was stopped."]
+
+
+async def test_stopped_recap_is_charged_for_what_was_written(database: Database) -> None:
+    scripts = ["Lunch", asyncio.Event()], ["At one [1].", DONE]
+    group = Group(database, *scripts, budgets={PERSON_A_DAY: 4_500})
+    await group.say("lunch?", BOB)
+    recaps = await group.receive("/recap 1h", wake=WakeReason.COMMAND)
+    recap = asyncio.create_task(group.setup.work(recaps))
+    await wait_until(lambda: len(group.backend.prompts) == 1)
+    await group.say("/stop", wake=WakeReason.COMMAND)
+    await recap
+    totals = UsageTotals(database)
+    spent = await totals.person_total(ALICE.id, datetime.fromtimestamp(0, UTC))
+    assert (spent.cost, spent.prompt_tokens, spent.output_tokens) == (122, 102, 2)
+    assert "At one" in await group.recap("1h"), "the rest of the reservation was released"
 
 
 async def test_recap_of_a_person_s_own_history(database: Database) -> None:

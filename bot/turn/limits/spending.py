@@ -1,5 +1,6 @@
 """Prices and budgets of answers, embeddings and summaries."""
 
+import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -296,14 +297,20 @@ class BudgetedSummaries:
             request = SummaryRequest(reservation.prompt)
             urgency = self.urgency
             chat = message.address.lane if urgency is Urgency.QUESTION else ""
+            stop: asyncio.CancelledError | None = None
             async with self.slots.hold(
                 preset.provider, StopFlag(), _ignore, chat=chat, urgency=urgency
             ):
-                yield request
+                try:
+                    yield request
+                except asyncio.CancelledError as error:  # what was written until then counts
+                    stop = error
             usage = usage_or_estimate(request.usage, prompt_tokens, request.text)
             charge = self.spending.record_charge(reservation, preset, [usage])
         conversation = message.address.conversation
         await self.log.record(conversation, preset.name, preset.provider, charge, usage)
+        if stop is not None:
+            raise stop
 
 
 def _ignore(_position: object) -> None:
