@@ -33,8 +33,8 @@ from bot.chat.incoming import (
     parse_address,
     to_storable_text,
 )
-from bot.chat.session import Consent, HistoryScope, MessagePlace
-from bot.ports import Intake
+from bot.chat.session import TITLE_KEY, Consent, HistoryScope, MessagePlace
+from bot.ports import ChatSettings, Intake
 from bot.runtime.in_process import BoundedDict
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
@@ -331,6 +331,8 @@ class InboxIntake(Intake):
     keep: Callable[[Incoming], Incoming | None] = lambda message: message
     find_opted_out: Callable[[Sequence[Incoming]], Awaitable[Collection[str]]] | None = None
     """Returns the ids of people in these events who opted out; None if nobody can opt out."""
+    settings: ChatSettings | None = None
+    """Where new titles of channels are stored."""
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
@@ -353,10 +355,24 @@ class InboxIntake(Intake):
             record_span("receive", turn, began, time.time(), attributes=attributes)
         self.announce(storable)
         self.wake(list(dict.fromkeys(one.address.conversation for one in storable)))
+        if self.settings is not None:
+            await _store_new_titles(self.settings, messages)
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
         return await self.inbox.cursors(prefix)
+
+
+async def _store_new_titles(settings: ChatSettings, events: Sequence[Incoming]) -> None:
+    titles = {
+        one.address.channel: to_storable_text(one.channel_title)
+        for one in events
+        if isinstance(one, IncomingMessage) and one.channel_title
+    }
+    known = await settings.get_all(list(titles), TITLE_KEY) if titles else {}
+    for channel, title in titles.items():
+        if known.get(channel) != title:
+            await settings.set(channel, TITLE_KEY, title, "")
 
 
 def _beside_answers(event: Incoming) -> Incoming:

@@ -24,6 +24,8 @@ from bot.texts.text import Text
 from bot.value_class import value_class
 
 ACCESS_KEY_PREFIX = "access "
+TITLE_KEY = "title"
+"""The setting with a channel's title, as its platform shows it; read from messages."""
 """The key prefix of chat settings that control who may use the bot."""
 WORDS_KEY = "words"
 """The chat setting with the words banned from answers, one per line."""

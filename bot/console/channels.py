@@ -17,7 +17,7 @@ from bot.chat.answers import AnswerSearch
 from bot.chat.incoming import ForgetRequested, Incoming, SayRequested, parse_address
 from bot.chat.operation import KnownChannel, KnownSession, MadeSetting
 from bot.chat.rate import Rate
-from bot.chat.session import ACCESS_KEY_PREFIX, HistoryScope, Turn
+from bot.chat.session import ACCESS_KEY_PREFIX, TITLE_KEY, HistoryScope, Turn
 from bot.chat.usage import MICROS, BudgetCap
 from bot.chat.web_channel import WEB_PLATFORM
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
@@ -56,10 +56,11 @@ class ChannelsPage(RouteGroup):
     @route("GET /channels", Scope.READ, template="channels.html")
     async def list_channels(self) -> Mapping[str, str | Sequence[KnownChannel | MadeSetting]]:
         """List channels, and the settings made in chats."""
+        settings = await self.state.chat_settings()
         return {
             "default_preset": self.default_preset,
             "channels": await self.state.channels(_MAX_CHANNELS),
-            "settings": await self.state.chat_settings(),
+            "settings": [one for one in settings if one.key != TITLE_KEY],
         }
 
 

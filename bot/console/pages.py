@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bot import __version__
 from bot.chat.incoming import parse_address
+from bot.chat.session import TITLE_KEY
 from bot.chat.usage import MICROS, format_cost
 from bot.chat.web_channel import WEB_PLATFORM
 from bot.console.message_view import color_of
@@ -36,7 +37,7 @@ _NAMES_SHOWN = 3
 
 @dataclass(slots=True)
 class Names:
-    """Names of people and channels from the newest messages, kept for 5 s."""
+    """Names of people and channels, kept for 5 s."""
 
     state: ServiceState
     web_channels: SqlWebChannels
@@ -46,6 +47,7 @@ class Names:
     faces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     people: Mapping[str, str] = field(default_factory=dict)
     _channels: Mapping[str, str] = field(default_factory=dict)
+    _titles: Mapping[str, str] = field(default_factory=dict)
     _is_read: bool = False
 
     async def refresh(self) -> None:
@@ -56,6 +58,8 @@ class Names:
         self.clock.call_later(_NAMES_SECONDS, self._drop)
         said = await self.state.newest_speakers(_MAX_SPEAKERS)
         own = await self.web_channels.all()
+        settings = await self.state.chat_settings()
+        self._titles = {one.scope: one.value for one in settings if one.key == TITLE_KEY}
         self.faces = await asyncio.to_thread(self.read_faces)
         self.people = {one.id: one.name for _, one in reversed(said)}
         speakers: dict[str, dict[str, str]] = {}
@@ -68,14 +72,15 @@ class Names:
 
     def _drop(self) -> None:
         """Drop all names, so that `/forget` reaches them even if nobody opens a page."""
-        self.people, self._channels, self._is_read = {}, {}, False
+        self.people, self._channels, self._titles, self._is_read = {}, {}, {}, False
 
     def channel(self, language: str, key: str) -> str:
-        """Return a channel's title: the platform, and the channel's name or its people's names."""
+        """Return a channel's title: the platform, and the channel's title or its people's names."""
         address = parse_address(key)
         own = translate(translatable("Playground"), language)
         platform = own if address.platform == WEB_PLATFORM else address.platform.title()
-        return f"{platform} › {self._channels.get(key, address.chat)}"
+        people = self._channels.get(key, address.chat)
+        return f"{platform} › {self._titles.get(address.channel, people)}"
 
     def person(self, id_: str | None) -> str:
         return self.people.get(id_ or "", id_ or "–")

@@ -289,7 +289,8 @@ class MessagingContainer(StorageContainer, ABC):
     def _intake(self) -> InboxIntake:
         keep, find_opted_out = self.restored_messages.keep, self.history_scopes.find_opted_out
         announce, router = self._announce_urgent, self.history_router
-        return InboxIntake(self.inbox, self._wake, announce, router, keep, find_opted_out)
+        settings = self.chat_settings
+        return InboxIntake(self.inbox, self._wake, announce, router, keep, find_opted_out, settings)
 
     @property
     def webhook_routes(self) -> AddRoutes:

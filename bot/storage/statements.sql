@@ -461,7 +461,7 @@ WHERE lane = :of_lane AND state = 'dead' AND coalesce(thread, '') = :of_thread
 UPDATE inbox SET state = 'done', payload = NULL WHERE conversation = :of AND state = 'dead'
 
 -- name: forget_choices
-DELETE FROM choice WHERE conversation = :of
+DELETE FROM choice WHERE conversation = :of OR scope = :of AND key = 'title'
 
 -- name: forget_turns
 DELETE FROM turn WHERE conversation = :of RETURNING id

@@ -15,9 +15,11 @@ from bot.chat.incoming import (
     Quote,
     ThreadTitle,
 )
+from bot.chat.session import TITLE_KEY
 from bot.errors import StoreError
 from bot.intake import InboxIntake, to_storable_message
 from bot.runtime.clock import SystemClock
+from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
@@ -45,6 +47,28 @@ class RecordingInbox(SqlInbox):
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         self.received = messages
         await super().receive(messages, cursors)
+
+
+class RecordingSettings(SqlChatSettings):
+    writes = 0
+
+    @override
+    async def set(
+        self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
+    ) -> None:
+        self.writes += 1
+        await super().set(scope, key, value, by, audited=audited)
+
+
+async def test_title_of_a_channel_is_stored_only_when_it_changes(database: Database) -> None:
+    clock = SystemClock()
+    settings, inbox = RecordingSettings(database, clock), SqlInbox(database, clock)
+    intake = InboxIntake(inbox, RecordingWaker().wake, settings=settings)
+    for number, title in enumerate(["", "Round table", "Round table", "Square\0 table"]):
+        said = replace(make_incoming(key=f"5:{number}"), channel_title=title)
+        await intake.receive([said], {})
+    assert settings.writes == 2
+    assert await settings.get_all(["telegram:5"], TITLE_KEY) == {"telegram:5": "Square\ufffd table"}
 
 
 async def test_each_conversation_is_woken_once_its_messages_are_stored(database: Database) -> None:

@@ -63,6 +63,7 @@ def to_incoming_message(
         in_thread=isinstance(message.channel, discord.Thread),
         opened_from=_own_thread_starter(message.channel, bot),
         thread_title=_to_thread_title(message.channel, bot),
+        channel_title=_channel_title(message),
         mentions=_list_mentions(message, bot),
         locale=str(message.guild.preferred_locale) if message.guild else None,
         is_forward=bool(forwarded and not text),
@@ -266,6 +267,11 @@ def _to_thread_title(channel: object, bot: Snowflake | None) -> ThreadTitle | No
     if isinstance(channel, discord.Thread) and (bot is None or channel.owner_id != bot.id):
         return ThreadTitle(channel.name, f"discord:{channel.owner_id}")
     return None
+
+
+def _channel_title(message: discord.Message) -> str:
+    name = getattr(message.channel, "name", None)  # missing if the channel is not in the cache
+    return f"{message.guild.name} › #{name}" if message.guild is not None and name else ""
 
 
 def _list_scopes(address: Address, channel: object, guild: discord.Guild | None) -> tuple[str, ...]:

@@ -227,6 +227,7 @@ def to_incoming_message(
         quote=_to_quote(message, bot),
         attachments=attachments,
         album=message.media_group_id,
+        channel_title=message.chat.title or "",
         mentions=_list_mentions(message, content, bot),
         locale=message.from_user.language_code if message.from_user else None,
         is_forward=is_forward,

@@ -198,6 +198,7 @@ async def test_message_in_a_guild_is_not_for_the_bot_by_default(cache: CachedGui
     assert incoming.scopes == ("discord:30", "discord:guild:20")
     assert incoming.message_id == incoming.external_key == str(MESSAGE)
     assert incoming.author == Person("discord:10", "Alice")
+    assert incoming.channel_title == f"{cache.guild.name} › #{cache.guild.get_channel(30)}"
     in_thread = cache.said("hello", where=THREAD)
     assert in_thread.address == Address("discord", str(THREAD))
     assert in_thread.scopes == ("discord:31", "discord:30", "discord:guild:20")

@@ -74,6 +74,7 @@ def test_topic_is_part_of_the_address_and_the_narrowest_scope() -> None:
     assert incoming.scopes == ("telegram:-100:9", "telegram:-100")
     in_a_reply_thread = convert("hi all", message_thread_id=9)
     assert in_a_reply_thread.address.thread is None
+    assert in_a_reply_thread.channel_title == "Round table"
     assert (in_a_reply_thread.wake, in_a_reply_thread.author_is_admin) == (None, None)
 
 
