@@ -79,8 +79,10 @@ class Names:
         address = parse_address(key)
         own = translate(translatable("Playground"), language)
         platform = own if address.platform == WEB_PLATFORM else address.platform.title()
-        people = self._channels.get(key, address.chat)
-        return f"{platform} › {self._titles.get(address.channel, people)}"
+        title, people = self._titles.get(address.channel), self._channels.get(key)
+        if title and address.history:  # of several in the channel
+            return f"{platform} › {title} › {people or address.history}"
+        return f"{platform} › {title or people or address.chat}"
 
     def person(self, id_: str | None) -> str:
         return self.people.get(id_ or "", id_ or "–")

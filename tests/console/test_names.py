@@ -26,5 +26,6 @@ async def test_names_are_in_memory_for_five_seconds(database: Database) -> None:
     await setup.clock.advance(6)
     assert ALICE.name not in str(names)
     await names.refresh()
-    assert names.channel("en", "telegram:5#user=1") == "Telegram › Round table"
+    assert names.channel("en", "telegram:5") == "Telegram › Round table"
+    assert names.channel("en", "telegram:5#user=1") == "Telegram › Round table › user=1"
     assert names.person(ALICE.id) == ALICE.name
