@@ -107,10 +107,8 @@ class Recaps:
     def _link_of(self, message: IncomingMessage) -> Callable[[Turn], str]:
         """Return a function that returns the link to a turn's message, or "" if it has none."""
         pattern = self.limits(message.address).message_link
-        place = {"server": message.scopes[-1].rpartition(":")[2]}
-        place |= {
-            "chat": message.address.chat.removeprefix("-100")
-        }  # as Telegram writes it in links
+        chat = message.address.chat.removeprefix("-100")  # as Telegram writes it in links
+        place = {"server": message.scopes[-1].rpartition(":")[2], "chat": chat}
 
         def link(turn: Turn) -> str:
             is_linked = not message.is_private and (turn.message_id or "").isdecimal()

@@ -44,9 +44,8 @@ class OpenAIEmbedder(Embedder):
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         vectors: list[PackedVector] = []
-        for batch in batches(
-            [truncate_text(text, lambda cut: count_tokens([cut])[0]) for text in texts]
-        ):
+        short = [truncate_text(text, lambda cut: count_tokens([cut])[0]) for text in texts]
+        for batch in batches(short):
             vectors += pack_vectors((await self._embed(batch)).rows, len(batch))
         return vectors
 
@@ -76,9 +75,8 @@ class OpenAIEmbedder(Embedder):
         except TimeoutError:
             raise EmbeddingError(f"{self._endpoint} took over {_TIMEOUT_SECONDS:.0f} s") from None
         except msgspec.DecodeError:
-            raise EmbeddingError(
-                str(errors.malformed_error(self._endpoint, "no vectors"))
-            ) from None
+            problem = errors.malformed_error(self._endpoint, "no vectors")
+            raise EmbeddingError(str(problem)) from None
 
 
 class EmbeddingEndpoint(Endpoint):

@@ -1,6 +1,7 @@
 """Truncate and batch texts for embedders, fingerprint model files, and parse responses."""
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -41,14 +42,8 @@ def truncate_text(text: str, count: Callable[[str], int]) -> str:
     text = text[:_MAX_CHARS].replace("\0", " ").encode(errors="replace").decode()
     if count(text) <= MAX_TEXT_TOKENS:
         return text
-    fits, too_long = 0, len(text)
-    while too_long - fits > 1:
-        middle = (fits + too_long) // 2
-        if count(text[:middle]) <= MAX_TEXT_TOKENS:
-            fits = middle
-        else:
-            too_long = middle
-    return text[:fits]
+    ends = range(len(text))
+    return text[: bisect_right(ends, MAX_TEXT_TOKENS, key=lambda end: count(text[:end])) - 1]
 
 
 def model_fingerprint(path: Path) -> str:

@@ -15,13 +15,16 @@ from typing import Any
 
 import structlog
 
-from bot.chat.prompt import Delta
+from bot.chat.prompt import Delta, GenerationEvent, PromptDescription
 from bot.errors import BackendError, BackendInterrupted, SettingsError, TroupeError
 from bot.ports import Intake
 from bot.runtime.tasks import cancel_and_wait
 
-_SECONDS = {"close": 2.0, "embed_query": 4.0, "generate": None, "run": None, "run_shard": None}
+_SECONDS = {"close": 2.0, "embed_query": 4.0, "run": None, "run_shard": None, "stream": None}
 """The deadlines of some methods; None: it runs until it is cancelled."""
+_RESULTS: dict[str, Any] = {"count_tokens": int, "describe": PromptDescription, "send": str}
+_RESULTS |= {"embed_documents": list | tuple, "embed_query": bytes, "generate": GenerationEvent}
+"""The types of some methods' results; of other methods, they are not checked."""
 _START_SECONDS, _MAKE_SECONDS = 3.0, 30.0
 _MAX_WAITING_EVENTS = 32
 _log = structlog.get_logger(__name__)
@@ -67,11 +70,11 @@ class PluginThread:
         async def read() -> None:
             async with aclosing(open_stream()) as stream:
                 async for event in stream:
-                    await _run_on(home, events.put(event))
+                    await _run_on(home, events.put(_checked("generate", event)))
 
         async def fill() -> None:
             try:
-                await events.put(await self._call("generate", read))
+                await events.put(await self._call("stream", read))
             except BackendError as error:
                 await events.put(error)
 
@@ -98,7 +101,7 @@ class PluginThread:
 
         async def run() -> Any:
             try:
-                return None if is_abandoned else await function()
+                return None if is_abandoned else _checked(name, await function())
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError if is_abandoned else self.allowed):
                     raise
@@ -120,6 +123,12 @@ class PluginThread:
 
     def _lateness(self, seconds: float | None) -> str:
         return f"the plug-in {self.plugin!r} did not respond within {seconds:g} s"
+
+
+def _checked(name: str, result: Any) -> Any:
+    if not isinstance(result, _RESULTS.get(name, object)):
+        raise TypeError
+    return result
 
 
 def use_in_plugin(value: Any, **own: object) -> Any:

@@ -110,9 +110,8 @@ async def check_answer(name: str, hook: Callable[..., Any], text: str) -> str | 
         if not isinstance(checked, Refusal):
             return _clean_hook_text(checked)
         reason: object = checked.reason
-        return Refusal(
-            _clean_hook_text(reason) if isinstance(reason, str) and reason.strip() else ""
-        )
+        is_given = isinstance(reason, str) and reason.strip()
+        return Refusal(_clean_hook_text(reason) if is_given else "")
 
     return await call_in_thread(name, run, _HOOK_SECONDS)
 

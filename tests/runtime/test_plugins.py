@@ -18,12 +18,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from bot.backends import registry as backends
+from bot.backends.factory import make_backend
 from bot.chat.incoming import Address
 from bot.chat.memory import Memory, MemoryPlace, MemorySubject, SubjectKind
 from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.chat.prompt import ToolCall, ToolSpec
+from bot.contracts import PROMPT
 from bot.embedders.registry import make_embedder
 from bot.errors import (
+    BackendUnavailable,
     CharacterError,
     EmbeddingError,
     OutcomeUnknown,
@@ -40,7 +43,9 @@ from bot.service.options import RunOptions
 from bot.service.run import running
 from bot.settings import read_settings
 from bot.storage.database import Database
+from bot.templates.renderer import Renderer
 from bot.tools import Tool, Toolbox, ToolFailed, plugin_tools
+from tests.backends.asking import ask
 from tests.checkout import CHECKOUT
 from tests.fakes import FakeClock
 from tests.samples import ALICE, make_incoming
@@ -413,6 +418,52 @@ async def test_outcome_at_a_blocked_platform_is_unknown_but_nothing_is_sent_late
     monkeypatch.setitem(plugin_threads._SECONDS, "is_admin", PATIENCE_SECONDS)
     assert await platform.is_admin(make_incoming()) is False
     assert stuck("platform").calls == ["run"]
+
+
+JUNK = """
+from dataclasses import replace
+from eliza_backend import ELIZA, ElizaBackend
+
+TROUPE_API = 1
+
+class Junk(ElizaBackend):
+    model_id, is_metered = "junk", False
+
+    async def generate(self, prompt):
+        yield 7
+
+    async def junk(self, *_):
+        return {7}
+
+    count_tokens = describe = embed_documents = embed_query = junk
+
+def make(*_):
+    return Junk(None)
+
+SPEC = replace(ELIZA, factory="junk:make")
+"""
+
+
+async def test_junk_from_a_plugin_is_a_failure_that_names_it(
+    install: Install, tmp_path: Path
+) -> None:
+    install("backends", "eliza", "eliza_backend:ELIZA")  # imported by the next one
+    install("backends", "bad", "junk:SPEC", JUNK)
+    install("embedders", "vectors", "junk:make", JUNK)
+    settings = read_settings(
+        plugins="bad,vectors", providers={"bad": {"kind": "eliza"}}, embedding={"kind": "vectors"}
+    )
+    backend = make_backend("bad", settings.providers["bad"], tmp_path, Renderer())
+    embedder = make_embedder(settings.embedding, tmp_path)
+
+    assert str((await ask(backend)).error) == "the plug-in 'bad' failed: TypeError"
+    for use in (backend.count_tokens, backend.describe):
+        with pytest.raises(BackendUnavailable, match="the plug-in 'bad' failed: TypeError"):
+            await use(PROMPT)
+    with pytest.raises(EmbeddingError, match="the plug-in 'vectors' failed: TypeError"):
+        await embedder.embed_query("a")
+    with pytest.raises(EmbeddingError, match="the plug-in 'vectors' failed: TypeError"):
+        await embedder.embed_documents(["a"])
 
 
 async def test_memories_are_ranked_without_a_blocked_embedder(
