@@ -184,8 +184,7 @@ class AccessHandlers:
             words = [" ".join(one.split()) for one in argument.split(",")]
             value = "\n".join(one for one in words if one.strip("* "))
             chosen = {"none": "", "reset": None}.get(argument.lower(), value)
-            by, audited = message.author.id, request.is_audited or scope == INSTALLATION
-            await settings.set(scope, WORDS_KEY, chosen, by, audited=audited)
+            await request.store(settings, scope, WORDS_KEY, chosen)
         scopes = () if message.is_private else message.scopes
         found = await settings.resolve((*scopes, INSTALLATION), WORDS_KEY)
         if found is None or not found.value:
@@ -327,10 +326,8 @@ class AccessHandlers:
         return message.scopes[0] if where == "here" else message.scopes[-1]
 
     async def _set(self, request: CommandRequest, scope: str, name: str, value: str | None) -> None:
-        by, audited = request.incoming.author.id, request.is_audited or scope == INSTALLATION
-        await self.rules.chat_settings.set(
-            scope, f"{ACCESS_KEY_PREFIX}{name}", value, by, audited=audited
-        )
+        key = f"{ACCESS_KEY_PREFIX}{name}"
+        await request.store(self.rules.chat_settings, scope, key, value)
 
 
 def read_target(words: str, message: IncomingMessage) -> str:

@@ -116,8 +116,7 @@ class AdminCheck:
         value = request.argument.lower()
         if value not in _VALUES:
             raise UserError(translatable("Use /settings anonymous on or /settings anonymous off."))
-        by, audited = request.incoming.author.id, request.is_audited
-        await self.chat_settings.set(request.scope, _KEY, _VALUES[value], by, audited=audited)
+        await request.store(self.chat_settings, request.scope, _KEY, _VALUES[value])
         text = translatable("Admins who write anonymously do not count as admins here.")
         if await self._accepts_anonymous(request.incoming.scopes):
             text = translatable(

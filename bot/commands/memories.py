@@ -245,8 +245,7 @@ class MemoryHandlers:
             changed = await self.memories.change(old.id, reader, state=MemoryState.KEPT)
             return await self._detail(request, _changed(changed), translatable("Approved."))
         value, server = "on" if word == "on" else None, message.scopes[-1]
-        by, audited = message.author.id, request.is_audited
-        await admins.chat_settings.set(server, APPROVAL_KEY, value, by, audited=audited)
+        await request.store(admins.chat_settings, server, APPROVAL_KEY, value)
         waits = translatable("New memories of this place wait until an admin approves them.")
         return CommandResult(waits if value else translatable("New memories need no approval."))
 

@@ -26,7 +26,13 @@ from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
 from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
-from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
+from bot.routing.presets import (
+    OBSERVE_KEY,
+    SCOPE_DESCRIPTIONS,
+    ActiveCharacters,
+    HistoryScopes,
+    PresetResolver,
+)
 from bot.storage.forgetting import PersonalData
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.memories import SqlMemories
@@ -183,7 +189,6 @@ class SharedMemories(ConversationMemory):
 
 _FORGET_OTHERS = translatable("make me forget what others said")
 _CHANGE_OBSERVING = translatable("change what I remember here")
-_OBSERVED = {"on": True, "off": False, "inherit": None}
 _WRONG_VALUE = translatable(
     "Use /settings overhear on, /settings overhear off, or /settings overhear inherit."
 )
@@ -337,12 +342,6 @@ class PrivacyNotice:
         )
         return join_texts([short, *await self._sentence(scopes)])
 
-    async def set_sentence(self, request: CommandRequest, sentence: str) -> None:
-        """Store the server's own sentence for the notice, or remove it if `sentence` is empty."""
-        by, audited = request.incoming.author.id, request.is_audited
-        server = request.incoming.scopes[-1]
-        await self.chat_settings.set(server, _SENTENCE_KEY, sentence or None, by, audited=audited)
-
     async def _sentence(self, scopes: Sequence[str]) -> list[str]:
         found = await self.chat_settings.resolve(scopes, _SENTENCE_KEY)
         return [] if found is None else [found.value]
@@ -403,7 +402,8 @@ class PrivacyHandlers:
         if len(sentence) > _MAX_SENTENCE_CHARS:
             most = _MAX_SENTENCE_CHARS
             raise UserError(translatable("Use at most {count} characters.", count=most))
-        await self.notice.set_sentence(request, sentence)
+        server = request.incoming.scopes[-1]
+        await request.store(self.notice.chat_settings, server, _SENTENCE_KEY, sentence or None)
         shown = translatable("/privacy now also says: {text}", text=sentence)
         removed = translatable("/privacy says nothing of this server's own any more.")
         return CommandResult(shown if sentence else removed, changes_channel=True)
@@ -493,10 +493,10 @@ class PrivacyHandlers:
     async def set_observing(self, request: CommandRequest) -> CommandResult:
         """Turn on or off whether messages between people are remembered in this channel."""
         value = request.argument.lower()
-        if value not in _OBSERVED:
+        if value not in {"on", "off", "inherit"}:
             raise UserError(_WRONG_VALUE)
         await self.admins.require(request.incoming, _CHANGE_OBSERVING)
-        on, by, audited = _OBSERVED[value], request.incoming.author.id, request.is_audited
-        await self.resolver.set_observing(request.scope, on=on, by=by, audited=audited)
+        chosen = None if value == "inherit" else value
+        await request.store(self.notice.chat_settings, request.scope, OBSERVE_KEY, chosen)
         observes = await self.resolver.may_observe(request.incoming.scopes)
         return CommandResult(_OBSERVES if observes else _ONLY_SAID_TO_ME, changes_channel=True)

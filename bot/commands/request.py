@@ -10,7 +10,8 @@ from bot.chat.command import Command, CommandOption, CommandSpec
 from bot.chat.incoming import IncomingMessage
 from bot.chat.outgoing import Attachment, Button, Menu
 from bot.chat.session import StoredTurn, Turn, TurnRange
-from bot.routing.presets import ActiveCharacters, ActivePreset
+from bot.ports import ChatSettings
+from bot.routing.presets import INSTALLATION, ActiveCharacters, ActivePreset
 from bot.texts.text import Text
 from bot.value_class import value_class
 
@@ -54,6 +55,11 @@ class CommandRequest:
     @property
     def argument(self) -> str:
         return self.command.text
+
+    async def store(self, settings: ChatSettings, scope: str, key: str, value: str | None) -> None:
+        """Store a setting in the author's name; see `is_audited`."""
+        audited = self.is_audited or scope == INSTALLATION
+        await settings.set(scope, key, value, self.incoming.author.id, audited=audited)
 
     @property
     def is_audited(self) -> bool:

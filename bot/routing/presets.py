@@ -128,7 +128,7 @@ class ActiveCharacters:
 _log = structlog.get_logger(__name__)
 PRESET_KEY = "preset"
 """The setting with the active presets: a name per line and, after a tab, a behavior preset."""
-_OBSERVE_KEY = "observe"
+OBSERVE_KEY = "observe"
 ADULTS_KEY = "access adult"
 """The setting with which admins declare a group to be for adults."""
 AGE_KEY = "persona_adult"
@@ -470,14 +470,7 @@ class PresetResolver:
 
     async def observing_setting(self, scopes: Sequence[str]) -> ChatSetting | None:
         """Return the channel's observing setting, "on" or "off"; None means the default, on."""
-        return await self._chat_settings.resolve(scopes, _OBSERVE_KEY)
-
-    async def set_observing(
-        self, scope: str, *, on: bool | None, by: str, audited: bool = False
-    ) -> None:
-        """Turn observing on or off in a scope, or inherit (None); `by` is the admin's id."""
-        value = None if on is None else "on" if on else "off"
-        await self._chat_settings.set(scope, _OBSERVE_KEY, value, by, audited=audited)
+        return await self._chat_settings.resolve(scopes, OBSERVE_KEY)
 
     async def find_consent(self, person: str) -> Consent | None:
         """Return a person's chosen consent; None: nothing was chosen, which counts as `HERE`."""

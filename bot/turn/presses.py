@@ -1,6 +1,5 @@
 """Handle button presses and reactions: retry, continue, switch version, delete, menu choices."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -21,7 +20,6 @@ from bot.chat.session import (
     Exchange,
     Feedback,
     HistoryChange,
-    StoredTurn,
     Turn,
     TurnResult,
     ask_again,
@@ -114,35 +112,23 @@ class Presses:
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Return a reaction's effect: feedback to store, or the same as pressing a button."""
         turns = await self.stages.conversations.find_turns(group.claim, [reacted.message_id])
-        if reacted.reaction in REMEMBERING:
-            await self._remember(reacted, turns)
-            return TurnResult()
         answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
-        if answer is None:
-            return TurnResult()
         action = _REACTIONS.get(reacted.reaction)
-        data = "" if action is None else encode_button(action, answer.sent_as[-1])
+        data = encode_button(action, answer.sent_as[-1]) if action and answer else ""
         pressed = Pressed(**_origin_fields(reacted), message_id=reacted.message_id, data=data)
-        if action is None:
-            is_refused = await self.stages.access.refusal(pressed) is not None
-            given = None if is_refused else await self._feedback(group, reacted, answer)
-            return TurnResult(feedback=given)
         try:
-            return TurnResult() if reacted.is_removed else await self.handle(group, pressed)
+            if action is not None:
+                return TurnResult() if reacted.is_removed else await self.handle(group, pressed)
+            if not turns or await self.stages.access.refusal(pressed) is not None:
+                return TurnResult()
+            if reacted.reaction not in REMEMBERING:
+                given = await self._feedback(group, reacted, answer) if answer else None
+                return TurnResult(feedback=given)
+            if not reacted.is_removed:
+                await self.stages.commands.memories.remember_reaction(pressed, turns[-1].turn)
         except UserError as error:  # anybody may react, so a refusal is not shown
             _log.info("reaction_ignored", by=reacted.author.id, reason=str(error))
-            return TurnResult()
-
-    async def _remember(self, reacted: Reacted, turns: Sequence[StoredTurn]) -> None:
-        """Save the message as a memory if the person may use the bot; otherwise, say nothing."""
-        pressed = Pressed(**_origin_fields(reacted), message_id=reacted.message_id, data="")
-        is_refused = await self.stages.access.refusal(pressed) is not None
-        if reacted.is_removed or is_refused or not turns:
-            return
-        try:
-            await self.stages.commands.memories.remember_reaction(pressed, turns[-1].turn)
-        except UserError as error:
-            _log.info("reaction_ignored", by=reacted.author.id, reason=str(error))
+        return TurnResult()
 
     async def _feedback(
         self, group: MessageGroup, reacted: Reacted, answer: Turn
