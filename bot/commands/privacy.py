@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -26,6 +26,7 @@ from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
 from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
+from bot.prompting.presets.preset import Preset
 from bot.routing.presets import (
     OBSERVE_KEY,
     SCOPE_DESCRIPTIONS,
@@ -273,12 +274,8 @@ class StoragePolicy:
     """The days that the history is kept; None: until somebody deletes it."""
     receipt_days: float
     is_encrypted: bool
-    on_this_machine: Collection[str]
-    """The providers whose models run in this service; nothing leaves the machine."""
-    embedding_service: str
-    """The address of the embedding service for finding stories; empty if there is none."""
-    helpers_of: Callable[[str], Sequence[str]]
-    """Returns the providers that transcribe voice messages and moderate answers for a provider."""
+    recipients: Callable[[Sequence[Preset]], Mapping[str, bool]]
+    """Returns who receives messages, and whether the recipient is on this machine."""
     reads_earlier: Callable[[str], bool]
     """Returns whether a bot (`Address.source`) can read earlier messages of a channel."""
 
@@ -351,22 +348,12 @@ class PrivacyNotice:
         return _KEPT_FOREVER if days is None else translatable("{days} days", days=f"{days:g}")
 
     def _sent_to(self, active: ActiveCharacters) -> Text:
-        names = [one.provider for each in active.presets for one in each.with_fallbacks]
-        choices = [each.summary for each in active.presets if each.summary is not None]
-        names += [one.provider for one in choices if one.provider is not None]
-        names += [one for each in names for one in self.policy.helpers_of(each)]
         shown: list[Text | str] = [
-            translatable("{provider} (on the machine of this bot)", provider=one)
-            if one in self.policy.on_this_machine
-            else one
-            for one in dict.fromkeys(names)
+            translatable("{provider} (on the machine of this bot)", provider=name)
+            if is_local
+            else name
+            for name, is_local in self.policy.recipients(active.presets).items()
         ]
-        servers = [one for each in active.presets for one in each.mcp_servers]
-        shown += dict.fromkeys(servers)
-        if self.policy.embedding_service and any(
-            each.character or each.memory for each in active.presets
-        ):
-            shown.append(self.policy.embedding_service)
         return join_texts(shown, _COMMA)
 
 

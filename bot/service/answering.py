@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.backends.spec import ModelFileSettings
 from bot.chat.incoming import source_of
 from bot.chat.session import ClaimedMessage
 from bot.commands.handlers import CommandHandlers
@@ -25,6 +24,7 @@ from bot.ports import ConversationMemory, HistoryReader
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.messaging import MessagingContainer
 from bot.service.options import Role
+from bot.service.policy import list_recipients
 from bot.settings import collect_secrets
 from bot.storage.extractions import SqlExtractions
 from bot.storage.retention import FORGOTTEN_SECONDS, retention_start
@@ -80,7 +80,6 @@ class AnsweringContainer(MessagingContainer, ABC):
     @cached_property
     def privacy_notice(self) -> PrivacyNotice:
         settings, backends = self.settings, self.backends
-        providers = settings.providers.items()
 
         def helpers_of(provider: str) -> Sequence[str]:
             names = [one for one in (provider, *backends) if one in backends]
@@ -92,9 +91,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             settings.history_days,
             settings.kept_receipt_days,
             settings.encrypt_texts,
-            {name for name, one in providers if isinstance(one, ModelFileSettings)},
-            str(settings.embedding.base_url or ""),
-            helpers_of,
+            partial(list_recipients, settings, helpers_of=helpers_of),
             lambda source: isinstance(self.platforms[source], HistoryReader),
         )
         return PrivacyNotice(self.resolver, self.history_scopes, self.chat_settings, policy)

@@ -1,6 +1,6 @@
 """Describe what data this installation stores about people, given its settings."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bot.backends.spec import ModelFileSettings
 from bot.prompting.presets.preset import Preset
@@ -14,7 +14,12 @@ from bot.storage.tables import metadata
 
 def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[PolicySection]:
     """Return one section of the privacy policy per kind of stored data."""
-    recipients = ", ".join(_recipients(settings, list(presets))) or "nobody"
+    models, providers = ("transcription_model", "moderation_model"), settings.providers.items()
+    helpers = [name for name, one in providers if any(getattr(one, key, None) for key in models)]
+    found = list_recipients(settings, list(presets), lambda _provider: helpers)
+    recipients = ", ".join(
+        f"{name} (on the bot's machine)" if is_local else name for name, is_local in found.items()
+    )
     seconds = {"inbox": INBOX_SECONDS, "outbox": OUTBOX_SECONDS, "usage": USAGE_SECONDS}
     days = {name: each / 86_400 for name, each in seconds.items()}
     days |= {"forgotten": FORGOTTEN_SECONDS / 86_400, "receipts": settings.kept_receipt_days}
@@ -29,7 +34,7 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
                 "Purpose": kind.purpose,
                 "Place": kind.place or f"{database}, tables {', '.join(kind.tables)}",
                 "Kept": kind.kept.format(**times),
-                "Sent to": recipients if kind.is_sent else "nobody",
+                "Sent to": (recipients if kind.is_sent else "") or "nobody",
                 "Encrypted": _encryption(kind, settings),
                 "Read by": kind.readers,
             },
@@ -38,18 +43,22 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
     ]
 
 
-def _recipients(settings: Settings, presets: Sequence[Preset]) -> list[str]:
-    """Return the providers and tool servers that receive people's messages."""
-    providers = settings.providers
-    names = [name for preset in presets for name, _ in used_models(preset)]
-    for model in ("transcription_model", "moderation_model"):
-        names += [name for name, one in providers.items() if getattr(one, model, None)]
-    local = {name for name, one in providers.items() if isinstance(one, ModelFileSettings)}
-    found = [f"{name} (on the bot's machine)" if name in local else name for name in names]
-    found += [name for preset in presets for name in preset.mcp_servers]
-    if settings.embedding.base_url is not None and any(one.character for one in presets):
-        found.append(str(settings.embedding.base_url))
-    return [*dict.fromkeys(found)]
+def list_recipients(
+    settings: Settings, presets: Sequence[Preset], helpers_of: Callable[[str], Iterable[str]]
+) -> Mapping[str, bool]:
+    """Return who receives people's messages, and whether the recipient is on the bot's machine.
+
+    `helpers_of` returns the providers that transcribe voice messages and moderate answers for a
+    provider.
+    """
+    names = dict.fromkeys(name for preset in presets for name, _ in used_models(preset))
+    names |= dict.fromkeys(helper for name in names for helper in helpers_of(name))
+    found = {name: isinstance(settings.providers.get(name), ModelFileSettings) for name in names}
+    found |= {name: False for preset in presets for name in preset.mcp_servers}
+    embeds = any(one.character or one.memory for one in presets)
+    if settings.embedding.base_url is not None and embeds:
+        found[str(settings.embedding.base_url)] = False
+    return found
 
 
 def _encryption(kind: DataKind, settings: Settings) -> str:

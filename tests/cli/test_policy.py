@@ -1,5 +1,8 @@
 """`troupe policy`: the data report for reviews, and the proof that deletion works."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from bot.errors import SettingsError, StoreError
@@ -28,6 +31,17 @@ def test_policy_describes_the_current_settings(monkeypatch: pytest.MonkeyPatch) 
         "- Sent to: local (on the bot's machine)",
     ):
         assert f"{line}\n" in printed
+
+
+def test_policy_names_the_service_that_embeds_memories(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    preset = {"name": "nora", "provider": "local", "model": "default", "memory": True}
+    (tmp_path / "nora.json").write_text(json.dumps(preset))
+    monkeypatch.setenv("TROUPE_PRESETS_DIR", str(tmp_path))
+    monkeypatch.setenv("TROUPE_EMBEDDING__BASE_URL", "https://embeddings.example/v1")
+    sent = "- Sent to: local (on the bot's machine), https://embeddings.example/v1\n"
+    assert sent in troupe("policy")
 
 
 def test_drill_prints_what_was_deleted_and_fails_if_anything_is_left(
