@@ -27,7 +27,6 @@ class SubjectKind(StrEnum):
     PERSON = "person"
     CHARACTER = "character"
     PLACE = "place"
-    SCENE = "scene"
 
 
 class MemoryKind(StrEnum):
@@ -132,7 +131,7 @@ class MemorySubject:
 
     kind: SubjectKind
     key: str
-    """A person's id, a preset's name, a channel's or server's key, a scene's conversation."""
+    """A person's id, a preset's name, or a channel's or server's key."""
     name: str = ""
     """The name that prompts and lists show."""
 

@@ -80,6 +80,13 @@ _STATES: Mapping[MemoryState, Text | None] = {
     MemoryState.PROPOSED: translatable("an admin has not approved it yet"),
     MemoryState.RETIRED: translatable("no longer true"),
 }
+_AUDIENCES = {
+    Reach.PRIVATE: (translatable("this private chat"), translatable("a private chat")),
+    Reach.CHANNEL: (translatable("this channel"), translatable("another channel")),
+    Reach.SERVER: (translatable("this server"), translatable("another server")),
+    Reach.EVERYWHERE: (translatable("everywhere"), translatable("everywhere")),
+}
+"""How lists name audiences: those of the place where they are shown, and others."""
 _COMMA = translatable(", ")
 _OF_SERVER = frozenset({Reach.SERVER, Reach.EVERYWHERE})
 _REACHES = {"here": None, "server": Reach.SERVER, "everywhere": Reach.EVERYWHERE}
@@ -182,14 +189,14 @@ class MemoryHandlers:
         changed = await self.memories.correct(
             old.id, _reader(message), text, await self._embed(text)
         )
-        return await self._detail(request, _changed(changed), translatable("Corrected."))
+        return await self._detail(request, changed, translatable("Corrected."))
 
     @_action("memory pin", marked("recall a memory before all others, or no longer"), _NUMBER)
     async def pin(self, request: CommandRequest) -> CommandResult:
         """Pin a memory, or unpin it."""
         old, reader = await self._find(request), await self._as_admin(request)
         changed = await self.memories.change(old.id, reader, is_pinned=not old.is_pinned)
-        return await self._detail(request, _changed(changed))
+        return await self._detail(request, changed)
 
     @_action("memory forget", marked("delete a memory; admins also those of this place"), _NUMBER)
     async def forget(self, request: CommandRequest) -> CommandResult:
@@ -199,7 +206,8 @@ class MemoryHandlers:
             what = translatable("delete what I remember of others")
             admins, noted = self.characters.admins, "forget memory"
             await admins.require(message, what, needs_name=True, audited_as=noted)
-        _changed(await self.memories.forget(old.id, await self._as_admin(request)))
+        if await self.memories.forget(old.id, await self._as_admin(request)) is None:
+            raise UserError(_NOT_YOURS)
         text = translatable("I have forgotten: {text}", text=_cut(old.text))
         return self._with_menu(request, CommandResult(text), (), back=True)
 
@@ -229,7 +237,7 @@ class MemoryHandlers:
         reach = _REACHES[word]
         audience = old.place.audience(reach) if reach else None
         changed = await self.memories.widen(old.id, _reader(message), audience)
-        return await self._detail(request, _changed(changed))
+        return await self._detail(request, changed)
 
     @_action(
         "memory approve",
@@ -243,7 +251,7 @@ class MemoryHandlers:
         if word not in {"on", "off"}:
             old, reader = await self._find(request), await self._as_admin(request)
             changed = await self.memories.change(old.id, reader, state=MemoryState.KEPT)
-            return await self._detail(request, _changed(changed), translatable("Approved."))
+            return await self._detail(request, changed, translatable("Approved."))
         value, server = "on" if word == "on" else None, message.scopes[-1]
         await request.store(admins.chat_settings, server, APPROVAL_KEY, value)
         waits = translatable("New memories of this place wait until an admin approves them.")
@@ -508,8 +516,11 @@ class MemoryHandlers:
         )
 
     async def _detail(
-        self, request: CommandRequest, one: Memory, heading: Text | None = None
+        self, request: CommandRequest, one: Memory | None, heading: Text | None = None
     ) -> CommandResult:
+        """Return a memory's details; raise `UserError` if the person may not change it."""
+        if one is None:
+            raise UserError(_NOT_YOURS)
         message = request.incoming
         made = translatable("from what was said") if one.is_derived else translatable("by hand")
         day = f"{datetime.fromtimestamp(one.since, UTC):%Y-%m-%d}"
@@ -601,12 +612,6 @@ def _checked(text: str) -> str:
     return text
 
 
-def _changed(memory: Memory | None) -> Memory:
-    if memory is None:
-        raise UserError(_NOT_YOURS)
-    return memory
-
-
 def _place(message: Request) -> MemoryPlace:
     return MemoryPlace.at(message.address, message.scopes, is_private=message.is_private)
 
@@ -645,7 +650,7 @@ def _is_known_to(preset: str, one: Memory) -> bool:
 
 def _may_be_lore(message: Request, one: Memory) -> bool:
     """Return whether a memory is about this channel and the whole server may know it."""
-    is_of_place = one.subject.kind in {SubjectKind.PLACE, SubjectKind.SCENE}
+    is_of_place = one.subject.kind is SubjectKind.PLACE
     reaches_server = one.audience is not None and one.audience.reach in _OF_SERVER
     is_here = one.place.server == message.scopes[-1]
     return is_of_place and reaches_server and is_here and one.state is MemoryState.KEPT
@@ -676,13 +681,5 @@ def _labels(message: Request, one: Memory) -> list[str]:
 
 def _audience_text(place: MemoryPlace, one: Memory) -> Text:
     audience = one.audience or one.place.own_audience
-    is_here = audience.key in {place.channel, place.server}
-    match audience.reach:
-        case Reach.PRIVATE:
-            return translatable("this private chat") if is_here else translatable("a private chat")
-        case Reach.CHANNEL:
-            return translatable("this channel") if is_here else translatable("another channel")
-        case Reach.SERVER:
-            return translatable("this server") if is_here else translatable("another server")
-        case Reach.EVERYWHERE:
-            return translatable("everywhere")
+    here, elsewhere = _AUDIENCES[audience.reach]
+    return here if audience.key in {place.channel, place.server} else elsewhere

@@ -6,7 +6,6 @@ turns; it only delays the pass after a quiet time until the next answer. After a
 pass reads the same turns again.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,7 +24,6 @@ from bot.chat.memory import (
 )
 from bot.chat.prompt import Message
 from bot.chat.session import Consent, StoredTurn
-from bot.errors import BackendError, StoreError, UserError
 from bot.memory.extraction import (
     INSTRUCTION,
     check_notes,
@@ -34,6 +32,7 @@ from bot.memory.extraction import (
 )
 from bot.memory.recall import Recaller
 from bot.memory.summaries import (
+    ConversationQueue,
     Summarizer,
     background_prompt,
     fit_turns,
@@ -48,7 +47,6 @@ _EXCHANGES_WHEN_QUIET = 2
 _QUIET_SECONDS = 600.0
 _MAX_OUTPUT_TOKENS = 800
 _MOST_TOKENS = 8000  # of turns in one prompt
-_MAX_CONCURRENT = 2
 _NOTICE_KEY = "persona_memories"
 """The setting of a person that says whether the notice is due or was shown; `/forget me` deletes
 it, like all that begins with "persona"."""
@@ -95,9 +93,7 @@ class MemoryExtractor:
 
     def __post_init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
-        self._due: dict[str, None] = {}
-        self._in_progress: set[str] = set()
-        self._wake = asyncio.Event()
+        self._queue = ConversationQueue(self.extract_if_due, "memories_not_extracted")
 
     def note_answer(self, message: IncomingMessage, presets: Sequence[Preset]) -> None:
         """Record that a message was answered in a channel where these presets are active."""
@@ -119,47 +115,24 @@ class MemoryExtractor:
         watched.present.append((message.at, tuple(one.name for one in presets)))
         del watched.present[: -2 * _EXCHANGES]
         watched.stop_timer()
-        watched.stop_timer = self.clock.call_later(_QUIET_SECONDS, partial(self._check_later, key))
+        watched.stop_timer = self.clock.call_later(_QUIET_SECONDS, partial(self._queue.add, key))
         if watched.exchanges is not None:
             watched.exchanges += 1
         if watched.exchanges is None or watched.exchanges >= _EXCHANGES:
-            self._check_later(key)
-
-    def _check_later(self, conversation: str) -> None:
-        self._due[conversation] = None
-        self._wake.set()
+            self._queue.add(key)
 
     @property
     def is_idle(self) -> bool:
         """Whether no extraction is due or in progress."""
-        return not (self._due or self._in_progress)
+        return self._queue.is_idle
 
     async def run(self) -> None:
         """Run the extractions that are due, until cancelled."""
         try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(_MAX_CONCURRENT):
-                    group.create_task(self._extract_due(), name="extract memories")
+            await self._queue.run()
         finally:
             for one in self._watched.values():
                 one.stop_timer()
-
-    async def _extract_due(self) -> None:
-        while True:
-            await self._wake.wait()
-            conversation = next((one for one in self._due if one not in self._in_progress), None)
-            if conversation is None:
-                self._wake.clear()
-                continue
-            del self._due[conversation]
-            self._in_progress.add(conversation)
-            try:
-                await self.extract_if_due(conversation)
-            except (BackendError, StoreError, UserError) as error:
-                _log.warning("memories_not_extracted", conversation=conversation, reason=str(error))
-            finally:
-                self._in_progress.remove(conversation)
-                self._wake.set()
 
     async def extract_if_due(self, conversation: str) -> None:
         """Extract memories if there were enough exchanges; fewer suffice after a quiet time."""

@@ -6,7 +6,7 @@ invalid, and the next one starts from the beginning.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -100,6 +100,52 @@ def fit_turns(
     return turns[: max(1, fitting)]
 
 
+@dataclass(eq=False, repr=False)
+class ConversationQueue:
+    """Runs a job for conversations in the background, at most one at a time for each."""
+
+    run_job: Callable[[str], Awaitable[None]]
+    failure: str
+    """The name of the log event about a job that failed."""
+
+    def __post_init__(self) -> None:
+        self._due: dict[str, None] = {}
+        self._in_progress: set[str] = set()
+        self._wake = asyncio.Event()
+
+    def add(self, conversation: str) -> None:
+        self._due[conversation] = None
+        self._wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job is due or in progress."""
+        return not (self._due or self._in_progress)
+
+    async def run(self) -> None:
+        """Run the jobs that are due, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_MAX_CONCURRENT):
+                group.create_task(self._run_jobs(), name="background job")
+
+    async def _run_jobs(self) -> None:
+        while True:
+            await self._wake.wait()
+            conversation = next((one for one in self._due if one not in self._in_progress), None)
+            if conversation is None:
+                self._wake.clear()
+                continue
+            del self._due[conversation]
+            self._in_progress.add(conversation)
+            try:
+                await self.run_job(conversation)
+            except (BackendError, StoreError, UserError) as error:
+                _log.warning(self.failure, conversation=conversation, reason=str(error))
+            finally:
+                self._in_progress.remove(conversation)
+                self._wake.set()
+
+
 @dataclass(slots=True)
 class SummaryRequest:
     """A request for a summary whose cost is reserved."""
@@ -134,8 +180,7 @@ class Summarizer:
 
     def __post_init__(self) -> None:
         self._requested: dict[str, tuple[Preset, int, IncomingMessage]] = {}
-        self._in_progress: set[str] = set()
-        self._wake = asyncio.Event()
+        self._queue = ConversationQueue(self._summarize_requested, "summary_failed")
 
     async def load_part(self, preset: Preset, conversation: str) -> PromptPart | None:
         """Return the prompt part with the summary, if there is a valid one."""
@@ -150,31 +195,15 @@ class Summarizer:
         """Summarize all but the newest `kept` turns soon, charged to the author of `message`."""
         if preset.summary is not None:
             self._requested[conversation] = preset, kept, message
-            self._wake.set()
+            self._queue.add(conversation)
 
     async def run(self) -> None:
         """Write requested summaries until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for _ in range(_MAX_CONCURRENT):
-                group.create_task(self._summarize_requested(), name="summarize")
+        await self._queue.run()
 
-    async def _summarize_requested(self) -> None:
-        while True:
-            await self._wake.wait()
-            free = [one for one in self._requested if one not in self._in_progress]
-            if not free:
-                self._wake.clear()
-                continue
-            conversation = free[0]
-            preset, kept, message = self._requested.pop(conversation)
-            self._in_progress.add(conversation)
-            try:
-                await self.summarize(preset, conversation, kept, message)
-            except (BackendError, StoreError, UserError) as error:
-                _log.warning("summary_failed", conversation=conversation, reason=str(error))
-            finally:
-                self._in_progress.remove(conversation)
-                self._wake.set()
+    async def _summarize_requested(self, conversation: str) -> None:
+        preset, kept, message = self._requested.pop(conversation)
+        await self.summarize(preset, conversation, kept, message)
 
     async def summarize(
         self, preset: Preset, conversation: str, kept: int, message: IncomingMessage

@@ -6,7 +6,7 @@ the content of every receipt whose prompt contains one (`delete_gone`).
 
 import json
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from operator import mul
 from typing import Any
@@ -33,7 +33,7 @@ from bot.errors import UserError
 from bot.storage.database import reading, transaction
 from bot.storage.forgetting import RecordingStore, Tombstone
 from bot.storage.rows import decode, decode_all, encode_parts
-from bot.storage.statements import SQL, StartUnit, Unit
+from bot.storage.statements import SQL, Unit
 from bot.texts.text import translatable
 
 _MAX_LISTED = 1000
@@ -91,20 +91,15 @@ class SqlMemories(RecordingStore):
         names: dict[str, str] = {}
 
         def read(row: Sequence[Any]) -> Memory:
-            number, kind, subject, text, said_by, told_by, told_by_name, *rest = row
-            is_pinned, since, model, vector, stored_name, _ = rest
-            if (name := names.get(subject)) is None:
-                name = names[subject] = self._database.codec.decode(stored_name)
-            return Memory(
-                MemorySubject(SubjectKind(kind), subject, name),
-                *(text, said_by, place),
-                told_by=Person(told_by, told_by_name) if told_by else None,
-                is_pinned=bool(is_pinned),
-                since=since,
-                model=model,
-                vector=vector,
-                id=number,
+            id_, kind, key, text, author, told_by, teller, pinned, since, model, vector, name, _ = (
+                row
             )
+            if key not in names:
+                names[key] = self._database.codec.decode(name)
+            about = MemorySubject(SubjectKind(kind), key, names[key])
+            told = Person(told_by, teller) if told_by else None
+            rest = {"since": since, "model": model, "vector": vector, "id": id_}
+            return Memory(about, text, author, place, told_by=told, is_pinned=bool(pinned), **rest)
 
         recallable = sorted((row for row in rows if not row[-1]), key=lambda row: -row[0])
         private = tuple(row[0] for row in rows if row[-1])
@@ -142,28 +137,16 @@ class SqlMemories(RecordingStore):
         """
         model, vector = embedding or ("", None)
 
-        def unit() -> Unit[Memory | None]:
-            old = yield from _changeable(number, reader)
-            if old is None:
-                return None
-            new = replace(
-                old,
-                text=text,
-                said_by=reader.person,
-                told_by=None,
-                turns=(),
-                is_derived=False,
-                model=model,
-                vector=vector,
-                since=self._clock.now(),
-            )
+        def add_corrected(old: Memory) -> Unit[Memory]:
+            new = replace(old, text=text, said_by=reader.person, told_by=None, turns=())
+            new = replace(new, is_derived=False, model=model, vector=vector)
+            new = replace(new, since=self._clock.now())
             if old.said_by != reader.person:  # whose consent did not allow more
                 new = replace(new, audience=new.place.own_audience, is_widened=True)
-            yield from delete_gone([old.id], self._clock.now())
             [[new_number]] = yield SQL["add_memory"].query(_to_row(new))
             return replace(new, id=new_number)
 
-        return await self._delete(number, reader, unit)
+        return await self._delete(number, reader, add_corrected)
 
     @transaction
     def change(
@@ -198,19 +181,23 @@ class SqlMemories(RecordingStore):
 
     async def forget(self, number: int, reader: MemoryReader) -> Memory | None:
         """Delete a memory, and the content of all receipts whose prompts contain it."""
+        return await self._delete(number, reader)
+
+    async def _delete(
+        self,
+        number: int,
+        reader: MemoryReader,
+        add_instead: Callable[[Memory], Unit[Memory]] | None = None,
+    ) -> Memory | None:
+        """Delete a memory if the reader may; a tombstone is recorded before."""
 
         def unit() -> Unit[Memory | None]:
             old = yield from _changeable(number, reader)
-            if old is not None:
-                yield from delete_gone([old.id], self._clock.now())
-            return old
+            if old is None:
+                return None
+            yield from delete_gone([old.id], self._clock.now())
+            return old if add_instead is None else (yield from add_instead(old))
 
-        return await self._delete(number, reader, unit)
-
-    async def _delete(
-        self, number: int, reader: MemoryReader, unit: StartUnit[Memory | None]
-    ) -> Memory | None:
-        """Run a unit that deletes a memory, if the reader may; record a tombstone first."""
         if await self._database.run_reading(lambda: _changeable(number, reader)) is None:
             return None
         self._record_tombstone(Tombstone(self._clock.now(), memories=(number,)))
