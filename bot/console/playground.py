@@ -3,8 +3,11 @@
 Every change is stored before its request is answered; the `web` platform then reads it.
 """
 
+import asyncio
+import contextlib
+import json
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,7 +25,6 @@ from bot.chat.outgoing import Face
 from bot.chat.receipt import NextAnswer
 from bot.chat.session import Turn
 from bot.chat.web_channel import WebChannel, WebMessage, web_person
-from bot.console.live_events import channel_events, stream_events
 from bot.console.message_view import color_of, is_finished, view_message
 from bot.console.pages import PageRenderer
 from bot.console.prompt_view import view_prompt
@@ -33,10 +35,11 @@ from bot.console.routes import (
     RouteGroup,
     check_scope,
     is_number,
+    protected,
     redirect,
     route,
 )
-from bot.errors import RequestRefused, UserError
+from bot.errors import RequestRefused, StoreError, UserError
 from bot.ports import Clock
 from bot.routing.presets import PresetResolver
 from bot.runtime.terminal import login_name
@@ -47,6 +50,8 @@ from bot.texts.text import marked, to_translatable, translatable, translate
 from bot.value_class import value_class
 
 Preview: TypeAlias = Callable[[IncomingMessage], Awaitable[NextAnswer]]
+RenderChanges: TypeAlias = Callable[[Sequence[WebMessage]], Awaitable[tuple[Sequence[str], str]]]
+"""Returns each message's HTML (empty if it is not shown), and the header's HTML."""
 ToIncomingMessage: TypeAlias = Callable[
     [WebChannel, WebMessage, Person, WebMessage | None], IncomingMessage
 ]
@@ -59,6 +64,11 @@ _MAX_SHOWN = 100
 _NEWEST = 20
 _ANSWERED_WITHIN_SECONDS = 600.0
 _MAX_COPIES = 50
+_MAX_CHANGES = 50
+_POLL_SECONDS = 5.0  # for changes of other processes whose signal was lost
+_WRITE_SECONDS = 20.0  # then a reader is gone
+_STREAM_SECONDS = 300.0  # then the page connects again
+_CHECK_SECONDS = 5.0  # between checks of the session
 _DRAFT = "draft"
 _OPERATOR = "web:console"
 _PLAIN = ("", marked("Plain"))
@@ -416,3 +426,58 @@ def _new_key() -> str:
 def _redirect_to(channel: WebChannel, author: Person | None = None) -> web.Response:
     query = f"?author={quote(author.id, safe='')}" if author is not None else ""
     return redirect(f"{_PATH}/{channel.id}{query}")
+
+
+async def stream_events(
+    request: ConsoleRequest, events: AsyncGenerator[str, None], clock: Clock
+) -> web.StreamResponse:
+    """Send events until the page closes, its session ends, or it should reconnect."""
+    response = protected(web.StreamResponse())
+    response.headers["Content-Type"] = "text/event-stream"
+    await response.prepare(request.http)
+    ends_at = clock.monotonic() + _STREAM_SECONDS
+    check_at = clock.monotonic() + _CHECK_SECONDS
+    # The page is gone, has stopped reading, or the database fails.
+    with contextlib.suppress(ConnectionError, TimeoutError, StoreError):
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if clock.monotonic() >= check_at:
+                    if clock.monotonic() >= ends_at or not await request.is_still_admitted():
+                        break
+                    check_at = clock.monotonic() + _CHECK_SECONDS
+                async with asyncio.timeout(_WRITE_SECONDS):
+                    await response.write(event.encode())
+    return response
+
+
+async def channel_events(
+    channels: SqlWebChannels, channel_id: str, after: int, render: RenderChanges
+) -> AsyncGenerator[str, None]:
+    """Yield a channel's changes since a revision.
+
+    An event's id is the channel's revision: a page that reconnects gets each message changed since
+    then once, in its current form. So a slow page skips intermediate versions.
+    """
+    is_changed = asyncio.Event()
+
+    def note(channel_ids: Sequence[str]) -> None:
+        if channel_id in channel_ids:
+            is_changed.set()
+
+    stop_watching = channels.on_change(note)
+    try:
+        while True:
+            is_changed.clear()
+            changes = await channels.changed(channel_id, after, _MAX_CHANGES)
+            pages, about = await render(changes)
+            for one, html in zip(changes, pages, strict=True):
+                shown = {"id": one.id, "position": one.position, "html": html, "about": about}
+                yield f"id: {one.revision}\ndata: {json.dumps(shown)}\n\n"
+                after = one.revision
+            if not changes:
+                yield ": waiting\n\n"
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_POLL_SECONDS):
+                        await is_changed.wait()
+    finally:
+        stop_watching()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bot.chat.session import Claim
-from bot.console import live_events
+from bot.console import playground as pages
 from bot.platforms.telegram.limits import GROUP
 from bot.settings import Settings
 from tests.support.console import Playground, opened, read
@@ -168,8 +168,8 @@ async def test_events_begin_after_the_last_one_that_a_page_knows(playground: Pla
 async def test_events_end_when_the_session_ends(
     playground: Playground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_events, "_CHECK_SECONDS", 0.0)
-    monkeypatch.setattr(live_events, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(pages, "_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(pages, "_POLL_SECONDS", 0.01)
     await playground.open()
     url = f"{playground.address}{playground.path}/events"
     async with playground.client.get(url) as response:
